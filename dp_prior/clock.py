@@ -1,0 +1,63 @@
+"""The one clock of a run. Learning rate, EMA decay, epoch, data order, randomness and cadence are functions of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field, model_validator
+
+from dp_prior.config import Config
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        samples_seen: training samples consumed over all ranks since the start of the run.
+        global_step: optimizer steps since the start; micro-batches do not count, a step skipped because its gradient
+            was not finite does.
+    """
+
+    samples_seen: int = 0
+    global_step: int = 0
+
+    def advance(self, samples: int) -> Progress:
+        """The clock one optimizer step of `samples` samples later."""
+        return Progress(self.samples_seen + samples, self.global_step + 1)
+
+    def epoch(self, dataset_length: int) -> int:
+        """Number of whole passes over the training set; derived, never stored."""
+        return self.samples_seen // dataset_length
+
+
+class Cadence(Config):
+    """How often something happens: give exactly one of steps, samples, epochs."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Every so many optimizer steps."""
+
+    samples: int | None = Field(default=None, ge=1)
+    """Every so many training samples, over all ranks."""
+
+    epochs: float | None = Field(default=None, gt=0)
+    """Every so many passes over the training set; fractions are allowed."""
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Cadence:
+        given = {name: value for name, value in self.arguments().items() if value is not None}
+        if len(given) != 1:
+            found = ", ".join(given) or "none of them"
+            raise ValueError(f"a cadence needs exactly one of steps, samples, epochs; found {found}")
+        return self
+
+    def due(self, before: Progress, now: Progress, dataset_length: int) -> bool:
+        """Whether a multiple of the interval lies in (before, now]."""
+        return self._count(now, dataset_length) > self._count(before, dataset_length)
+
+    def _count(self, progress: Progress, dataset_length: int) -> int:
+        if self.steps is not None:
+            return progress.global_step // self.steps
+        if self.samples is not None:
+            return progress.samples_seen // self.samples
+        return progress.samples_seen // max(1, round(self.epochs * dataset_length))

@@ -1,0 +1,98 @@
+"""Counter-based random numbers: what a row of a batch draws depends on the row's key alone.
+
+The key of a training sample is its position in the order of the run, that of a validation sample its id, that of a
+rollout its episode. So the number of ranks, micro-batches, evaluations or neighbours in the batch changes nothing, and
+there is no generator state to save. The numbers come from the SplitMix64 mixing function (Steele, Lea and Flood 2014,
+"Fast splittable pseudorandom number generators") applied to key and counter, computed on the keys' own device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int) -> int:
+    """A 64-bit pattern as the int64 that holds it."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+_GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
+_MIX_1 = _signed(0xBF58476D1CE4E5B9)
+_MIX_2 = _signed(0x94D049BB133111EB)
+
+
+def derive_seed(seed: int, *path: str | int) -> int:
+    """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
+    text = "/".join([str(seed), *(f"{type(part).__name__}:{part}" for part in path)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def generator(seed: int, *path: str | int) -> torch.Generator:
+    """A CPU generator for one purpose; see `derive_seed`."""
+    return torch.Generator().manual_seed(derive_seed(seed, *path))
+
+
+def _mix(bits: Tensor) -> Tensor:
+    """SplitMix64's finaliser on int64 patterns; multiplication wraps, shifts are made logical by masking."""
+    bits = (bits ^ ((bits >> 30) & ((1 << 34) - 1))) * _MIX_1
+    bits = (bits ^ ((bits >> 27) & ((1 << 37) - 1))) * _MIX_2
+    return bits ^ ((bits >> 31) & ((1 << 33) - 1))
+
+
+class Randomness:
+    """Random numbers for the B rows of a batch, a pure function of each row's key.
+
+    Drawing is stateless: the same call gives the same numbers, so every purpose takes a `stream` of its own.
+    """
+
+    def __init__(self, keys: Tensor):
+        """Args: keys: (B,) int64, already mixed; see `from_counts`."""
+        self.keys = keys
+
+    @classmethod
+    def from_counts(cls, seed: int, purpose: str, counts: Tensor) -> Randomness:
+        """Rows keyed by small integers such as positions, sample ids or episode numbers.
+
+        Args:
+            counts: (B,) int64, on the device where the numbers are wanted.
+        """
+        return cls(_mix(counts * _GOLDEN_GAMMA + derive_seed(seed, purpose)))
+
+    def __len__(self) -> int:
+        return self.keys.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Randomness:
+        return Randomness(self.keys[rows])
+
+    def stream(self, *path: str | int) -> Randomness:
+        """Independent numbers for the same rows, for example `random.stream("noise")`."""
+        return Randomness(_mix(self.keys + derive_seed(0, *path)))
+
+    def bits(self, *shape: int) -> Tensor:
+        """(B, *shape) int64, all 64 bits random."""
+        count = math.prod(shape)
+        counters = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN_GAMMA
+        return _mix(self.keys[:, None] + counters).view(-1, *shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """(B, *shape) float32, uniform in [0, 1)."""
+        return ((self.bits(*shape) >> 40) & ((1 << 24) - 1)).to(torch.float32) * 2.0**-24
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """(B, *shape) int64, uniform in [0, high); the bias is below high / 2**62."""
+        return ((self.bits(*shape) >> 1) & ((1 << 62) - 1)) % high
+
+    def normal(self, *shape: int) -> Tensor:
+        """(B, *shape) float32 standard normal, by the Box-Muller transform; both its outputs are used."""
+        count = math.prod(shape)
+        pairs = self.bits((count + 1) // 2)
+        # 32 bits for the radius, 24 for the angle; the half keeps the logarithm finite.
+        radius_bits = ((pairs >> 32) & ((1 << 32) - 1)).to(torch.float32) + 0.5
+        radius = torch.sqrt(-2.0 * torch.log(radius_bits * 2.0**-32).clamp_(max=0.0))
+        angle = (pairs & ((1 << 24) - 1)).to(torch.float32) * (2.0 * math.pi * 2.0**-24)
+        both = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
+        return both[:, :count].reshape(-1, *shape)
