@@ -1,0 +1,5 @@
+"""Tasks: what is diffused, given what."""
+
+from dp_prior.tasks.policy import PolicyConfig
+
+TaskConfig = PolicyConfig

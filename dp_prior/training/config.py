@@ -1,0 +1,79 @@
+"""How long and how a model is trained."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from dp_prior.clock import Cadence
+from dp_prior.config import Config
+from dp_prior.training.best import MonitorConfig
+from dp_prior.training.ema import DecayConfig, PowerDecay
+from dp_prior.training.optimizer import AdamWConfig, CosineLearningRate, LearningRateConfig
+
+
+class TrainingConfig(Config):
+    """The budget, the optimizer and the cadences of a run. Give exactly one of samples, epochs, steps."""
+
+    samples: int | None = Field(default=None, ge=1)
+    """Budget in training samples over all ranks."""
+
+    epochs: float | None = Field(default=None, gt=0)
+    """Budget in passes over the training set."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Budget in optimizer steps."""
+
+    accumulation: int = Field(default=1, ge=1)
+    """Micro-batches per optimizer step; k of them equal one batch k times as large."""
+
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Autocast precision of the network; losses, normalizer, optimizer and averages stay fp32. fp16 needs a GPU."""
+
+    optimizer: AdamWConfig = AdamWConfig()
+    """The optimizer."""
+
+    lr: LearningRateConfig = CosineLearningRate()
+    """Learning rate as a function of the optimizer step."""
+
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """The gradient's global norm is clipped to this."""
+
+    ema: dict[str, DecayConfig] = {"ema": PowerDecay()}
+    """Averages of the weights by name; the first is the one that acts. Empty for none."""
+
+    monitor: MonitorConfig = MonitorConfig()
+    """What makes a checkpoint the best."""
+
+    log_every: Cadence = Cadence(steps=50)
+    """How often training metrics are logged; the only time the loop waits for the device."""
+
+    save_every: Cadence = Cadence(epochs=10)
+    """How often a checkpoint is saved, besides at a new best and at the end."""
+
+    nonfinite_limit: int = Field(default=10, ge=1)
+    """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
+
+    @field_validator("ema")
+    @classmethod
+    def _names(cls, ema: dict[str, DecayConfig]) -> dict[str, DecayConfig]:
+        for name in ema:
+            if name == "online" or not name.isidentifier():
+                raise ValueError(f"{name!r} cannot name an average; use a plain word other than 'online'")
+        return ema
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainingConfig:
+        given = [name for name in ("samples", "epochs", "steps") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {', '.join(given) or 'none'}")
+        return self
+
+    def total_samples(self, dataset_length: int, global_batch_size: int) -> int:
+        """The budget in samples."""
+        if self.samples is not None:
+            return self.samples
+        if self.steps is not None:
+            return self.steps * global_batch_size
+        return round(self.epochs * dataset_length)

@@ -1,0 +1,159 @@
+"""Optimizer and learning rate: records, decay groups, and one update that clips and guards in the optimizer's own pass.
+
+The learning rate is a closed form of the optimizer step; there is no scheduler object to save or to step twice.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+
+
+class LearningRate(Config):
+    """Linear warm-up to `peak`, then a shape given by the subclass."""
+
+    peak: float = Field(default=1e-4, gt=0)
+    """Highest learning rate, reached at the end of the warm-up."""
+
+    warmup_steps: int = Field(default=500, ge=0)
+    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none."""
+
+    def at(self, step: int, total_steps: int) -> float:
+        """The learning rate of optimizer step `step`, counted from 0, in a run of `total_steps`."""
+        if step < self.warmup_steps:
+            return self.peak * (step + 1) / self.warmup_steps
+        rest = max(1, total_steps - self.warmup_steps)
+        return self.peak * self._shape(min(1.0, (step - self.warmup_steps) / rest))
+
+    def _shape(self, fraction: float) -> float:
+        raise NotImplementedError
+
+
+class ConstantLearningRate(LearningRate):
+    """Stays at the peak after the warm-up."""
+
+    type: Literal["constant"] = "constant"
+
+    def _shape(self, fraction: float) -> float:
+        return 1.0
+
+
+class LinearLearningRate(LearningRate):
+    """Falls linearly after the warm-up."""
+
+    type: Literal["linear"] = "linear"
+
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Rate at the end of the run as a fraction of the peak."""
+
+    def _shape(self, fraction: float) -> float:
+        return 1.0 + (self.final_fraction - 1.0) * fraction
+
+
+class CosineLearningRate(LearningRate):
+    """Falls along half a cosine after the warm-up (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts)."""
+
+    type: Literal["cosine"] = "cosine"
+
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
+    """Rate at the end of the run as a fraction of the peak."""
+
+    def _shape(self, fraction: float) -> float:
+        return self.final_fraction + (1.0 - self.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * fraction))
+
+
+LearningRateConfig = Annotated[
+    ConstantLearningRate | LinearLearningRate | CosineLearningRate, Field(discriminator="type")
+]
+
+
+class AdamWConfig(Config):
+    """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused."""
+
+    betas: tuple[float, float] = (0.95, 0.999)
+    """Decay of the first and second moment; Diffusion Policy's values."""
+
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
+
+    weight_decay: float = Field(default=1e-6, ge=0)
+    """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
+
+    def create(self, model: nn.Module) -> torch.optim.AdamW:
+        """An optimizer over the trainable parameters of `model`; frozen ones are left out."""
+        decayed, free = decay_groups(model)
+        groups = [
+            {"params": list(decayed.values()), "weight_decay": self.weight_decay},
+            {"params": list(free.values()), "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        return torch.optim.AdamW(groups, lr=0.0, betas=self.betas, eps=self.eps, fused=True)
+
+
+def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
+    """Trainable parameters by name: those with weight decay, and those without (biases, norms, embeddings, scalars)."""
+    norms_and_embeddings = (
+        nn.modules.batchnorm._NormBase,
+        nn.GroupNorm,
+        nn.LayerNorm,
+        nn.RMSNorm,
+        nn.Embedding,
+    )
+    exempt = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, norms_and_embeddings)
+        for parameter in module.parameters(recurse=False)
+    }
+    decayed: dict[str, nn.Parameter] = {}
+    free: dict[str, nn.Parameter] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_free = parameter.ndim < 2 or id(parameter) in exempt
+            (free if is_free else decayed)[name] = parameter
+    return decayed, free
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Give every group the learning rate of the coming step."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def update(
+    optimizer: torch.optim.AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
+) -> tuple[Tensor, Tensor]:
+    """Clip the gradient by its global norm and take one optimizer step, or none if the gradient is not finite.
+
+    The fused kernel divides by `grad_scale` and skips on `found_inf` by itself, so clipping costs one pass for the
+    norm, and neither needs the host to look at the gradient.
+
+    Args:
+        max_grad_norm: the norm is clipped to this; infinity clips nothing.
+        scaler: the loss scaler of fp16 training, which unscales the gradient and keeps its own skip rule.
+
+    Returns:
+        (norm, finite): () float32 norm before clipping, () bool whether the step was taken.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if scaler is not None:
+        scaler.unscale_(optimizer)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    finite = torch.isfinite(norm)
+    excess = (norm / max_grad_norm).clamp(min=1.0)
+    if scaler is not None:
+        torch._foreach_div_([p.grad for p in parameters], torch.where(finite, excess, 1.0))
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.grad_scale = torch.where(finite, excess, 1.0)
+        optimizer.found_inf = (~finite).to(torch.float32)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm, finite

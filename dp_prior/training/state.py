@@ -1,0 +1,105 @@
+"""A trainer as a snapshot and back: the tensors it owns, and the clock. There is nothing else to remember."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.checkpoints.format import Snapshot
+from dp_prior.clock import Progress
+
+if TYPE_CHECKING:
+    from dp_prior.training.trainer import PolicyTrainer
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+def take_snapshot(trainer: PolicyTrainer) -> Snapshot:
+    """Everything needed to continue, and on its own in `model.safetensors` everything needed to act.
+
+    Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
+    each further one, `training.safetensors` the trained weights, the optimizer's moments and the running means.
+    """
+    exported, *others = trainer.averages or ["online"]
+    models = trainer.models
+    tensors = {"model.safetensors": dict(models[exported].state_dict())}
+    for name in others:
+        tensors[f"model_{name}.safetensors"] = dict(models[name].state_dict())
+    training = {f"online.{key}": value for key, value in trainer.online.state_dict().items()} if trainer.averages else {}
+    training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
+    training |= {f"means.{key}": value for key, value in trainer.means.state().items()}
+    training["skipped"] = trainer.skipped
+    tensors["training.safetensors"] = training
+    progress = {
+        "samples_seen": trainer.progress.samples_seen,
+        "global_step": trainer.progress.global_step,
+        "seed": trainer.seed,
+        "best": trainer.best.state(),
+        "metrics": trainer.metrics,
+        "global_batch_size": trainer.loader.global_batch_size,
+        "world_size": trainer.accelerator.num_processes,
+        "scaler": trainer.accelerator.scaler.state_dict() if trainer.accelerator.scaler is not None else None,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    return Snapshot(tensors=tensors, documents={**trainer.documents, "progress.json": progress})
+
+
+def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
+    """Put a snapshot back into a freshly built trainer of the same configuration.
+
+    Raises:
+        ValueError: tensors are missing, unknown or of another shape.
+    """
+    exported, *others = trainer.averages or ["online"]
+    models = trainer.models
+    training = snapshot.tensors["training.safetensors"]
+    models[exported].load_state_dict(snapshot.tensors["model.safetensors"])
+    for name in others:
+        models[name].load_state_dict(snapshot.tensors[f"model_{name}.safetensors"])
+    if trainer.averages:
+        trainer.online.load_state_dict(_under("online.", training))
+    _load_optimizer_state(trainer, _under("optimizer.", training))
+    trainer.means.load(_under("means.", training))
+    trainer.skipped = training["skipped"].to(trainer.device)
+    progress = snapshot.documents["progress.json"]
+    trainer.progress = Progress(progress["samples_seen"], progress["global_step"])
+    trainer.best.load(progress["best"])
+    trainer.metrics = dict(progress["metrics"])
+    if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
+        trainer.accelerator.scaler.load_state_dict(progress["scaler"])
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
+    """The optimizer's tensors under the names of the parameters they belong to."""
+    state = trainer.optimizer.state
+    return {
+        f"{moment}.{name}": state[parameter][moment]
+        for name, parameter in _named_parameters(trainer.online).items()
+        for moment in _MOMENTS
+        if parameter in state
+    }
+
+
+def _load_optimizer_state(trainer: PolicyTrainer, tensors: dict[str, Tensor]) -> None:
+    """Copies: the optimizer must own its memory, whatever becomes of the snapshot."""
+    parameters = _named_parameters(trainer.online)
+    expected = {f"{moment}.{name}" for name in parameters for moment in _MOMENTS}
+    if tensors and set(tensors) != expected:
+        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+        raise ValueError(f"the optimizer state does not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
+    for name, parameter in parameters.items():
+        if tensors:
+            trainer.optimizer.state[parameter] = {
+                moment: tensors[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in _MOMENTS
+            }

@@ -1,0 +1,88 @@
+"""An average is its closed form, whatever its rate, and is a function of the step alone."""
+
+import pytest
+import torch
+from torch import nn
+
+from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay
+
+FINITE = torch.tensor(True)
+
+
+def drift(model: nn.Module, value: float) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(value)
+
+
+def test_constant_decay_is_the_weighted_sum_of_all_weights():
+    model = nn.Linear(2, 2)
+    drift(model, 1.0)
+    average = EMA(model, ConstantDecay(decay=0.75))
+    expected = 1.0
+    for step, value in enumerate([2.0, -1.0, 5.0], start=1):
+        drift(model, value)
+        average.update(model, step, FINITE)
+        expected = 0.75 * expected + 0.25 * value
+    torch.testing.assert_close(average.model.weight, torch.full((2, 2), expected))
+
+
+def test_power_decay_starts_at_the_weights_and_ends_at_the_maximum():
+    decay = PowerDecay(inv_gamma=1.0, power=0.75, max_decay=0.99)
+    assert decay.at(1) == 0.0
+    assert decay.at(2) == pytest.approx(1 - 2**-0.75)
+    assert decay.at(10**6) == 0.99
+    values = [decay.at(step) for step in range(1, 2000)]
+    assert values == sorted(values)
+
+
+def test_power_decay_equals_diffusers_ema_model():
+    training_utils = pytest.importorskip("diffusers.training_utils", reason="diffusers is not installed")
+    torch.manual_seed(0)
+    model = nn.Linear(3, 3)
+    theirs = training_utils.EMAModel(
+        model.parameters(), use_ema_warmup=True, inv_gamma=2.0, power=0.6, decay=0.9, min_decay=0.1
+    )
+    ours = EMA(model, PowerDecay(inv_gamma=2.0, power=0.6, max_decay=0.9, min_decay=0.1))
+    for step in range(1, 60):
+        with torch.no_grad():
+            model.weight.add_(torch.randn(3, 3))
+        theirs.step(model.parameters())
+        ours.update(model, step, FINITE)
+        assert ours.decay.at(step) == pytest.approx(theirs.cur_decay_value)
+    torch.testing.assert_close(ours.model.weight, theirs.shadow_params[0])
+
+
+@pytest.mark.parametrize(
+    ("record", "change"),
+    [
+        (PowerDecay, {"inv_gamma": 5.0}),
+        (PowerDecay, {"power": 0.5}),
+        (PowerDecay, {"min_decay": 0.9}),
+        (PowerDecay, {"max_decay": 0.2}),
+        (ConstantDecay, {"decay": 0.5}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.__name__,
+)
+def test_every_field_changes_the_decay(record, change):
+    assert record().at(5) != record(**change).at(5)
+
+
+def test_buffers_are_copied_and_the_average_takes_no_gradient():
+    model = nn.BatchNorm1d(3)
+    average = EMA(model, ConstantDecay())
+    model(torch.randn(8, 3))
+    average.update(model, 1, FINITE)
+    assert torch.equal(average.model.running_mean, model.running_mean)
+    assert average.model.num_batches_tracked == 1
+    assert not any(parameter.requires_grad for parameter in average.model.parameters())
+    assert not average.model.training
+
+
+def test_a_skipped_step_leaves_the_average_alone():
+    model = nn.Linear(2, 2)
+    average = EMA(model, ConstantDecay(decay=0.5))
+    before = average.model.weight.clone()
+    drift(model, 9.0)
+    average.update(model, 1, torch.tensor(False))
+    assert torch.equal(average.model.weight, before)

@@ -1,0 +1,124 @@
+"""The learning rate is its closed form; one fused update equals clipping, guarding and stepping one after the other."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dp_prior.training.optimizer import (
+    AdamWConfig,
+    ConstantLearningRate,
+    CosineLearningRate,
+    LinearLearningRate,
+    decay_groups,
+    set_learning_rate,
+    update,
+)
+
+
+def test_warmup_rises_in_equal_steps_to_the_peak():
+    lr = CosineLearningRate(peak=0.4, warmup_steps=4)
+    assert [lr.at(step, 100) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+def test_without_warmup_the_first_step_has_the_peak():
+    assert CosineLearningRate(peak=0.5, warmup_steps=0).at(0, 10) == 0.5
+
+
+@pytest.mark.parametrize("final", [0.0, 0.25, 1.0])
+def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
+    cosine = CosineLearningRate(peak=2.0, warmup_steps=10, final_fraction=final)
+    linear = LinearLearningRate(peak=2.0, warmup_steps=10, final_fraction=final)
+    for lr in (cosine, linear):
+        assert lr.at(110, 110) == pytest.approx(2.0 * final)
+        assert lr.at(60, 110) == pytest.approx(1.0 + final)
+        assert lr.at(500, 110) == pytest.approx(2.0 * final), "past the end the rate stays"
+    assert cosine.at(35, 110) == pytest.approx(2.0 * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi / 4))))
+
+
+def test_constant_stays_at_the_peak():
+    assert {ConstantLearningRate(peak=0.1, warmup_steps=0).at(step, 10) for step in (0, 5, 20)} == {0.1}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(4, 3)
+        self.linear = nn.Linear(3, 5)
+        self.norm = nn.LayerNorm(5)
+        self.conv = nn.Conv1d(5, 2, 3)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+
+
+def test_only_weight_matrices_and_convolutions_decay_and_frozen_parameters_are_left_out():
+    decayed, free = decay_groups(Net())
+    assert set(decayed) == {"linear.weight", "conv.weight"}
+    assert set(free) == {"embedding.weight", "linear.bias", "norm.weight", "norm.bias", "conv.bias"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"betas": (0.5, 0.9)}, {"eps": 1e-2}, {"weight_decay": 0.3}], ids=lambda change: next(iter(change))
+)
+def test_every_optimizer_field_changes_the_step(change):
+    def stepped(config):
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 3)
+        optimizer = config.create(layer)
+        set_learning_rate(optimizer, 0.1)
+        for scale in (1.0, 3.0):
+            layer(torch.full((1, 3), scale)).square().sum().backward()
+            update(optimizer, math.inf)
+        return layer.weight.detach()
+
+    assert not torch.equal(stepped(AdamWConfig()), stepped(AdamWConfig(**change)))
+
+
+@pytest.mark.parametrize("max_norm", [0.01, 1.0, math.inf])
+def test_one_pass_update_equals_clip_grad_norm_then_adamw(max_norm):
+    torch.manual_seed(0)
+    ours, reference = (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)) for _ in range(2))
+    reference.load_state_dict(ours.state_dict())
+    optimizer = AdamWConfig(weight_decay=0.1).create(ours)
+    decayed, free = decay_groups(reference)
+    groups = [{"params": list(decayed.values()), "weight_decay": 0.1}, {"params": list(free.values()), "weight_decay": 0}]
+    plain = torch.optim.AdamW(groups, lr=0.05, betas=(0.95, 0.999), foreach=False)
+    set_learning_rate(optimizer, 0.05)
+    for _ in range(5):
+        x = torch.randn(16, 6)
+        ours(x).square().mean().backward()
+        reference(x).square().mean().backward()
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
+        norm, finite = update(optimizer, max_norm)
+        plain.step()
+        plain.zero_grad()
+        assert finite
+        torch.testing.assert_close(norm, expected)
+    for mine, theirs in zip(ours.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-7)  # torch divides by the norm plus 1e-6
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
+def test_a_non_finite_gradient_changes_neither_weights_nor_moments_nor_the_moment_count(poison):
+    torch.manual_seed(0)
+    layer, twin = nn.Linear(4, 4), nn.Linear(4, 4)
+    twin.load_state_dict(layer.state_dict())
+    optimizer, undisturbed = AdamWConfig().create(layer), AdamWConfig().create(twin)
+    for each in (optimizer, undisturbed):
+        set_learning_rate(each, 0.1)
+    for step in range(4):
+        x = torch.randn(2, 4)
+        layer(x).sum().backward()
+        update(optimizer, 1.0)
+        twin(x).sum().backward()
+        update(undisturbed, 1.0)
+        if step == 1:
+            layer(x).sum().backward()
+            layer.weight.grad[1, 2] = poison
+            norm, finite = update(optimizer, 1.0)
+            assert not finite and not torch.isfinite(norm)
+            assert layer.weight.grad is None
+    for mine, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+        for name, value in optimizer.state[mine].items():
+            assert torch.equal(value, undisturbed.state[theirs][name])
