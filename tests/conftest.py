@@ -1,0 +1,85 @@
+"""Shared by all tests: quiet, repeatable settings and a way to run code on several ranks."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+# A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
+torch.set_num_threads(1)
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.load_profile("suite")
+
+_PREAMBLE = """
+import os, torch
+torch.set_num_threads(1)
+if int(os.environ["WORLD_SIZE"]) > 1:
+    torch.distributed.init_process_group(
+        "gloo", init_method="file://" + os.environ["RENDEZVOUS"], rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]))
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+assert accelerator.num_processes == int(os.environ["WORLD_SIZE"])
+rank, world_size = accelerator.process_index, accelerator.num_processes
+"""
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
+    """`run_ranks(source, world_size, *arguments, timeout=60)` -> what each rank printed.
+
+    `source` runs once per gloo rank with `accelerator`, `rank` and `world_size` defined, `arguments` in sys.argv[1:].
+    The ranks meet in a file, so no port is needed. The first rank that fails, or a rank that takes too long, ends all
+    of them and fails the test with its output.
+    """
+    runs = itertools.count()
+
+    def run(source: str, world_size: int, *arguments: object, timeout: float = 60) -> list[str]:
+        folder = tmp_path / f"ranks_{next(runs)}"
+        folder.mkdir()
+        (folder / "script.py").write_text(f"{_PREAMBLE}{source}\naccelerator.end_training()\n")
+        environment = os.environ | {
+            "WORLD_SIZE": str(world_size),
+            "RENDEZVOUS": str(folder / "meeting"),
+            "MASTER_ADDR": "127.0.0.1",  # accelerate wants to see them; nothing listens there
+            "MASTER_PORT": "0",
+            "ACCELERATE_USE_CPU": "true",
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]),
+        }
+        logs = [folder / f"rank_{rank}.txt" for rank in range(world_size)]
+        processes = []
+        for rank, log in enumerate(logs):
+            with log.open("w") as stream:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, str(folder / "script.py"), *map(str, arguments)],
+                        env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdout=stream,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        end = time.monotonic() + timeout
+        try:
+            while (codes := [process.poll() for process in processes]) != [0] * world_size:
+                failed = [rank for rank, code in enumerate(codes) if code]
+                late = [rank for rank, code in enumerate(codes) if code is None] if time.monotonic() > end else []
+                for rank in failed or late:
+                    what = f"exited with {codes[rank]}" if failed else f"still ran after {timeout} s"
+                    pytest.fail(f"rank {rank} of {world_size} {what}:\n{logs[rank].read_text()}")
+                time.sleep(0.02)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [log.read_text() for log in logs]
+
+    return run
