@@ -139,6 +139,29 @@ class Means:
         else:
             self.add(name, (values * weight).sum(dtype=_wide(values.device)), weight.sum(dtype=_wide(values.device)))
 
+    def state(self) -> dict[str, Tensor]:
+        """(2,) or (2, k) sums and counts by name: what has been added since the last `reduce`, on this rank."""
+        pairs = {name: (self._sums[name], self._counts[name]) for name in self._sums}
+        wide = {name: [torch.as_tensor(part, dtype=torch.float64) for part in pair] for name, pair in pairs.items()}
+        return {name: torch.stack(torch.broadcast_tensors(*pair)) for name, pair in wide.items()}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state`."""
+        self._sums = {name: pair[0].clone() for name, pair in state.items()}
+        self._counts = {name: pair[1].clone() for name, pair in state.items()}
+
+    def collect(self, accelerator: Ranks) -> None:
+        """Bring what all ranks have added to the main one, so that its `state` is that of the run. A collective."""
+        if accelerator.num_processes == 1 or not self._sums:
+            return
+        state = self.state()
+        flat = torch.cat([pair.reshape(-1) for pair in state.values()]).to(accelerator.device)
+        totals = _gather(accelerator, flat[None]).sum(0).to(flat.device)
+        if accelerator.process_index != 0:
+            totals.zero_()
+        parts = totals.split([pair.numel() for pair in state.values()])
+        self.load({name: part.view_as(state[name]) for name, part in zip(state, parts, strict=True)})
+
     def reduce(self, accelerator: Ranks | None = None) -> dict[str, float]:
         """The mean by name over all ranks, and start again. One collective, and the only wait for the device.
 
