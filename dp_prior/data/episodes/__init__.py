@@ -1,0 +1,34 @@
+"""Read access to recorded episodes, one file format per module."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from dp_prior.data.episodes.npz import NpzStoreConfig
+
+EpisodeStoreConfig = NpzStoreConfig
+
+
+class EpisodeStore(Protocol):
+    """Concatenated episodes by key. Everything wrong with the files themselves is a `DataError`."""
+
+    episode_ends: np.ndarray
+    """(E,) exclusive end row of each episode, as stored; not yet checked."""
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape, without the row axis, of every key the data set has."""
+        ...
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) all rows of a key, in the stored dtype."""
+        ...
+
+    def locate(self, key: str, row: int) -> str:
+        """The file (and array) that holds a row, for messages."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Format, path and whatever else identifies the data set; JSON-able."""
+        ...

@@ -1,0 +1,91 @@
+"""Episodes in one `.npz` file: arrays with one row per step, and the end of each episode."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from dp_prior.config import Config
+from dp_prior.data.errors import DataError, nearest_name
+
+
+class NpzStoreConfig(Config):
+    """One `.npz` file with concatenated episodes. Pickled arrays are never decoded."""
+
+    type: Literal["npz"] = "npz"
+
+    path: Path
+    """The file; relative paths start at the working directory."""
+
+    episode_ends: str = "episode_ends"
+    """Name of the array that holds the exclusive end row of each episode."""
+
+    def create(self) -> NpzStore:
+        """Open the file and read its headers; arrays are read when asked for."""
+        return NpzStore(**self.arguments())
+
+
+class NpzStore:
+    """Reads an `.npz` file array by array."""
+
+    def __init__(self, path: Path, episode_ends: str):
+        self.path = path
+        if not path.is_file():
+            raise DataError(str(path), ["no such file; check data.episodes.path"])
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = [name for name in archive.namelist() if name.endswith(".npy")]
+                self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
+        except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
+            raise DataError(str(path), [f"is not a readable .npz file: {error}"]) from None
+        if episode_ends not in self._headers:
+            hint = nearest_name(episode_ends, self._headers)
+            raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
+        self._episode_ends_key = episode_ends
+        self.episode_ends = self._load(episode_ends)
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Feature shape of every array that has rows."""
+        return {
+            name: shape[1:]
+            for name, (shape, _) in self._headers.items()
+            if name != self._episode_ends_key and len(shape) > 0
+        }
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        return self._load(key)
+
+    def locate(self, key: str, row: int) -> str:
+        """Where a row is stored, for messages."""
+        return f"{self.path}[{key}]"
+
+    def describe(self) -> dict[str, Any]:
+        """Format and place."""
+        return {"format": "npz", "path": str(self.path)}
+
+    def _load(self, name: str) -> np.ndarray:
+        if self._headers[name][1].hasobject:
+            raise DataError(
+                self.locate(name, 0),
+                ["holds Python objects, which would have to be unpickled; save it as a plain numeric array"],
+            )
+        try:
+            with np.load(self.path, allow_pickle=False) as arrays:
+                return arrays[name]
+        except (zipfile.BadZipFile, zlib.error, OSError, ValueError, EOFError) as error:
+            raise DataError(self.locate(name, 0), [f"cannot be read: {error}"]) from None
+
+
+def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of an array in the archive, without reading the array."""
+    with archive.open(member) as stream:
+        version = npy_format.read_magic(stream)
+        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    return shape, dtype

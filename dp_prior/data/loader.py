@@ -1,0 +1,143 @@
+"""The order of training, a pure function of (seed, samples_seen), and the batches it makes.
+
+There is no loader state: any position can be asked for at once. Every rank knows the one global order and takes every
+`world_size`-th row of it, so the number of ranks decides who computes a sample, never which sample comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.batch import Batch
+from dp_prior.config import ConfigError
+from dp_prior.randomness import Randomness
+
+
+class Dataset(Protocol):
+    """What the loader needs: samples by index, fetched a batch at a time."""
+
+    valid_counts: Tensor
+    """(n,) int64 on the CPU: number of True in each sample's mask."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, ids: Tensor) -> Batch:
+        """The samples at ids (B,) int64, which lie on the data set's device."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where samples are gathered."""
+        ...
+
+
+def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
+    """(n,) int64 permutation of 0 .. n - 1.
+
+    Sample ids are sorted by a hash of (seed, epoch, id). The hash is a bijection of 64 bits, so there are no ties, and
+    the order depends on no library's generator and on no sorting algorithm.
+    """
+    keys = Randomness.from_counts(seed, f"order/{epoch}", torch.arange(n)).keys
+    return np.argsort(keys.numpy())
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    ids: Tensor  # (n,) int64 on the data set's device
+    valid_before: np.ndarray  # (n + 1,) int64 valid positions before each position of the epoch
+
+
+class Loader:
+    """Batches of the training set for one rank, from any position on.
+
+    Args:
+        batch_size: samples per rank and micro-batch.
+        accumulation: micro-batches per optimizer step.
+        device: where batches are wanted; None means where the data set is.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch_size: int,
+        accumulation: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+        device: torch.device | str | None = None,
+    ):
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.device = torch.device(dataset.device if device is None else device)
+        self.global_batch_size = batch_size * accumulation * world_size
+        if len(dataset) < self.global_batch_size:
+            ranks = f"{world_size} rank" + ("s" if world_size != 1 else "")
+            raise ConfigError(
+                "data",
+                [
+                    f"one step takes batch_size {batch_size} x accumulation {accumulation} x {ranks} = "
+                    f"{self.global_batch_size} samples, but the training set has {len(dataset)}. "
+                    f"Lower batch_size or train on more episodes"
+                ],
+            )
+        self._epochs: dict[int, _Epoch] = {}
+
+    def __len__(self) -> int:
+        """Samples in one epoch, over all ranks."""
+        return len(self.dataset)
+
+    def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]:
+        """The micro-batches of each global batch, without end, beginning after `samples_seen` samples."""
+        while True:
+            yield self.global_batch(samples_seen)
+            samples_seen += self.global_batch_size
+
+    def global_batch(self, samples_seen: int) -> list[Batch]:
+        """This rank's micro-batches of the global batch that begins after `samples_seen` samples."""
+        ids, valid = self._span(samples_seen)
+        denominator = valid / (self.world_size * self.accumulation)
+        per_micro_batch = self.batch_size * self.world_size
+        batches = []
+        for begin in range(0, self.global_batch_size, per_micro_batch):
+            rows = slice(begin + self.rank, begin + per_micro_batch, self.world_size)
+            batch = self.dataset.fetch(ids[rows])
+            if batch.x.device != self.device:
+                batch = batch.to(self.device)
+            positions = torch.arange(
+                samples_seen + rows.start, samples_seen + rows.stop, self.world_size, device=self.device
+            )
+            shared = torch.full((), denominator, dtype=torch.float32, device=self.device)
+            batches.append(replace(batch, positions=positions, denominator=shared))
+        return batches
+
+    def _span(self, samples_seen: int) -> tuple[Tensor, int]:
+        """Ids (G,) of a global batch, which may reach into the next epoch, and its number of valid positions."""
+        epoch, begin = divmod(samples_seen, len(self.dataset))
+        end = begin + self.global_batch_size
+        here = self._epoch(epoch)
+        if end <= len(self.dataset):
+            return here.ids[begin:end], int(here.valid_before[end] - here.valid_before[begin])
+        after, rest = self._epoch(epoch + 1), end - len(self.dataset)
+        valid = here.valid_before[-1] - here.valid_before[begin] + after.valid_before[rest]
+        return torch.cat([here.ids[begin:], after.ids[:rest]]), int(valid)
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        found = self._epochs.get(epoch)
+        if found is None:
+            order = epoch_order(self.seed, epoch, len(self.dataset))
+            valid_before = np.concatenate([[0], np.cumsum(self.dataset.valid_counts.numpy()[order])])
+            found = _Epoch(torch.from_numpy(order).to(self.dataset.device), valid_before)
+            self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1}
+            self._epochs[epoch] = found
+        return found

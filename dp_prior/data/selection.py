@@ -1,0 +1,157 @@
+"""The arrays that a configuration selects from an episode store: mapped to our names, checked, float32."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+from pydantic import AfterValidator
+
+from dp_prior.config import Config
+from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.errors import DataError, nearest_name
+
+ACTION = "x"
+"""Name of the action among statistics and normalizer keys: it is what is diffused."""
+
+
+def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= value[0] < value[1]:
+        raise ValueError(f"slice [{value[0]}, {value[1]}] is empty or negative; expected 0 <= start < stop")
+    return value
+
+
+class KeyConfig(Config):
+    """Where one observation, or the action, is found in the data set."""
+
+    key: str
+    """Name in the data set, whatever it is called there."""
+
+    slice: Annotated[tuple[int, int], AfterValidator(_slice_in_order)] | None = None
+    """Take only elements start..stop of the first feature axis, stop excluded, as [start, stop]; null takes all."""
+
+
+def read_selected(
+    store: EpisodeStore, keys: dict[str, KeyConfig]
+) -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
+    """Read what the configuration names.
+
+    Returns:
+        (N, *shape) float32 contiguous array of each of our keys, (E,) int64 end row of each episode, and warnings.
+
+    Raises:
+        DataError: everything that is wrong, in one report.
+    """
+    ends, problems = _checked_ends(store)
+    known = store.keys()
+    arrays: dict[str, np.ndarray] = {}
+    raw: dict[str, np.ndarray | None] = {}
+    lengths: dict[str, int] = {}
+    for name, wanted in keys.items():
+        where = "action" if name == ACTION else f"obs.{name}"
+        if wanted.key not in known:
+            problems.append(f"{where}: the data set has no key {wanted.key!r}. {nearest_name(wanted.key, known)}")
+            continue
+        if wanted.key not in raw:
+            try:
+                raw[wanted.key] = store.read(wanted.key)
+            except DataError as error:
+                raw[wanted.key] = None
+                problems += [f"{where}: {error.source}: {problem}" for problem in error.problems]
+        values = raw[wanted.key]
+        if values is None:
+            continue
+        lengths[wanted.key] = len(values)
+        problem = _wrong_shape(name, wanted, values) or _not_numbers(values)
+        if problem:
+            problems.append(f"{where}: {store.locate(wanted.key, 0)}: {problem}")
+            continue
+        arrays[name] = _as_float32(values, wanted)
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{key!r} {length}" for key, length in sorted(lengths.items()))
+        problems.append(f"keys have different numbers of rows: {listed}; every key needs one row per step")
+    rows = min(lengths.values(), default=0)
+    warnings = []
+    if len(ends) and lengths and ends[-1] > rows:
+        problems.append(f"the last episode ends at row {ends[-1]}, but there are only {rows} rows")
+    elif len(ends) and lengths and ends[-1] < rows:
+        warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
+    for name, array in arrays.items():
+        problems += _non_finite(store, name, keys[name], raw[keys[name].key], array, ends)
+    if problems:
+        raise DataError(str(store.describe()["path"]), problems)
+    return {name: array[: ends[-1]] for name, array in arrays.items()}, ends, warnings
+
+
+def _checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
+    """Episode ends (E,) int64 and what is wrong with them."""
+    ends = np.asarray(store.episode_ends)
+    if ends.ndim != 1 or ends.dtype.kind not in "iu":
+        found = f"{ends.dtype} of shape {ends.shape}"
+        return np.zeros(0, np.int64), [f"episode ends are {found}; expected integers of shape (episodes,)"]
+    if len(ends) == 0:
+        return np.zeros(0, np.int64), ["the data set is empty: it has 0 episodes"]
+    ends = ends.astype(np.int64)
+    problems = []
+    before = np.concatenate([[0], ends[:-1]])
+    for e in np.flatnonzero(ends <= before)[:5]:
+        problems.append(
+            f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
+        )
+    return ends, problems
+
+
+def _wrong_shape(name: str, wanted: KeyConfig, values: np.ndarray) -> str | None:
+    shape = values.shape[1:] or (1,)
+    if wanted.slice is not None:
+        start, stop = wanted.slice
+        if stop > shape[0]:
+            return f"slice [{start}, {stop}] reaches past the {shape[0]} elements of {wanted.key!r}"
+        shape = (stop - start, *shape[1:])
+    if 0 in shape:
+        return f"{wanted.key!r} has shape {shape} per step, which is empty"
+    if name == ACTION and len(shape) != 1:
+        return f"{wanted.key!r} has shape {shape} per step; an action has one axis"
+    return None
+
+
+def _not_numbers(values: np.ndarray) -> str | None:
+    if values.dtype.kind in "biuf":
+        return None
+    return f"holds {values.dtype}, which is not a number type; expected float, integer or boolean"
+
+
+def _as_float32(values: np.ndarray, wanted: KeyConfig) -> np.ndarray:
+    """(N, *shape) contiguous float32; a number per step becomes one dimension."""
+    values = values[:, None] if values.ndim == 1 else values
+    if wanted.slice is not None:
+        values = values[:, slice(*wanted.slice)]
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=np.float32)
+
+
+def _non_finite(
+    store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, ends: np.ndarray
+) -> list[str]:
+    """Where an array is not finite: the first five rows of it, named by file, episode, frame and key."""
+    bad = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))
+    if len(ends):
+        bad = bad[bad < ends[-1]]
+    if len(bad) == 0:
+        return []
+    where = "action" if name == ACTION else f"obs.{name}"
+    problems = []
+    for row in bad[:5]:
+        episode = int(np.searchsorted(ends, row, side="right"))
+        frame = row - (ends[episode - 1] if episode > 0 else 0)
+        element = int(np.flatnonzero(~np.isfinite(array[row].ravel()))[0])
+        found = array[row].ravel()[element]
+        cause = "" if not np.isfinite(raw[row]).all() else " (too large for float32)"
+        problems.append(
+            f"{where}: {store.locate(wanted.key, int(row))}: key {wanted.key!r}, episode {episode}, frame {frame}, "
+            f"dimension {element} is {found}{cause}"
+        )
+    if len(bad) > 5:
+        problems.append(f"{where}: key {wanted.key!r}: {len(bad) - 5} more rows are not finite")
+    problems.append(f"{where}: repair or leave out these episodes; values that are not finite cannot be trained on")
+    return problems

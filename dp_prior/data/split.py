@@ -1,0 +1,78 @@
+"""Which episodes are trained on, validated on and tested on: whole episodes, by seed, disjoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field, model_validator
+
+from dp_prior.config import Config
+from dp_prior.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sorted episode numbers of each part. `dropped` episodes were train episodes beyond `max_train_episodes`."""
+
+    train: list[int]
+    val: list[int]
+    test: list[int]
+    dropped: list[int]
+
+    def ids(self) -> dict[str, list[int]]:
+        """The parts by name, as stored with a run."""
+        return {"train": self.train, "val": self.val, "test": self.test, "dropped": self.dropped}
+
+
+class SplitConfig(Config):
+    """Seeded random split by episode. Statistics and training see the train part only."""
+
+    train: float = Field(default=0.9, gt=0, le=1)
+    """Fraction of the episodes to train on; at least one episode is."""
+
+    val: float = Field(default=0.1, ge=0, le=1)
+    """Fraction of the episodes to validate on; above 0 it is at least one episode where there are two."""
+
+    test: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of the episodes kept for a final test; above 0 it is at least one episode where there are three."""
+
+    seed: int = 0
+    """Decides which episodes go where. Keep it across runs that are compared."""
+
+    max_train_episodes: int | None = Field(default=None, ge=1)
+    """Train on at most so many episodes; the others of the train part are used nowhere. null means all."""
+
+    @model_validator(mode="after")
+    def _fractions_sum_to_one(self) -> SplitConfig:
+        total = self.train + self.val + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
+            )
+        return self
+
+    def assign(self, n_episodes: int) -> Split:
+        """Divide episodes 0 .. n_episodes - 1.
+
+        Episodes are ranked by a hash of (seed, number), so the same number ranks the same way in a set that has grown.
+        """
+        if n_episodes < 1:
+            raise ValueError("cannot split 0 episodes; at least one is needed to train on")
+        val, test = self._count(self.val, n_episodes), self._count(self.test, n_episodes)
+        while val + test > n_episodes - 1:
+            val, test = (val, test - 1) if test >= val else (val - 1, test)
+        keys = Randomness.from_counts(self.seed, "episode split", torch.arange(n_episodes)).keys
+        ranked = torch.argsort(keys).tolist()
+        train = ranked[val + test :]
+        kept = len(train) if self.max_train_episodes is None else self.max_train_episodes
+        return Split(
+            train=sorted(train[:kept]),
+            val=sorted(ranked[:val]),
+            test=sorted(ranked[val : val + test]),
+            dropped=sorted(train[kept:]),
+        )
+
+    @staticmethod
+    def _count(fraction: float, n_episodes: int) -> int:
+        return max(1, round(fraction * n_episodes)) if fraction > 0 else 0

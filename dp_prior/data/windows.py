@@ -1,0 +1,93 @@
+"""Windows of fixed length over episodes of any length: the windows of Diffusion Policy's SequenceSampler, vectorised.
+
+A window may begin before its episode (so that the first frame can be the newest observation) or end after it; the steps
+that are missing repeat the first or last one and are masked. The trick is to repeat the edges once, in memory: in the
+*padded* rows every window is a contiguous run, so a batch is a plain copy of runs and no index arithmetic is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All windows of some episodes, n in number, in order of episode and then of time.
+
+    Attributes:
+        horizon: steps in a window, padding included.
+        episode: (n,) int64 number of the window's episode, counted among the episodes given.
+        offset: (n,) int64 first step of the window relative to the episode's first; negative where it begins before it.
+        length: (n,) int64 steps of the window's episode.
+        first: (n,) int64 padded row where the window begins; it covers `horizon` rows from there.
+        source: (m,) int64 for every padded row the step it repeats, counted over the episodes given.
+        is_real: (m,) bool, False where a padded row is a repeated edge.
+    """
+
+    horizon: int
+    episode: np.ndarray
+    offset: np.ndarray
+    length: np.ndarray
+    first: np.ndarray
+    source: np.ndarray
+    is_real: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def pad_before(self) -> np.ndarray:
+        """(n,) steps of each window that lie before its episode."""
+        return np.maximum(-self.offset, 0)
+
+    @property
+    def pad_after(self) -> np.ndarray:
+        """(n,) steps of each window that lie after its episode."""
+        return np.maximum(self.offset + self.horizon - self.length, 0)
+
+    @property
+    def valid_counts(self) -> np.ndarray:
+        """(n,) steps of each window that lie inside its episode; at least 1."""
+        return self.horizon - self.pad_before - self.pad_after
+
+
+def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: int) -> Windows:
+    """Every window with at most `pad_before` steps before and `pad_after` steps after its episode.
+
+    An episode too short for even one such window still gets one, beginning `pad_before` steps early and padded as far
+    as it takes; Diffusion Policy drops it silently.
+
+    Args:
+        lengths: (E,) steps of each episode, all at least 1.
+        pad_before, pad_after: from 0 to horizon - 1.
+    """
+    if horizon < 1 or not (0 <= pad_before < horizon and 0 <= pad_after < horizon):
+        raise ValueError(
+            f"windows of {horizon} steps cannot be padded by {pad_before} before and {pad_after} after; "
+            f"both must lie from 0 to horizon - 1, and the horizon be at least 1"
+        )
+    lengths = np.asarray(lengths, dtype=np.int64)
+    counts = np.maximum(lengths + pad_before + pad_after - horizon + 1, 1)
+    padded_lengths = counts + horizon - 1
+
+    episode = np.repeat(np.arange(len(lengths)), counts)
+    offset = _count_within(counts) - pad_before
+    first = np.repeat(_starts(padded_lengths), counts) + offset + pad_before
+
+    step = _count_within(padded_lengths) - pad_before
+    padded_episode = np.repeat(np.arange(len(lengths)), padded_lengths)
+    clamped = np.clip(step, 0, lengths[padded_episode] - 1)
+    source = _starts(lengths)[padded_episode] + clamped
+    return Windows(horizon, episode, offset, lengths[episode], first, source, step == clamped)
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    """(E,) where each run begins when runs of these lengths follow one another."""
+    return np.cumsum(lengths) - lengths
+
+
+def _count_within(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, .. within every run, for runs of these lengths one after another."""
+    return np.arange(lengths.sum()) - np.repeat(_starts(lengths), lengths)

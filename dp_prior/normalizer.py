@@ -1,0 +1,278 @@
+"""Data units <-> about [-1, 1] or unit variance, per key. Fitted once on train episodes, saved with the weights.
+
+    normalised = clip((value - offset) * scale)        value = normalised / scale + offset
+
+Subtracting first keeps a channel that varies by micrometres around a metre exact, where a single multiply-add would
+round its whole range away. Everything here is float32, whatever precision the surrounding model is cast to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+
+SMALLEST_RANGE = 1e-12
+"""A narrower dimension is numerical noise in any unit in use, however small its magnitude."""
+
+QUANTITIES = ("scale", "offset", "min", "max", "mean", "std", "q01", "q99")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of one key over frames. Arrays are float64 of the key's feature shape; std is the population's."""
+
+    count: int
+    min: np.ndarray
+    max: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    q01: np.ndarray
+    q99: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Statistics:
+        """Statistics of (count, *feature_shape) values."""
+        flat = values.reshape(len(values), -1)
+        columns = [flat[:, i].astype(np.float64) for i in range(flat.shape[1])]  # one at a time: bounded memory
+        quantiles = [np.quantile(column, [0.01, 0.99]) for column in columns]
+
+        def gather(numbers: list[float]) -> np.ndarray:
+            return np.array(numbers, dtype=np.float64).reshape(values.shape[1:])
+
+        return cls(
+            count=len(values),
+            min=gather([column.min() for column in columns]),
+            max=gather([column.max() for column in columns]),
+            mean=gather([column.mean() for column in columns]),
+            std=gather([column.std() for column in columns]),
+            q01=gather([low for low, _ in quantiles]),
+            q99=gather([high for _, high in quantiles]),
+        )
+
+
+class Limits(Config):
+    """Maps the smallest and largest value seen to -1 and 1."""
+
+    type: Literal["limits"] = "limits"
+
+    range_eps: float = Field(default=1e-6, ge=0, lt=1)
+    """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
+
+    clip: float | None = Field(default=5.0, ge=1)
+    """Normalised values are clipped to +- this: live input far off the data stays bounded. null does not clip."""
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset, float64, of the statistics' shape."""
+        return _fit_range(statistics.min, statistics.max, self.range_eps)
+
+
+class Quantile(Config):
+    """Maps the 1 % and 99 % quantiles to -1 and 1; for data with outliers."""
+
+    type: Literal["quantile"] = "quantile"
+
+    range_eps: float = Field(default=1e-6, ge=0, lt=1)
+    """Where the quantiles are no further apart than this fraction of their magnitude, the limits are used instead."""
+
+    clip: float | None = Field(default=5.0, ge=1)
+    """Normalised values are clipped to +- this, outliers of the data included; null does not clip."""
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset, float64, of the statistics' shape."""
+        varies = _varies(statistics.q01, statistics.q99, self.range_eps)
+        low = np.where(varies, statistics.q01, statistics.min)
+        high = np.where(varies, statistics.q99, statistics.max)
+        return _fit_range(low, high, self.range_eps)
+
+
+class Gaussian(Config):
+    """Subtracts the mean and divides by the standard deviation."""
+
+    type: Literal["gaussian"] = "gaussian"
+
+    range_eps: float = Field(default=1e-6, ge=0, lt=1)
+    """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
+
+    clip: float | None = Field(default=10.0, ge=1)
+    """Normalised values are clipped to +- this; dimensions that reach further are scaled to fit. null: neither."""
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset, float64, of the statistics' shape."""
+        scale, offset = _fit_range(statistics.min, statistics.max, self.range_eps)
+        varies = _varies(statistics.min, statistics.max, self.range_eps)
+        offset = np.where(varies, _float32(statistics.mean), offset)
+        reach = np.maximum(statistics.max - offset, offset - statistics.min)
+        deviation = np.maximum(statistics.std, 0.0 if self.clip is None else reach / self.clip)
+        return np.where(varies, 1 / np.where(varies, deviation, 1), scale), offset
+
+
+class Identity(Config):
+    """Leaves values as they are; for angles that become cosine and sine, and for data in [-1, 1] already."""
+
+    type: Literal["identity"] = "identity"
+
+    @property
+    def clip(self) -> None:
+        """Identity never clips."""
+        return None
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Ones and zeros of the statistics' shape."""
+        return np.ones_like(statistics.min), np.zeros_like(statistics.min)
+
+
+NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity, Field(discriminator="type")]
+
+
+def _float32(values: np.ndarray) -> np.ndarray:
+    """Rounded to what float32 holds; done to an offset before its scale is chosen, which can then make up for it."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _varies(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray:
+    magnitude = np.maximum(np.abs(low), np.abs(high))
+    return high - low > np.maximum(range_eps * magnitude, SMALLEST_RANGE)
+
+
+def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.ndarray, np.ndarray]:
+    """Map [low, high] to [-1, 1], and where that is one value, the value to 0.
+
+    The scale of a constant dimension is a power of two, hence exact, that brings its magnitude to at most 1: a live
+    value off by one per cent comes out as at most 0.01, whatever the unit.
+    """
+    offset = _float32((low + high) / 2)
+    half = np.maximum(high - offset, offset - low)
+    varies = _varies(low, high, range_eps)
+    constant = np.exp2(-np.ceil(np.log2(np.maximum(np.abs(offset), 1.0))))
+    return np.where(varies, 1 / np.where(varies, half, 1), constant), offset
+
+
+class Normalizer(nn.Module):
+    """Normalises each key by the statistics it was fitted with, or that were loaded.
+
+    The statistics are buffers named `key/quantity`, float32 always, and NaN until `fit` or `load_state_dict`.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], modes: Mapping[str, NormalizerConfig]):
+        """Args:
+        shapes: feature shape of each key, without batch and time; what is diffused has the key "x".
+        modes: how to normalise each key; keys left out get `Limits()`.
+        """
+        super().__init__()
+        unknown = sorted(set(modes) - set(shapes))
+        if unknown:
+            raise ValueError(f"normalizer modes name {unknown}, which are not among the keys {sorted(shapes)}")
+        dotted = sorted(key for key in shapes if "." in key)
+        if dotted:
+            raise ValueError(f"normalizer keys {dotted} contain a dot; rename them (keys are ours, not the data set's)")
+        self.shapes = {key: tuple(shape) for key, shape in shapes.items()}
+        self.modes = {key: modes.get(key, Limits()) for key in shapes}
+        self.clips = {key: mode.clip for key, mode in self.modes.items()}
+        self.has_statistics = False
+        for key, shape in self.shapes.items():
+            for quantity in QUANTITIES:
+                self.register_buffer(f"{key}/{quantity}", torch.full(shape, math.nan, dtype=torch.float32))
+            self.register_buffer(f"{key}/count", torch.zeros((), dtype=torch.int64))
+
+    def fit(self, statistics: Mapping[str, Statistics]) -> None:
+        """Take the statistics of every key and derive scale and offset from them.
+
+        Raises:
+            ValueError: statistics of a key are missing, not finite or not of its shape; all such faults are named.
+        """
+        values: dict[str, Tensor] = {}
+        problems = [f"key {key!r}: no statistics given" for key in self.shapes if key not in statistics]
+        for key in self.shapes.keys() & statistics.keys():
+            given = statistics[key]
+            arrays = {name: np.asarray(getattr(given, name), dtype=np.float64) for name in QUANTITIES[2:]}
+            if any(array.shape != self.shapes[key] for array in arrays.values()):
+                shapes = sorted({array.shape for array in arrays.values()})
+                problems.append(f"key {key!r}: statistics have shape {shapes}; expected {self.shapes[key]}")
+                continue
+            arrays["scale"], arrays["offset"] = self.modes[key].fit(given)
+            with np.errstate(over="ignore"):
+                values |= {f"{key}/{name}": torch.from_numpy(arrays[name].astype(np.float32)) for name in QUANTITIES}
+            values[f"{key}/count"] = torch.tensor(given.count)
+        problems += self._problems(values)
+        if problems:
+            raise ValueError("\n".join(["normalizer cannot be fitted:", *(f"  {problem}" for problem in problems)]))
+        for name, value in values.items():
+            self._buffers[name].copy_(value)
+        self.has_statistics = True
+
+    def normalize(self, key: str, value: Tensor) -> Tensor:
+        """(..., *feature_shape) in data units of any dtype -> float32, normalised."""
+        self._check(key, value)
+        normalized = (value.to(torch.float32) - self._buffers[f"{key}/offset"]) * self._buffers[f"{key}/scale"]
+        clip = self.clips[key]
+        return normalized if clip is None else normalized.clamp(-clip, clip)
+
+    def unnormalize(self, key: str, value: Tensor) -> Tensor:
+        """The inverse of `normalize` within its clipping range; float32."""
+        self._check(key, value)
+        return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/scale"])
+
+    def bounds(self, key: str) -> tuple[Tensor, Tensor]:
+        """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant."""
+        low, high = self._buffers[f"{key}/min"], self._buffers[f"{key}/max"]
+        return self.normalize(key, low), self.normalize(key, high)
+
+    def _check(self, key: str, value: Tensor) -> None:
+        if not self.has_statistics:
+            raise RuntimeError("normalizer has no statistics yet; call fit() or load a checkpoint first")
+        shape = self.shapes[key]
+        if value.shape[value.dim() - len(shape) :] != shape:
+            raise ValueError(f"value of {key!r} has shape {tuple(value.shape)}; its last dimensions should be {shape}")
+
+    def _problems(self, values: Mapping[str, Tensor]) -> list[str]:
+        """Every dimension of every statistic that is not finite, and every scale that is not positive."""
+        problems = []
+        for name, value in values.items():
+            key, quantity = name.rsplit("/", 1)
+            if quantity == "count":
+                continue
+            good = torch.isfinite(value) & ((value > 0) if quantity == "scale" else True)
+            for index in torch.nonzero(~good).tolist():
+                dimension = ", ".join(map(str, index)) or "0"
+                found = value[tuple(index)].item()
+                problems.append(f"key {key!r}, dimension {dimension}: {quantity} is {found}; expected a finite number")
+        return problems
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        problems, found = [], {}
+        for name, buffer in self._buffers.items():
+            key, quantity = name.rsplit("/", 1)
+            value = state_dict.get(prefix + name)
+            if value is None:
+                problems.append(f"key {key!r}, all dimensions: {quantity} is missing")
+            elif value.shape != buffer.shape:
+                shapes = f"{tuple(value.shape)}; expected {tuple(buffer.shape)}"
+                problems.append(f"key {key!r}, all dimensions: {quantity} has shape {shapes}")
+            elif value.dtype != buffer.dtype:
+                problems.append(f"key {key!r}, all dimensions: {quantity} is {value.dtype}; expected {buffer.dtype}")
+            else:
+                found[name] = value
+        problems += self._problems(found)
+        if problems:
+            head = f"statistics of {prefix.rstrip('.') or 'the normalizer'} cannot be loaded:"
+            raise ValueError("\n".join([head, *(f"  {problem}" for problem in problems)]))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self.has_statistics = True
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
+        """Follow the module to another device but never to another precision."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            if self._buffers[name].dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(self._buffers[name].device)
+        return self
