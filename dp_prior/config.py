@@ -1,18 +1,20 @@
 """Records: JSON in, frozen and fully checked objects out.
 
 Every part of the package is described by a `Config`. Unknown keys and wrong types are refused, and all problems of a
-file are reported together, each with its JSON path. A family of interchangeable parts is a union discriminated by `type`.
+file are reported together, each with its JSON path. A family of interchangeable parts is a union told apart by `type`.
 """
 
 import difflib
 import hashlib
 import json
+import math
 import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 
 class ConfigError(ValueError):
@@ -40,20 +42,37 @@ class Config(BaseModel):
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
             raise ConfigError(str(path), [f"cannot be read: {error}"]) from None
         return cls.from_json(text, overrides, source=str(path))
 
     @classmethod
     def from_json(cls, text: str, overrides: Iterable[str] = (), source: str = "config") -> Self:
-        """Read a record from JSON text; see `from_json_path`."""
+        """Read a record from JSON text; see `from_json_path`. A `$schema` line, which editors read, is allowed."""
         data = _parse_json(text, source)
+        if not isinstance(data, dict):
+            raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
+        data.pop("$schema", None)
+        problems = []
         for override in overrides:
-            _apply_override(cls, data, override)
+            try:
+                _apply_override(cls, data, override)
+            except ConfigError as error:
+                problems += [f"{error.source}: {problem}" for problem in error.problems]
         try:
-            return cls.model_validate_json(json.dumps(data), strict=True)
+            record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:
-            raise ConfigError(source, [_describe(cls, data, problem) for problem in error.errors()]) from None
+            faults = error.errors()
+            if faults[0]["type"] == "json_invalid":  # Python parsed it, so what is left is pydantic's depth limit
+                raise ConfigError(source, [_TOO_DEEP]) from None
+            raise ConfigError(source, problems + [_describe(cls, data, fault) for fault in faults]) from None
+        except UnicodeEncodeError:
+            raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
+        except RecursionError:
+            raise ConfigError(source, [_TOO_DEEP]) from None
+        if problems:
+            raise ConfigError(source, problems)
+        return record
 
     def to_json(self) -> str:
         """The resolved record, defaults included, as indented JSON."""
@@ -69,7 +88,12 @@ class Config(BaseModel):
         return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
 
 
-def _parse_json(text: str, source: str) -> dict[str, Any]:
+_TOO_DEEP = "is nested too deeply to be a configuration"
+
+
+def _parse_json(text: str, source: str) -> Any:
+    """Any JSON value; stricter than `json.loads`, which takes repeated keys, NaN and 1e999."""
+
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         repeated = sorted({key for key in keys if keys.count(key) > 1})
@@ -80,65 +104,81 @@ def _parse_json(text: str, source: str) -> dict[str, Any]:
     def refuse_constant(name: str) -> float:
         raise ConfigError(source, [f"{name} is not a JSON number; write a finite number or null"])
 
+    def finite(digits: str) -> float:
+        if math.isinf(float(digits)):
+            raise ConfigError(source, [f"{_short(digits)} is too large for a number"])
+        return float(digits)
+
+    hooks = {"object_pairs_hook": refuse_duplicates, "parse_constant": refuse_constant, "parse_float": finite}
     try:
-        data = json.loads(text, object_pairs_hook=refuse_duplicates, parse_constant=refuse_constant)
+        return json.loads(text, **hooks)
     except json.JSONDecodeError as error:
         raise ConfigError(source, [f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"]) from None
     except RecursionError:
-        raise ConfigError(source, ["is nested too deeply to be a configuration"]) from None
-    if not isinstance(data, dict):
-        raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
-    return data
+        raise ConfigError(source, [_TOO_DEEP]) from None
+    except ConfigError:
+        raise
+    except ValueError:  # Python's limit on integers, 4300 digits
+        raise ConfigError(source, ["an integer has too many digits"]) from None
 
 
 def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> None:
-    """Set `a.b.c=value` in place. The value is JSON if it parses as JSON, else a string.
+    """Set `a.b.c=value` in place.
 
     Parts that the file leaves out start from their default; a changed `type` starts that part afresh.
     """
+    source = f"--set {override}"
     path, equals, text = override.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
-        raise ConfigError(f"--set {override}", ["expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"])
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
-        value = text
+        raise ConfigError(source, ["expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"])
     annotation: Any = cls
     here: Any = data
-    for depth, key in enumerate(keys[:-1]):
-        record = _record_for(annotation, here)
-        if isinstance(here, list):
-            here = _item(here, key, override)
-            annotation = _child(annotation, key)
-            continue
-        if here.get(key) is None:
-            here[key] = _default_of(record, key)
-        annotation = _child(record if record is not None else annotation, key)
-        here = here[key]
+    for depth, key in enumerate(keys):
         if not isinstance(here, (dict, list)):
-            where = ".".join(keys[: depth + 1])
-            raise ConfigError(f"--set {override}", [f"{where} is {here!r}, which has no key {keys[depth + 1]!r}"])
-    if isinstance(here, list):
-        _item(here, keys[-1], override)
-        here[int(keys[-1])] = value
-        return
-    if keys[-1] == "type" and here.get("type") not in (None, value):
+            raise ConfigError(source, [f"{'.'.join(keys[:depth])} is {_short(here)}, which has no key {key!r}"])
+        record = _record_for(annotation, here)
+        annotation = _child(record if record is not None else annotation, key)
+        place: Any = key
+        if isinstance(here, list):
+            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here)):
+                raise ConfigError(source, [f"{key!r} is no index into a list of {len(here)}"])
+            place = int(key)
+        elif depth < len(keys) - 1 and here.get(key) is None:
+            here[key] = _default_of(record, key)
+        if depth < len(keys) - 1:
+            here = here[place]
+    value = _typed(text, annotation, source)
+    if place == "type" and here.get("type") not in (None, value):
         here.clear()
-    here[keys[-1]] = value
+    here[place] = value
 
 
-def _item(items: list[Any], key: str, override: str) -> Any:
-    if not key.isdigit() or int(key) >= len(items):
-        raise ConfigError(f"--set {override}", [f"{key!r} is no index into a list of {len(items)}"])
-    return items[int(key)]
+def _typed(text: str, annotation: Any, source: str) -> Any:
+    """The text of an override as what the field takes: JSON where it is JSON, but text where only text fits."""
+    try:
+        value = _parse_json(text, source)
+    except ConfigError as error:
+        if "not JSON: " in str(error):
+            return text
+        raise
+    if annotation is None or isinstance(value, str):
+        return value
+    for candidate in (value, text):
+        try:
+            TypeAdapter(annotation).validate_json(json.dumps(candidate), strict=True)
+        except ValidationError:
+            continue
+        return candidate
+    return value
 
 
 def _default_of(record: type[Config] | None, key: str) -> Any:
-    if record is None or key not in record.model_fields:
+    """The default of a field as JSON that may be changed; {} where there is none."""
+    if record is None or key not in record.model_fields or record.model_fields[key].is_required():
         return {}
-    default = record.model_fields[key].get_default(call_default_factory=True)
-    return default.model_dump(mode="json") if isinstance(default, Config) else {}
+    default = to_jsonable_python(record.model_fields[key].get_default(call_default_factory=True))
+    return {} if default is None else default
 
 
 def _records(annotation: Any) -> list[type[Config]]:
@@ -168,54 +208,57 @@ def _child(annotation: Any, key: str | int) -> Any:
         return next((child for part in arguments if (child := _child(part, key)) is not None), None)
     if origin is dict:
         return arguments[1]
-    if origin in (list, tuple):
-        return arguments[0]
+    if origin in (list, tuple) and str(key).isdecimal():
+        return arguments[min(int(key), len(arguments) - 1)] if Ellipsis not in arguments else arguments[0]
     return None
 
 
 def _describe(cls: type[Config], data: Any, problem: Any) -> str:
     """One line for one pydantic error: JSON path, what is wrong, and the remedy."""
-    annotation, value, path = cls, data, []
-    for part in problem["loc"]:
-        record = _record_for(annotation, value)
-        if isinstance(value, dict) and part not in value and part == value.get("type"):
-            annotation = record  # pydantic names the union member; the file does not
+    kind, location, found = problem["type"], problem["loc"], problem.get("input")
+    annotation, value, record, path = cls, data, None, []
+    for depth, part in enumerate(location):
+        if isinstance(value, dict):
+            if len(_records(annotation)) > 1 and part == value.get("type"):
+                annotation = _record_for(annotation, value)  # pydantic names the union member; the file does not
+                continue
+            if part not in value and not (kind == "missing" and depth == len(location) - 1):
+                continue
+        elif not (isinstance(value, list) and isinstance(part, int)):
             continue
-        path.append(str(part))
+        record = _record_for(annotation, value)
         annotation = _child(record if record is not None else annotation, part)
-        try:
-            value = value[part]
-        except (KeyError, IndexError, TypeError):
-            value = None
+        path.append(str(part) or '""')
+        value = value.get(part) if isinstance(value, dict) else value[part]
     where = ".".join(path) or "the file"
-    kind, found = problem["type"], problem.get("input")
     if kind == "extra_forbidden":
-        return f"{where}: unknown key.{_nearest(cls, data, path)}"
+        return f"{where}: unknown key.{_nearest(record, path[-1])}"
     if kind == "missing":
         return f"{where}: missing; it has no default"
     if kind == "union_tag_not_found":
         return f"{where}: missing key 'type'; expected one of {_tags(annotation)}"
     if kind == "union_tag_invalid":
         tag = found.get("type") if isinstance(found, dict) else found
-        return f"{where}.type: {tag!r} is not known; expected one of {_tags(annotation)}"
+        return f"{where}.type: {_short(tag)} is not known; expected one of {_tags(annotation)}"
     if kind == "value_error":
         message = str(problem["ctx"]["error"])
         return f"{where}: {message}" if path else message
-    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {found!r}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{where}: input should be an object; found {_short(found)}"
+    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {_short(found)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
 
 
 def _tags(annotation: Any) -> str:
     return ", ".join(repr(record.model_fields["type"].default) for record in _records(annotation))
 
 
-def _nearest(cls: type[Config], data: Any, path: list[str]) -> str:
+def _nearest(record: type[Config] | None, key: str) -> str:
     """A hint naming the closest known key beside an unknown one."""
-    annotation, value = cls, data
-    for part in path[:-1]:
-        record = _record_for(annotation, value)
-        annotation = _child(record if record is not None else annotation, part)
-        value = value[int(part)] if isinstance(value, list) else value[part]
-    record = _record_for(annotation, value)
     known = list(record.model_fields) if record is not None else []
-    close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"

@@ -1,0 +1,372 @@
+"""A configuration is refused with every fault named, or it is exactly what the file says."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError, model_validator
+
+from dp_prior.config import Config, ConfigError
+
+
+class Cosine(Config):
+    type: Literal["cosine"] = "cosine"
+    steps: int = Field(default=100, ge=1)
+    """Timesteps."""
+
+
+class Linear(Config):
+    type: Literal["linear"] = "linear"
+    steps: int = 50
+    beta: float = 0.5
+
+
+Schedule = Annotated[Cosine | Linear, Field(discriminator="type")]
+
+
+class Every(Config):
+    steps: int | None = None
+    epochs: float | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "Every":
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("give exactly one of steps, epochs")
+        return self
+
+
+class Evaluator(Config):
+    every: Every = Every(epochs=1)
+    name: str = "loss"
+
+
+class Task(Config):
+    horizon: int
+    down_dims: tuple[int, ...] = (256, 512)
+    schedule: Schedule = Cosine()
+    encoders: dict[str, Schedule] = {"left": Linear(), "right": Cosine()}
+    seed_or_name: int | str = 0
+
+
+class Run(Config):
+    description: str = ""
+    task: Task
+    evaluate: list[Evaluator] = [Evaluator()]
+    learning_rate: float = 1e-4
+    use_ema: bool = True
+    path: Path | None = None
+    extra_schedule: Schedule | None = None
+
+
+MINIMAL = {"task": {"horizon": 16}}
+
+
+def read(data: Any, *overrides: str) -> Run:
+    return Run.from_json(data if isinstance(data, str) else json.dumps(data), overrides)
+
+
+def problems(data: Any, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(data, *overrides)
+    assert str(caught.value).splitlines()[1:] == [f"  {problem}" for problem in caught.value.problems]
+    assert all(len(problem) < 400 for problem in caught.value.problems)
+    return caught.value.problems
+
+
+# Reading
+
+
+def test_a_minimal_file_gets_the_defaults_of_the_records():
+    run = read(MINIMAL)
+    assert run.task.schedule == Cosine(steps=100) and run.task.down_dims == (256, 512)
+    assert run.evaluate == [Evaluator()]
+
+
+def test_a_record_written_out_reads_back_equal():
+    run = read(MINIMAL, "path=a/b", "extra_schedule.type=linear", "task.seed_or_name=seven", "learning_rate=1e-300")
+    assert Run.from_json(run.to_json()) == run
+    assert Run.from_json(run.to_json()).digest() == run.digest()
+    assert json.loads(run.to_json())["extra_schedule"] == {"type": "linear", "steps": 50, "beta": 0.5}
+
+
+def test_the_digest_ignores_order_and_spelled_out_defaults_but_no_value():
+    data = {"task": {"horizon": 16, "encoders": {"a": {"type": "linear"}, "b": {"type": "cosine"}}}, "use_ema": True}
+    shuffled = {
+        "use_ema": True,
+        "task": {"encoders": {"b": {"type": "cosine"}, "a": {"type": "linear"}}, "horizon": 16},
+    }
+    assert read(data).digest() == read(shuffled).digest() == read({**shuffled, "learning_rate": 1e-4}).digest()
+    digests = {read(data, change).digest() for change in ("use_ema=false", "task.horizon=17", "task.schedule.steps=1")}
+    assert len(digests | {read(data).digest()}) == 4
+
+
+def test_a_file_with_a_byte_order_mark_and_a_schema_line_reads(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"$schema": "train_config.schema.json", **MINIMAL}), encoding="utf-8-sig")
+    assert Run.from_json_path(path) == read(MINIMAL)
+    assert Run.from_json_path(str(path), ["use_ema=false"]).use_ema is False
+
+
+def test_records_are_frozen():
+    with pytest.raises(ValidationError, match="frozen"):
+        read(MINIMAL).use_ema = False
+
+
+def test_arguments_are_the_fields_without_the_discriminator():
+    assert Linear().arguments() == {"steps": 50, "beta": 0.5}
+
+
+# Refusing
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({**MINIMAL, "lerning_rate": 1}, "lerning_rate: unknown key. Did you mean 'learning_rate'?"),
+        ({"task": {"horizon": 16, "horizn": 1}}, "task.horizn: unknown key. Did you mean 'horizon'?"),
+        (
+            {"task": {"horizon": 16, "schedule": {"type": "linear", "bta": 1}}},
+            "task.schedule.bta: unknown key. Did you mean 'beta'?",
+        ),
+        (
+            {"task": {"horizon": 16, "encoders": {"arm": {"type": "linear", "stps": 1}}}},
+            "task.encoders.arm.stps: unknown key. Did you mean 'steps'?",
+        ),
+        (
+            {**MINIMAL, "evaluate": [{}, {"every": {"stesp": 3, "epochs": 1}}]},
+            "evaluate.1.every.stesp: unknown key. Did you mean 'steps'?",
+        ),
+        ({**MINIMAL, "qqqq": 1}, "qqqq: unknown key. Known keys: description, task, evaluate, learning_rate, use_ema,"),
+        (
+            {**MINIMAL, "extra_schedule": {"type": "linear", "linear": 1}},
+            "extra_schedule.linear: unknown key. Known keys: type, steps, beta",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_key(data, expected):
+    assert [found[: len(expected)] for found in problems(data)] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({}, "task: missing; it has no default"),
+        ({"task": {}}, "task.horizon: missing; it has no default"),
+        ({"task": {"horizon": "16"}}, "task.horizon: input should be a valid integer; found '16'"),
+        ({"task": {"horizon": 16.0}}, "task.horizon: input should be a valid integer; found 16.0"),
+        ({"task": {"horizon": True}}, "task.horizon: input should be a valid integer; found True"),
+        ({"task": {"horizon": None}}, "task.horizon: input should be a valid integer; found None"),
+        ({"task": 3}, "task: input should be an object; found 3"),
+        ({"task": {"horizon": 4, "down_dims": 3}}, "task.down_dims: input should be a valid array; found 3"),
+        (
+            {"task": {"horizon": 4, "down_dims": [1, "2"]}},
+            "task.down_dims.1: input should be a valid integer; found '2'",
+        ),
+        ({**MINIMAL, "use_ema": 1}, "use_ema: input should be a valid boolean; found 1"),
+        ({**MINIMAL, "learning_rate": "1e-4"}, "learning_rate: input should be a valid number; found '1e-4'"),
+        (
+            {"task": {"horizon": 4, "schedule": {"type": "cosine", "steps": 0}}},
+            "task.schedule.steps: input should be greater than or equal to 1; found 0",
+        ),
+        (
+            {"task": {"horizon": 4, "schedule": {"type": "cosin"}}},
+            "task.schedule.type: 'cosin' is not known; expected one of 'cosine', 'linear'",
+        ),
+        (
+            {"task": {"horizon": 4, "encoders": {"arm": {"steps": 3}}}},
+            "task.encoders.arm: missing key 'type'; expected one of 'cosine', 'linear'",
+        ),
+        ({"task": {"horizon": 4, "schedule": "cosine"}}, "task.schedule: input should be an object; found 'cosine'"),
+        ({**MINIMAL, "evaluate": [{"every": {}}]}, "evaluate.0.every: give exactly one of steps, epochs"),
+        (
+            {**MINIMAL, "extra_schedule": {"type": "linear", "beta": "x"}},
+            "extra_schedule.beta: input should be a valid",
+        ),
+    ],
+)
+def test_a_wrong_value_is_not_coerced_and_is_named_with_its_path(data, expected):
+    assert [found[: len(expected)] for found in problems(data)] == [expected]
+
+
+def test_no_member_of_a_plain_union_shows_up_in_the_path():
+    for wrong in ([1], {"a": 1}, None):
+        found = problems({"task": {"horizon": 4, "seed_or_name": wrong}})
+        assert [line.split(":")[0] for line in found] == ["task.seed_or_name"] * 2
+
+
+def test_all_problems_come_in_one_report():
+    found = problems({"task": {"horizn": 1, "down_dims": ["x"]}, "use_ema": "yes", "evaluate": [{"nam": 1}]})
+    assert [line.split(":")[0] for line in found] == [
+        "task.horizon",
+        "task.down_dims.0",
+        "task.horizn",
+        "evaluate.0.nam",
+        "use_ema",
+    ]
+
+
+def test_the_report_counts_the_problems_and_names_the_file(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text('{"task": {}, "usema": 1}')
+    with pytest.raises(ConfigError) as caught:
+        Run.from_json_path(path)
+    assert str(caught.value).startswith(f"{path}: 2 problems\n  task.horizon: missing")
+    with pytest.raises(ConfigError, match="1 problem\n"):
+        read({})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"task": {"horizon": 1}, "task": {"horizon": 2}}', "key 'task' is written twice in one object; keep one"),
+        ('{"learning_rate": NaN}', "NaN is not a JSON number; write a finite number or null"),
+        ('{"learning_rate": -Infinity}', "-Infinity is not a JSON number"),
+        ('{"learning_rate": 1e999}', "'1e999' is too large for a number"),
+        ('{"learning_rate": ' + "1" * 5000 + "}", "an integer has too many digits"),
+        ("[1]", "holds a list; expected an object {...}"),
+        ("", "line 1, column 1: not JSON: Expecting value"),
+        ('{"task": }', "line 1, column 10: not JSON: Expecting value"),
+        ("{} {}", "line 1, column 4: not JSON: Extra data"),
+        ('{"a":' * 100_000, "is nested too deeply to be a configuration"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "is nested too deeply to be a configuration"),
+        ('{"description": "\\ud800"}', "holds text that is not Unicode"),
+    ],
+)
+def test_text_that_is_not_plain_json_is_refused(text, expected):
+    assert problems(text)[0].startswith(expected)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    for path, reason in [(tmp_path / "none.json", "No such file"), (tmp_path, "directory"), ("a\0b", "null")]:
+        with pytest.raises(ConfigError, match=f"cannot be read: .*{reason}"):
+            Run.from_json_path(path)
+    (tmp_path / "latin.json").write_bytes(b'{"description": "\xe9"}')
+    with pytest.raises(ConfigError, match="cannot be read: .*utf-8"):
+        Run.from_json_path(tmp_path / "latin.json")
+
+
+def test_a_long_wrong_value_is_shortened():
+    assert len(problems({**MINIMAL, "use_ema": "x" * 10_000})[0]) < 200
+
+
+# Overriding
+
+
+def test_an_override_is_typed_by_the_record():
+    run = read(MINIMAL, "learning_rate=3e-4", "use_ema=false", "description=on two lines", "task.down_dims=[8,16]")
+    assert (run.learning_rate, run.use_ema, run.description, run.task.down_dims) == (
+        3e-4,
+        False,
+        "on two lines",
+        (8, 16),
+    )
+    assert read(MINIMAL, "description=").description == ""
+    assert read(MINIMAL, "description=a=b").description == "a=b"
+
+
+@pytest.mark.parametrize("text", ["3", "true", "null", "1e5", "[1]", '"quoted"'])
+def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
+    expected = "quoted" if text.startswith('"') else text
+    assert read(MINIMAL, f"description={text}").description == expected
+    assert read(MINIMAL, f"evaluate.0.name={text}").evaluate[0].name == expected
+
+
+def test_an_override_into_a_default_keeps_the_rest_of_the_default():
+    run = read(MINIMAL, "task.schedule.steps=7", "task.encoders.left.steps=3", "evaluate.0.name=other")
+    assert run.task.schedule == Cosine(steps=7)
+    assert run.task.encoders == {"left": Linear(steps=3), "right": Cosine()}
+    assert run.evaluate == [Evaluator(name="other")]
+
+
+def test_a_changed_type_starts_that_part_afresh_and_an_equal_one_does_not():
+    data = {"task": {"horizon": 4, "schedule": {"type": "linear", "beta": 0.25, "steps": 3}}}
+    assert read(data, "task.schedule.type=cosine").task.schedule == Cosine()
+    assert read(data, "task.schedule.type=cosine", "task.schedule.steps=9").task.schedule == Cosine(steps=9)
+    assert read(data, "task.schedule.type=linear").task.schedule == Linear(beta=0.25, steps=3)
+    assert read(MINIMAL, "task.schedule.type=linear").task.schedule == Linear()
+    assert read(MINIMAL, "extra_schedule.type=linear", "extra_schedule.beta=1").extra_schedule == Linear(beta=1)
+
+
+def test_an_override_adds_a_member_to_a_dictionary_and_replaces_one_of_a_list():
+    run = read(MINIMAL, "task.encoders.top.type=cosine", 'evaluate.0={"name": "mine"}', "task.down_dims.1=9")
+    assert set(run.task.encoders) == {"left", "right", "top"}
+    assert run.evaluate == [Evaluator(name="mine")]
+    assert run.task.down_dims == (256, 9)
+
+
+def test_overrides_apply_in_order_and_do_not_touch_the_defaults():
+    assert read(MINIMAL, "use_ema=false", "use_ema=true").use_ema is True
+    read(MINIMAL, "task.encoders.left.steps=1", "evaluate.0.name=x")
+    assert read(MINIMAL).task.encoders["left"] == Linear() and read(MINIMAL).evaluate[0].name == "loss"
+
+
+def test_an_override_can_give_what_the_file_lacks():
+    assert read({}, "task.horizon=8").task.horizon == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("learning_rate", "--set learning_rate: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
+        ("task..horizon=1", "--set task..horizon=1: expected KEY.KEY=VALUE"),
+        ("=1", "--set =1: expected KEY.KEY=VALUE"),
+        ("evaluate.3.name=x", "--set evaluate.3.name=x: '3' is no index into a list of 1"),
+        ("evaluate.²=x", "--set evaluate.²=x: '²' is no index into a list of 1"),
+        ("evaluate.x=1", "--set evaluate.x=1: 'x' is no index into a list of 1"),
+        ("use_ema.value=1", "--set use_ema.value=1: use_ema is True, which has no key 'value'"),
+        ("task.down_dims.0.x=1", "--set task.down_dims.0.x=1: task.down_dims.0 is 256, which has no key 'x'"),
+        ("learning_rate=NaN", "--set learning_rate=NaN: NaN is not a JSON number; write a finite number or null"),
+        ("use_ema=maybe", "use_ema: input should be a valid boolean; found 'maybe'"),
+        ("task.horizn=1", "task.horizn: unknown key. Did you mean 'horizon'?"),
+        ("tsk.horizon=1", "tsk: unknown key. Did you mean 'task'?"),
+        ("task.schedule.type=sine", "task.schedule.type: 'sine' is not known; expected one of 'cosine', 'linear'"),
+    ],
+)
+def test_an_override_that_cannot_be_applied_says_why(override, expected):
+    assert [line[: len(expected)] for line in problems(MINIMAL, override)] == [expected]
+
+
+def test_all_wrong_overrides_come_in_one_report():
+    assert len(problems(MINIMAL, "x", "evaluate.7=1", "task..=1")) == 3
+
+
+# Whatever comes in, only ConfigError comes out
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+names = st.sampled_from(["task", "horizon", "schedule", "type", "encoders", "evaluate", "every", "steps", "0", ""])
+names |= st.text(max_size=3)
+documents = st.recursive(
+    scalars | st.sampled_from(["linear", "cosine"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=12,
+)
+structured = st.fixed_dictionaries(
+    {"task": st.fixed_dictionaries({"horizon": st.just(4)}, optional={"schedule": documents, "encoders": documents})},
+    optional={"evaluate": documents, "learning_rate": documents, "path": documents, "extra_schedule": documents},
+)
+paths = st.lists(names | st.just("left"), min_size=1, max_size=4).map(".".join)
+override_texts = st.tuples(paths, st.text(max_size=6) | documents.map(json.dumps)).map("=".join) | st.text(max_size=8)
+
+
+def only_config_errors(text: str, overrides: list[str]) -> None:
+    try:
+        run = Run.from_json(text, overrides)
+    except ConfigError as error:
+        assert error.problems
+    else:
+        assert Run.from_json(run.to_json()) == run
+
+
+@given(documents | structured, st.lists(override_texts, max_size=3))
+@example({"task": {"horizon": 1, "encoders": {"linear": {"type": "linear", "linear": 1}}}}, [])
+@example({"task": {"horizon": 1}, "evaluate": [3]}, ["evaluate.0.every.steps=1"])
+def test_any_document_is_read_or_refused(document, overrides):
+    only_config_errors(json.dumps(document), overrides)
+
+
+@given(st.text(max_size=30) | st.text(alphabet='{}[]":,0123456789.eE+-\\udNaIn tru', max_size=30))
+def test_any_text_is_read_or_refused(text):
+    only_config_errors(text, [])
