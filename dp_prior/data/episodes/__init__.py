@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
+from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.episodes.zarr import ZarrStoreConfig
 
-EpisodeStoreConfig = NpzStoreConfig
+EpisodeStoreConfig = Annotated[ZarrStoreConfig | NpzStoreConfig | LeRobotStoreConfig, Field(discriminator="type")]
 
 
 class EpisodeStore(Protocol):

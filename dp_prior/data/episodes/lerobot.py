@@ -1,0 +1,277 @@
+"""LeRobot data sets, formats v2.0, v2.1 and v3.0: the columns with one number or list of numbers per frame.
+
+Our own reader of the published layout; the lerobot package is not needed. Video is listed but not read yet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from dp_prior.config import Config
+from dp_prior.data.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+
+
+class LeRobotStoreConfig(Config):
+    """A LeRobot data set, format v2.0, v2.1 or v3.0; its meta/info.json says which."""
+
+    type: Literal["lerobot"] = "lerobot"
+
+    path: Path
+    """The data set's directory, the one that holds meta/ and data/; relative paths start at the working directory."""
+
+    def create(self) -> LeRobotStore:
+        """Read the metadata; columns are read when asked for.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
+        return LeRobotStore(**self.arguments())
+
+
+@dataclass(frozen=True)
+class _File:
+    """A parquet file and the episodes, in order, whose rows it holds."""
+
+    path: Path
+    episodes: list[int]
+
+
+class LeRobotStore:
+    """Reads a LeRobot data set column by column."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._info = _read_json(path / "meta" / "info.json")
+        self.version = str(self._info.get("codebase_version"))
+        if self.version not in VERSIONS:
+            found = f"has codebase_version {self.version!r}; this reader knows {', '.join(VERSIONS)}"
+            raise DataError(str(path / "meta" / "info.json"), [f"{found}. Convert it with LeRobot's own scripts"])
+        self._features: dict[str, dict[str, Any]] = self._info.get("features")
+        if not isinstance(self._features, dict) or not all(isinstance(f, dict) for f in self._features.values()):
+            raise DataError(str(path / "meta" / "info.json"), ["has no usable 'features', the list of columns"])
+        lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
+        self._lengths = lengths  # by the data set's own episode number, in order
+        self.episode_ends = np.cumsum(np.array(list(lengths.values()), dtype=np.int64))
+        declared = self._info.get("total_episodes")
+        if declared is not None and declared != len(lengths):
+            found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
+            raise DataError(str(path / "meta" / "info.json"), [f"{found}; the copy may be incomplete"])
+        self._file_ends = np.cumsum([sum(lengths[e] for e in file.episodes) for file in self._files])
+        self._order_checked = False
+
+    def keys(self) -> dict[str, tuple[int, ...]]:
+        """Shape per frame of every feature, video included."""
+        return {name: tuple(feature.get("shape") or ()) for name, feature in self._features.items()}
+
+    def read(self, key: str) -> np.ndarray:
+        """(N, *shape) all frames of a feature that is a column of numbers.
+
+        Raises:
+            DataError: the feature is video or images; a file is missing or damaged; rows do not match the metadata.
+        """
+        kind = self._features[key].get("dtype")
+        if kind in ("video", "image"):
+            numbers = [name for name, f in self._features.items() if f.get("dtype") not in ("video", "image", "string")]
+            raise DataError(
+                str(self.path),
+                [f"key {key!r} is {kind}, which is not read yet; columns of numbers are: {', '.join(sorted(numbers))}"],
+            )
+        problems: list[str] = []
+        parts = []
+        for file in self._files:
+            try:
+                parts.append(self._read_file(file, key))
+            except DataError as error:
+                problems += [f"{error.source}: {problem}" for problem in error.problems]
+        widths = {part.shape[1:] for part in parts}
+        if len(widths) > 1:
+            problems.append(f"key {key!r} has different shapes in different files: {sorted(widths)}")
+        if problems:
+            raise DataError(str(self.path), problems)
+        self._order_checked = True
+        values = np.concatenate(parts) if parts else np.zeros((0,))
+        declared = self.keys()[key]
+        if values.shape[1:] != declared and values.size == len(values) * int(np.prod(declared)):
+            return values.reshape(len(values), *declared)
+        if values.shape[1:] != declared:
+            found = f"key {key!r} has shape {values.shape[1:]} per frame, but meta/info.json declares {declared}"
+            raise DataError(str(self.path), [found])
+        return values
+
+    def locate(self, key: str, row: int) -> str:
+        """The parquet file that holds a row, for messages."""
+        index = int(np.searchsorted(self._file_ends, row, side="right"))
+        return str(self._files[min(index, len(self._files) - 1)].path) if self._files else str(self.path)
+
+    def describe(self) -> dict[str, Any]:
+        """Format, place and frame rate."""
+        return {"format": f"LeRobot {self.version}", "path": str(self.path), "fps": self._info.get("fps")}
+
+    def _read_v2(self) -> tuple[dict[int, int], list[_File]]:
+        """Length of each episode, and the files: one per episode."""
+        listing = self.path / "meta" / "episodes.jsonl"
+        lengths: dict[int, int] = {}
+        for number, line in enumerate(_read_text(listing).splitlines(), 1):
+            if line.strip():
+                try:
+                    row = json.loads(line)
+                    lengths[int(row["episode_index"])] = int(row["length"])
+                except (ValueError, KeyError, TypeError) as error:
+                    raise DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]) from None
+        lengths = dict(sorted(lengths.items()))
+        template = self._template()
+        chunk_size = int(self._info.get("chunks_size", 1000))
+        by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
+        files = []
+        for episode in lengths:
+            named = self.path / _fill(template, episode_index=episode, episode_chunk=episode // chunk_size)
+            # Published sets exist whose template names the wrong folder; the file's own name is then unique.
+            files.append(_File(named if named.is_file() else by_name.get(named.name, named), [episode]))
+        return lengths, files
+
+    def _read_v3(self) -> tuple[dict[int, int], list[_File]]:
+        """Length of each episode, and the files: several episodes per file."""
+        columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
+        folder = self.path / "meta" / "episodes"
+        listings = sorted(folder.glob("*/*.parquet"))
+        if not listings:
+            raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
+        rows: list[dict[str, int]] = []
+        for listing in listings:
+            rows += _read_table(listing, columns).to_pylist()
+        rows.sort(key=lambda row: row["episode_index"])
+        by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row in rows:
+            by_file[row["data/chunk_index"], row["data/file_index"]].append(row["episode_index"])
+        template = self._template()
+        files = [
+            _File(self.path / _fill(template, chunk_index=chunk, file_index=file), episodes)
+            for (chunk, file), episodes in by_file.items()
+        ]
+        return {row["episode_index"]: row["length"] for row in rows}, files
+
+    def _template(self) -> str:
+        template = str(self._info.get("data_path"))
+        if template.startswith("/") or ".." in Path(template).parts:
+            raise DataError(str(self.path / "meta" / "info.json"), [f"data_path {template!r} leaves the data set"])
+        return template
+
+    def _read_file(self, file: _File, key: str) -> np.ndarray:
+        """(rows, ...) of one column of one file, its rows checked against the episode list."""
+        schema = _schema(file.path)
+        if key not in schema:
+            raise DataError(str(file.path), [f"has no column {key!r}, which meta/info.json declares"])
+        checks = [] if self._order_checked else [c for c in ("episode_index", "frame_index") if c in schema]
+        table = _read_table(file.path, list(dict.fromkeys([key, *checks])))
+        lengths = [self._lengths[episode] for episode in file.episodes]
+        if table.num_rows != sum(lengths):
+            expected = f"the episode list gives its episodes {sum(lengths)}"
+            raise DataError(str(file.path), [f"holds {table.num_rows} rows, but {expected}"])
+        expected_columns = {
+            "episode_index": np.repeat(file.episodes, lengths),
+            "frame_index": np.concatenate([np.arange(length) for length in lengths]),
+        }
+        for check in checks:
+            values = _to_numpy(table.column(check), file.path, check)
+            wrong = np.flatnonzero(values != expected_columns[check])
+            if len(wrong):
+                row = wrong[0]
+                found = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
+                raise DataError(str(file.path), [f"{found}, by the episode list"])
+        return _to_numpy(table.column(key), file.path, key)
+
+
+def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
+    """(rows, *lengths of the nested lists) of a column of numbers or of equally long lists of them."""
+    import pyarrow as pa
+
+    values, shape = column.combine_chunks(), [len(column)]
+    while True:
+        if values.null_count:
+            row = values.is_null().to_numpy(zero_copy_only=False).argmax() * shape[0] // max(len(values), 1)
+            raise DataError(str(path), [f"key {key!r}, row {row}: is null; every frame needs a value"])
+        kind = values.type
+        if pa.types.is_fixed_size_list(kind):
+            shape.append(kind.list_size)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            lengths = np.diff(values.offsets.to_numpy())
+            if len(lengths) and (lengths != lengths[0]).any():
+                row = (lengths != lengths[0]).argmax()
+                found = f"has {lengths[row]} elements, row 0 has {lengths[0]}"
+                raise DataError(str(path), [f"key {key!r}, row {row}: {found}; every frame needs the same number"])
+            shape.append(int(lengths[0]) if len(lengths) else 0)
+        else:
+            break
+        values = values.flatten()
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise DataError(str(path), [f"key {key!r} holds {kind}, which is not a number type"])
+    return values.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _schema(path: Path) -> list[str]:
+    """Column names of a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(path).names
+    except FileNotFoundError:
+        raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"]) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(str(path), [f"is not a readable parquet file: {error}"]) from None
+
+
+def _read_table(path: Path, columns: list[str]) -> pyarrow.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    missing = sorted(set(columns) - set(_schema(path)))
+    if missing:
+        raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}"])
+    try:
+        return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(str(path), [f"is damaged: {error}"]) from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(str(path), [f"cannot be read ({error.strerror}); is this a LeRobot data set?"]) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(_read_text(path))
+    except ValueError as error:
+        raise DataError(str(path), [f"is not JSON: {error}"]) from None
+    if not isinstance(found, dict):
+        raise DataError(str(path), [f"holds a {type(found).__name__}; expected an object"])
+    return found
+
+
+def _fill(template: str, **numbers: int) -> str:
+    """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is."""
+
+    def replace(match: re.Match[str]) -> str:
+        number = numbers.get(match["name"])
+        return match[0] if number is None else str(number).zfill(int(match["width"] or 0))
+
+    return re.sub(r"\{(?P<name>\w+)(?::0(?P<width>\d)d)?\}", replace, template)
