@@ -129,6 +129,8 @@ class Means:
                 value = value.detach().to(_wide(value.device), copy=True)  # an alias would follow the caller's edits
                 if value.ndim > 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}; expected () or (k,)")
+                if isinstance(totals.get(name), Tensor):
+                    totals[name] = totals[name].to(value.device)  # where a loaded state came from is forgotten
             totals[name] = totals[name] + value if name in totals else value
 
     def add_batch(self, name: str, values: Tensor, weight: Tensor | None = None) -> None:
@@ -140,10 +142,15 @@ class Means:
             self.add(name, (values * weight).sum(dtype=_wide(values.device)), weight.sum(dtype=_wide(values.device)))
 
     def state(self) -> dict[str, Tensor]:
-        """(2,) or (2, k) sums and counts by name: what has been added since the last `reduce`, on this rank."""
-        pairs = {name: (self._sums[name], self._counts[name]) for name in self._sums}
-        wide = {name: [torch.as_tensor(part, dtype=torch.float64) for part in pair] for name, pair in pairs.items()}
-        return {name: torch.stack(torch.broadcast_tensors(*pair)) for name, pair in wide.items()}
+        """(2,) or (2, k) sums and counts by name: what this rank has added since the last `reduce`."""
+        tensors = [value for value in (*self._sums.values(), *self._counts.values()) if isinstance(value, Tensor)]
+        device = tensors[0].device if tensors else torch.device("cpu")
+        found = {}
+        for name in sorted(self._sums):
+            pair = (self._sums[name], self._counts[name])
+            pair = [torch.as_tensor(part, device=device, dtype=_wide(device)) for part in pair]
+            found[name] = torch.stack(torch.broadcast_tensors(*pair))
+        return found
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from a `state`."""
@@ -152,15 +159,10 @@ class Means:
 
     def collect(self, accelerator: Ranks) -> None:
         """Bring what all ranks have added to the main one, so that its `state` is that of the run. A collective."""
-        if accelerator.num_processes == 1 or not self._sums:
-            return
-        state = self.state()
-        flat = torch.cat([pair.reshape(-1) for pair in state.values()]).to(accelerator.device)
-        totals = _gather(accelerator, flat[None]).sum(0).to(flat.device)
-        if accelerator.process_index != 0:
-            totals.zero_()
-        parts = totals.split([pair.numel() for pair in state.values()])
-        self.load({name: part.view_as(state[name]) for name, part in zip(state, parts, strict=True)})
+        if accelerator.num_processes > 1:
+            totals = _total(accelerator, self.state())
+            is_main = accelerator.process_index == 0
+            self.load({name: pair if is_main else torch.zeros_like(pair) for name, pair in totals.items()})
 
     def reduce(self, accelerator: Ranks | None = None) -> dict[str, float]:
         """The mean by name over all ranks, and start again. One collective, and the only wait for the device.
@@ -170,29 +172,33 @@ class Means:
         Raises:
             RuntimeError: ranks hold different names.
         """
-        names, totals = self._take()  # (2, n) sums and counts
-        message = torch.zeros(1, max(1, -(-len(names) // _BLOCK)) * _BLOCK, 3, dtype=torch.int64)
-        message[0, : len(names), 0] = torch.tensor([_name_hash(name) for name in names], dtype=torch.int64)
-        message[0, : len(names), 1:] = totals.T.contiguous().view(torch.int64)
-        rows = _gather(accelerator, message)  # (ranks, room, 3)
-        if (rows[:, :, 0] != message[:, :, 0]).any():
-            raise RuntimeError(_disagreement(names, rows[:, :, 0].tolist(), accelerator.process_index))
-        sums, counts = rows[:, : len(names), 1:].view(torch.float64).sum(0).T.tolist()
-        return {name: value / count for name, value, count in zip(names, sums, counts, strict=True) if count != 0}
+        state = self.state()
+        self.load({})
+        means = {}
+        for name, (sums, counts) in _total(accelerator, state).items():
+            keys = [f"{name}{i}" for i in range(len(sums))] if sums.ndim else [name]
+            parts = zip(keys, sums.reshape(-1).tolist(), counts.reshape(-1).tolist(), strict=True)
+            means |= {key: value / count for key, value, count in parts if count != 0}
+        return means
 
-    def _take(self) -> tuple[list[str], Tensor]:
-        """Names in order and their (2, n) float64 totals in host memory; forgets them."""
-        sums, counts = self._sums, self._counts
-        self._sums, self._counts = {}, {}
-        device = next((value.device for value in sums.values() if isinstance(value, Tensor)), torch.device("cpu"))
-        names: list[str] = []
-        columns: list[Tensor] = [torch.zeros(2, 0, device=device, dtype=_wide(device))]
-        for name in sorted(sums):
-            pair = [torch.as_tensor(part[name], device=device, dtype=_wide(device)) for part in (sums, counts)]
-            pair = torch.broadcast_tensors(*pair)
-            names += [f"{name}{i}" for i in range(len(pair[0]))] if pair[0].ndim else [name]
-            columns.append(torch.stack(pair).view(2, -1))
-        return names, torch.cat(columns, dim=1).cpu().double()
+
+def _total(ranks: Ranks | None, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The (2, ...) pairs of `state` added up over the ranks, float64 in host memory.
+
+    The names travel as hashes beside the numbers, so that ranks which disagree find out instead of adding up apples
+    and pears.
+    """
+    lengths = [pair.numel() for pair in state.values()]
+    flat = torch.cat([pair.reshape(-1) for pair in state.values()] or [torch.zeros(0)]).cpu().double()
+    message = torch.zeros(1, 2, max(1, -(-len(flat) // _BLOCK)) * _BLOCK, dtype=torch.int64)
+    hashes = torch.tensor([_name_hash(name) for name in state], dtype=torch.int64)
+    message[0, 0, : len(flat)] = hashes.repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
+    message[0, 1, : len(flat)] = flat.view(torch.int64)
+    rows = _gather(ranks, message)  # (ranks, 2, room)
+    if (rows[:, 0] != message[:, 0]).any():
+        raise RuntimeError(_disagreement(list(state), rows[:, 0].tolist(), ranks.process_index))
+    totals = rows[:, 1, : len(flat)].contiguous().view(torch.float64).sum(0).split(lengths)
+    return {name: total.view_as(pair) for (name, pair), total in zip(state.items(), totals, strict=True)}
 
 
 def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ there is no generator state to save. The numbers come from the SplitMix64 mixing
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 
 import torch
@@ -27,7 +28,7 @@ _MIX_2 = _signed(0x94D049BB133111EB)
 
 def derive_seed(seed: int, *path: str | int) -> int:
     """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
-    text = "/".join([str(seed), *(f"{type(part).__name__}:{part}" for part in path)])
+    text = json.dumps([seed, *path])  # tells 1 from "1" and ("a", "b") from ("ab",)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
@@ -76,7 +77,7 @@ class Randomness:
         """(B, *shape) int64, all 64 bits random."""
         count = math.prod(shape)
         counters = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN_GAMMA
-        return _mix(self.keys[:, None] + counters).view(-1, *shape)
+        return _mix(self.keys[:, None] + counters).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""
@@ -95,4 +96,4 @@ class Randomness:
         radius = torch.sqrt(-2.0 * torch.log(radius_bits * 2.0**-32).clamp_(max=0.0))
         angle = (pairs & ((1 << 24) - 1)).to(torch.float32) * (2.0 * math.pi * 2.0**-24)
         both = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
-        return both[:, :count].reshape(-1, *shape)
+        return both[:, :count].reshape(len(self), *shape)

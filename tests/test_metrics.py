@@ -266,6 +266,34 @@ def test_ranks_that_disagree_on_names_are_told_who_lacks_what(only_here):
         assert "a rank without data adds a count of zero" in str(errors[0])
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_state_continues_where_it_was_taken(size):
+    ranks = ThreadRanks(size)
+
+    def work(interrupted: bool):
+        def run(rank: int) -> dict[str, float]:
+            means = Means()
+            for step in range(6):
+                means.add("loss", torch.tensor(float(rank + step)), 1)
+                means.add("q", torch.tensor([1.0, float(rank)]), torch.tensor([1, step]))
+                if interrupted and step == 3:
+                    means.collect(ranks)
+                    saved = ranks.gather(means.state()["q"][None])[0] if size > 1 else means.state()["q"]
+                    assert saved.shape == (2, 2)
+                    means = Means() if rank else means  # the main rank holds all there is
+                    if rank:
+                        means.add("loss", 0.0, 0)
+                        means.add("q", torch.zeros(2), torch.zeros(2))
+                    restored = Means()
+                    restored.load(means.state())
+                    means = restored
+            return means.reduce(ranks)
+
+        return ranks.run(run)
+
+    assert work(interrupted=True) == work(interrupted=False)
+
+
 def test_adding_does_not_read_the_device():
     means = Means()
     for _ in range(3):  # meta tensors have no values: any read would raise

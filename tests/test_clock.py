@@ -1,0 +1,112 @@
+"""Everything that recurs is a function of the clock: no step is missed or repeated, however the steps are cut."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import ConfigError
+
+DATASET = 23
+
+cadences = st.one_of(
+    st.builds(Cadence, steps=st.integers(1, 7)),
+    st.builds(Cadence, samples=st.integers(1, 60)),
+    st.builds(Cadence, epochs=st.floats(0.05, 3)),
+)
+batches = st.lists(st.integers(1, 40), max_size=30)
+
+
+def clocks(sizes):
+    """The clock before the first and after every step."""
+    found = [Progress()]
+    for size in sizes:
+        found.append(found[-1].advance(size))
+    return found
+
+
+@given(batches)
+def test_advancing_adds_up(sizes):
+    assert clocks(sizes)[-1] == Progress(sum(sizes), len(sizes))
+
+
+@given(cadences, batches)
+def test_due_once_for_every_step_that_crosses_a_multiple(cadence, sizes):
+    hits = [cadence.due(before, now, DATASET) for before, now in zip(clocks(sizes), clocks(sizes)[1:], strict=False)]
+    if cadence.steps is not None:
+        interval, counts = cadence.steps, [clock.global_step for clock in clocks(sizes)]
+    else:
+        interval = cadence.samples or max(1, round(cadence.epochs * DATASET))
+        counts = [clock.samples_seen for clock in clocks(sizes)]
+    expected = [
+        any(count % interval == 0 for count in range(before + 1, now + 1))
+        for before, now in zip(counts, counts[1:], strict=False)
+    ]
+    assert hits == expected
+
+
+@given(cadences, batches, st.data())
+def test_what_is_due_does_not_depend_on_where_a_run_was_interrupted(cadence, sizes, data):
+    assume(sizes)
+    moments = clocks(sizes)
+    resumed = data.draw(st.integers(0, len(sizes)))
+    restored = Progress(moments[resumed].samples_seen, moments[resumed].global_step)
+    for size, before in zip(sizes[resumed:], moments[resumed:], strict=False):
+        assert restored == before
+        after = restored.advance(size)
+        assert cadence.due(restored, after, DATASET) == cadence.due(before, before.advance(size), DATASET)
+        restored = after
+
+
+@given(cadences, st.integers(0, 100), st.integers(0, 100))
+def test_nothing_is_due_while_the_clock_stands(cadence, samples, steps):
+    assert not cadence.due(Progress(samples, steps), Progress(samples, steps), DATASET)
+
+
+def test_the_first_event_comes_after_one_interval_not_at_the_start():
+    hits = [Cadence(steps=3).due(Progress(i, i), Progress(i + 1, i + 1), DATASET) for i in range(7)]
+    assert hits == [False, False, True, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [(1, [10, 20]), (0.5, [5, 10, 15, 20]), (2, [20]), (0.001, range(1, 22))]
+)
+def test_epochs_count_passes_over_the_data(epochs, expected):
+    cadence = Cadence(epochs=epochs)
+    found = [s for s in range(1, 22) if cadence.due(Progress(s - 1), Progress(s), 10)]
+    assert found == list(expected)
+
+
+def test_an_interval_in_samples_is_the_same_for_every_batch_size():
+    for size in (1, 2, 5, 10):
+        found = [s for s in range(size, 101, size) if Cadence(samples=50).due(Progress(s - size), Progress(s), DATASET)]
+        assert found == [50, 100]
+
+
+@given(st.integers(0, 1000), st.integers(1, 50))
+def test_the_epoch_is_whole_passes(samples, length):
+    epoch = Progress(samples).epoch(length)
+    assert epoch * length <= samples < (epoch + 1) * length
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "a cadence needs exactly one of steps, samples, epochs; found none of them"),
+        ('{"steps": 1, "epochs": 2}', "a cadence needs exactly one of steps, samples, epochs; found steps, epochs"),
+        ('{"steps": 0}', "steps: input should be greater than or equal to 1; found 0"),
+        ('{"epochs": 0}', "epochs: input should be greater than 0; found 0"),
+        ('{"step": 3}', "step: unknown key. Did you mean 'steps'?"),
+    ],
+)
+def test_a_cadence_that_means_nothing_is_refused(text, message):
+    with pytest.raises(ConfigError) as caught:
+        Cadence.from_json(text)
+    assert message in caught.value.problems
+
+
+def test_the_clock_and_cadences_are_frozen():
+    with pytest.raises(AttributeError):
+        Progress().samples_seen = 3
+    with pytest.raises(ValueError, match="frozen"):
+        Cadence(steps=1).steps = 2
