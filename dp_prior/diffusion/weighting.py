@@ -1,0 +1,43 @@
+"""Loss weightings: how much an error at each timestep counts.
+
+Published weightings are stated for one objective or another. Here each is stated for the squared error of x_0 and
+divided by the objective's `error_scale`, which gives the published forms for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from dp_prior.config import Config
+
+
+class Uniform(Config):
+    """Every error of the network's output counts the same."""
+
+    type: Literal["uniform"] = "uniform"
+
+    def weight(self, snr: Tensor, error_scale: Tensor) -> Tensor:
+        """(T,) weights of the squared error of the output, from (T,) `snr` and `error_scale`."""
+        return snr.new_ones(snr.shape)
+
+
+class MinSNR(Config):
+    """Errors of x_0 count by the SNR up to a ceiling, so that nearly clean timesteps do not dominate.
+
+    Source: Hang et al. 2023 (arXiv:2303.09556).
+    """
+
+    type: Literal["min_snr"] = "min_snr"
+
+    gamma: float = Field(default=5.0, gt=0)
+    """Ceiling of the weight; 5 in the paper."""
+
+    def weight(self, snr: Tensor, error_scale: Tensor) -> Tensor:
+        """(T,) weights of the squared error of the output, from (T,) `snr` and `error_scale`."""
+        return snr.clamp(max=self.gamma) / error_scale
+
+
+WeightingConfig = Annotated[Uniform | MinSNR, Field(discriminator="type")]
