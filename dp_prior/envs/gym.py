@@ -1,0 +1,131 @@
+"""Any registered gymnasium environment whose observations and actions are Boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from dp_prior.config import Config
+from dp_prior.envs.lockstep import Lockstep, ScoreRule
+
+
+class GymConfig(Config):
+    """A gymnasium environment by its registered id; its package must be installed and register itself."""
+
+    type: Literal["gym"] = "gym"
+
+    id: str
+    """Registered id, for example `Pendulum-v1`."""
+
+    n_envs: int = Field(default=10, ge=1)
+    """Episodes that run side by side, and so the largest batch the policy predicts for."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Control steps after which an episode is over; null is the limit the environment is registered with."""
+
+    make_arguments: dict[str, bool | int | float | str] = {}
+    """Further keyword arguments of the environment."""
+
+    obs_key: str = "state"
+    """Key of the observation where the environment gives a plain array; a Dict observation has keys of its own."""
+
+    score: ScoreRule = "sum"
+    """The score of an episode: sum, max or last of its rewards, or success (1 or 0)."""
+
+    success_score: float | None = None
+    """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`."""
+
+    @field_validator("id")
+    @classmethod
+    def _registered_only(cls, id: str) -> str:
+        if ":" in id:
+            raise ValueError(
+                f"{id!r} names a module to import, and a configuration never imports anything; "
+                f"write {id.partition(':')[2]!r} and import the module where the run is started"
+            )
+        return id
+
+    @field_validator("make_arguments")
+    @classmethod
+    def _not_ours(cls, make_arguments: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+        for name in ("max_episode_steps", "render_mode", "disable_env_checker", "vectorization_mode"):
+            if name in make_arguments:
+                raise ValueError(f"{name!r} is decided here, not by the environment; the field max_steps sets a limit")
+        return make_arguments
+
+    def create(self) -> Lockstep:
+        """The environment.
+
+        Raises:
+            ImportError: gymnasium is missing.
+            ValueError: the id is unknown, or observations or actions are not Boxes.
+        """
+        try:
+            import gymnasium
+        except ImportError as error:
+            raise ImportError(
+                f'the environment {self.id!r} needs gymnasium ({error}): pip install "dp_prior[gym]"'
+            ) from error
+        probe = self._make(gymnasium, None)
+        shapes, read_obs = _observations(gymnasium, self.id, probe.observation_space, self.obs_key)
+        _check_actions(gymnasium, self.id, probe.action_space)
+        max_steps = self.max_steps or probe.spec.max_episode_steps
+        metadata = probe.metadata
+        probe.close()
+        if max_steps is None:
+            raise ValueError(f"environment {self.id!r} is registered without a limit of steps; give max_steps")
+        mode = "rgb_array" if "rgb_array" in metadata.get("render_modes", ()) else None
+        return Lockstep(
+            [self._make(gymnasium, mode) for _ in range(self.n_envs)],
+            max_steps=max_steps,
+            fps=metadata.get("render_fps", 30),
+            obs_shapes=shapes,
+            read_obs=read_obs,
+            score=self.score,
+            success_score=self.success_score,
+        )
+
+    def _make(self, gymnasium: Any, render_mode: str | None) -> Any:
+        limit = {} if self.max_steps is None else {"max_episode_steps": self.max_steps}
+        try:
+            return gymnasium.make(
+                self.id, disable_env_checker=True, render_mode=render_mode, **limit, **self.make_arguments
+            )
+        except (gymnasium.error.Error, TypeError) as error:
+            raise ValueError(
+                f"gymnasium cannot make environment {self.id!r}: {error} "
+                f"Check the id and make_arguments, and that the package that registers it is installed."
+            ) from error
+
+
+def _observations(
+    gymnasium: Any, id: str, space: Any, obs_key: str
+) -> tuple[dict[str, tuple[int, ...]], Callable[[Any], dict[str, np.ndarray]]]:
+    """Shapes by key, and the function that brings a raw observation into that form."""
+    boxes = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {obs_key: space}
+    for key, box in boxes.items():
+        if not isinstance(box, gymnasium.spaces.Box):
+            raise ValueError(
+                f"observation {key!r} of environment {id!r} is {box}; expected a Box or a flat Dict of Boxes. "
+                f"Wrap the environment, for example in gymnasium.wrappers.FlattenObservation, and register that."
+            )
+    shapes = {key: tuple(box.shape) for key, box in boxes.items()}
+
+    def array(value: Any) -> np.ndarray:
+        value = np.asarray(value)
+        return value if value.dtype == np.uint8 else value.astype(np.float32)
+
+    if isinstance(space, gymnasium.spaces.Dict):
+        return shapes, lambda raw: {key: array(raw[key]) for key in boxes}
+    return shapes, lambda raw: {obs_key: array(raw)}
+
+
+def _check_actions(gymnasium: Any, id: str, space: Any) -> None:
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ValueError(
+            f"actions of environment {id!r} are {space}; expected a one-dimensional Box: "
+            f"a diffusion policy predicts vectors of real numbers"
+        )

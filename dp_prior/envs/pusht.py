@@ -1,0 +1,60 @@
+"""Push-T: push a T onto its outline (Florence et al. 2021, Chi et al. 2023), simulated by the package gym-pusht."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.config import Config
+from dp_prior.envs.lockstep import Lockstep
+
+_OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,)}
+
+
+class PushTConfig(Config):
+    """Push-T seen as a state. Score: best coverage so far / 0.95, at most 1; an episode ends when that is 1."""
+
+    type: Literal["pusht"] = "pusht"
+
+    n_envs: int = Field(default=25, ge=1)
+    """Episodes that run side by side, and so the largest batch the policy predicts for."""
+
+    max_steps: int = Field(default=300, ge=1)
+    """Control steps after which an unsolved episode is over; 10 per second."""
+
+    render_size: int = Field(default=256, ge=16)
+    """Side of a rendered picture, in pixels."""
+
+    def create(self) -> Lockstep:
+        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi).
+
+        Actions are where the agent should go, (2,) px in [0, 512].
+        """
+        try:
+            from gym_pusht.envs import PushTEnv
+        except ImportError as error:
+            raise ImportError(
+                f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"'
+            ) from error
+        size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
+        return Lockstep(
+            [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
+            max_steps=self.max_steps,
+            fps=PushTEnv.metadata["render_fps"],
+            obs_shapes=_OBS_SHAPES,
+            read_obs=_read_state,
+            score="max",
+            success_score=None,
+        )
+
+
+def _read_state(state: np.ndarray) -> dict[str, np.ndarray]:
+    """gym-pusht's state (5,) by key; a float64 remainder can round up to the full turn, which is no angle of ours."""
+    angle = state[4:5].astype(np.float32)
+    return {
+        "agent_pos": state[0:2].astype(np.float32),
+        "block_pos": state[2:4].astype(np.float32),
+        "block_angle": np.where(angle >= np.float32(2 * np.pi), np.float32(0.0), angle),
+    }

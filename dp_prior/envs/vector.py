@@ -1,0 +1,76 @@
+"""VectorEnv: episodes that run side by side in lockstep, one array row each.
+
+We own the loop: nothing resets by itself. A row whose episode is over stays where it is until the next `reset`, so that
+action chunks and observation histories never straddle two episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+
+class EnvStep(NamedTuple):
+    """What n rows look like after a step."""
+
+    obs: dict[str, np.ndarray]
+    """(n, *shape) by key."""
+
+    reward: np.ndarray
+    """(n,) float64 reward of this step; 0 for a row that was over before it."""
+
+    done: np.ndarray
+    """(n,) bool, True where the episode is over; it stays True."""
+
+    info: dict[str, np.ndarray]
+    """`score` (n,) float64, the episode's score so far, and `success` (n,) bool, whether it has been solved."""
+
+
+class VectorEnv(Protocol):
+    """Up to `n_envs` independent episodes; row i depends on its own seed and actions alone."""
+
+    n_envs: int
+    """Most rows that run at once."""
+
+    max_steps: int
+    """Every episode is over after this many steps."""
+
+    fps: float
+    """Control steps per second of the world, hence frames per second of a video in real time."""
+
+    obs_shapes: dict[str, tuple[int, ...]]
+    """Shape of one row's observation by key."""
+
+    action_dim: int
+    """Size of one row's action."""
+
+    def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+        """Start one episode per seed, at most `n_envs`; the observations tell how many rows there are from now on."""
+
+    def step(self, actions: np.ndarray) -> EnvStep:
+        """Advance every row that is not over by one control step; actions (n, action_dim), all finite."""
+
+    def render(self, rows: Sequence[int]) -> np.ndarray:
+        """(len(rows), height, width, 3) uint8 pictures of some rows."""
+
+    def close(self) -> None:
+        """Let go of windows, processes and memory."""
+
+
+def check_seeds(seeds: Sequence[int], n_envs: int) -> None:
+    """Raises ValueError unless there are between one and `n_envs` seeds."""
+    if not 1 <= len(seeds) <= n_envs:
+        raise ValueError(f"reset got {len(seeds)} seeds, but this environment runs 1 to {n_envs} episodes at once")
+
+
+def check_actions(actions: np.ndarray, n_rows: int, action_dim: int) -> np.ndarray:
+    """The actions as an array, or a ValueError that names what is wrong: physics engines abort on NaN."""
+    actions = np.asarray(actions)
+    if actions.shape != (n_rows, action_dim):
+        raise ValueError(f"actions have shape {actions.shape}; expected {(n_rows, action_dim)}, a row per episode")
+    bad = np.flatnonzero(~np.isfinite(actions).all(axis=1))
+    if len(bad):
+        raise ValueError(f"the action of row {bad[0]} is {actions[bad[0]].tolist()}; expected finite numbers")
+    return actions

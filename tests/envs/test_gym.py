@@ -1,0 +1,151 @@
+"""Registered gymnasium environments as VectorEnvs."""
+
+import numpy as np
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium")
+
+from dp_prior.config import ConfigError  # noqa: E402
+from dp_prior.envs.gym import GymConfig  # noqa: E402
+
+
+class Counter(gymnasium.Env):
+    """Observes its step count; rewards the sum of its action; terminates at step 4, truncates by its limit."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 7}
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "count": gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64),
+            "image": gymnasium.spaces.Box(0, 255, (2, 2, 3), np.uint8),
+        }
+    )
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, render_mode=None, offset=0.0, terminates=True):
+        self.render_mode, self.offset, self.terminates, self.closed = render_mode, offset, terminates, False
+
+    def _obs(self):
+        return {"count": np.array([self.count + self.offset]), "image": np.full((2, 2, 3), self.count % 256, np.uint8)}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = int(self.np_random.integers(100)) * 10
+        self.first = self.count
+        return self._obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        age = self.count - self.first
+        return self._obs(), float(action.sum()), self.terminates and age == 4, False, {"is_success": age == 2}
+
+    def render(self):
+        return np.full((4, 4, 3), self.count % 256, np.uint8)
+
+    def close(self):
+        self.closed = True
+
+
+class Refusing(Counter):
+    observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Discrete(3)})
+
+
+gymnasium.register("dp_prior_tests/Counter-v0", Counter, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Endless-v0", Counter)
+gymnasium.register("dp_prior_tests/Refusing-v0", Refusing, max_episode_steps=6)
+ID = "dp_prior_tests/Counter-v0"
+UP = np.array([[0.5, 0.25], [1.0, 2.0]])  # the second is beyond the Box and counts as (1, 1)
+
+
+def scores(**fields):
+    """Scores and successes after each of 6 steps."""
+    env = GymConfig(id=ID, n_envs=2, **fields).create()
+    env.reset([0, 1])
+    steps = [env.step(UP * sign) for sign in (1, 1, -1, 1, 1, 1)]
+    return np.stack([s.info["score"] for s in steps]), np.stack([s.info["success"] for s in steps]), steps
+
+
+def test_dict_observations_keep_their_keys_and_images_their_bytes():
+    env = GymConfig(id=ID, n_envs=3).create()
+    obs = env.reset([4, 5, 4])
+    assert env.obs_shapes == {"count": (1,), "image": (2, 2, 3)} and env.fps == 7 and env.max_steps == 6
+    assert obs["count"].shape == (3, 1) and obs["count"].dtype == np.float32
+    assert obs["image"].shape == (3, 2, 2, 3) and obs["image"].dtype == np.uint8
+    assert obs["count"][0] == obs["count"][2]
+
+
+def test_nothing_resets_by_itself():
+    _, _, steps = scores()
+    count = np.stack([s.obs["count"][:, 0] for s in steps])
+    np.testing.assert_array_equal(np.diff(count, axis=0), [[1, 1]] * 3 + [[0, 0]] * 2)
+    assert [s.done.all() for s in steps] == [False] * 3 + [True] * 3
+    assert all((s.reward == 0).all() for s in steps[4:])
+
+
+def test_score_rules_on_clipped_actions():
+    total, success, _ = scores()
+    np.testing.assert_allclose(total[:, 0], [0.75, 1.5, 0.75, 1.5, 1.5, 1.5])
+    np.testing.assert_allclose(total[:, 1], [2, 4, 2, 4, 4, 4])
+    assert success[:, 0].tolist() == [False, True, True, True, True, True]
+    np.testing.assert_allclose(scores(score="max")[0][:, 0], [0.75] * 6)
+    np.testing.assert_allclose(scores(score="last")[0][:, 0], [0.75, 0.75, -0.75, 0.75, 0.75, 0.75])
+    np.testing.assert_allclose(scores(score="success")[0][:, 0], [0, 1, 1, 1, 1, 1])
+
+
+def test_success_score_replaces_what_the_environment_says():
+    assert scores(success_score=3.0)[1].tolist() == [[False, False]] + [[False, True]] * 5
+
+
+def test_plain_array_gets_the_configured_key():
+    env = GymConfig(id="Pendulum-v1", n_envs=2, obs_key="angle", max_steps=5).create()
+    obs = env.reset([0, 1])
+    assert env.obs_shapes == {"angle": (3,)} and obs["angle"].shape == (2, 3)
+    for _ in range(5):
+        obs, _, done, _ = env.step(np.zeros((2, 1)))
+    assert done.all()
+
+
+def test_pictures_and_close():
+    env = GymConfig(id=ID, n_envs=2).create()
+    env.reset([0, 1])
+    assert env.render([1]).shape == (1, 4, 4, 3)
+    env.close()
+    assert all(single.unwrapped.closed for single in env.envs)
+
+
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"id": "Pendulum-v1"}, lambda env: tuple(env.obs_shapes)),
+        ({"n_envs": 3}, lambda env: env.n_envs),
+        ({"max_steps": 2}, lambda env: env.max_steps),
+        ({"make_arguments": {"offset": 0.5}}, lambda env: env.reset([0])["count"].item()),
+    ],
+)
+def test_every_other_knob_changes_the_environment(change, effect):
+    base = {"id": ID, "n_envs": 1}
+    assert effect(GymConfig(**{**base, **change}).create()) != effect(GymConfig(**base).create())
+
+
+def test_configuration_cannot_import_a_module():
+    with pytest.raises(ConfigError, match="'os:Evil-v0' names a module to import.*write 'Evil-v0'"):
+        GymConfig.from_json('{"id": "os:Evil-v0"}')
+
+
+def test_what_the_loop_decides_is_no_argument_of_the_environment():
+    with pytest.raises(ConfigError, match="make_arguments: 'max_episode_steps' is decided here.*max_steps"):
+        GymConfig.from_json('{"id": "Pendulum-v1", "make_arguments": {"max_episode_steps": 3}}')
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"id": "NoSuchThing-v3"}, "cannot make environment 'NoSuchThing-v3'.*is installed"),
+        ({"id": ID, "make_arguments": {"colour": 1}}, "cannot make environment.*colour"),
+        ({"id": "CartPole-v1"}, r"actions of environment 'CartPole-v1' are Discrete\(2\).*real numbers"),
+        ({"id": "dp_prior_tests/Refusing-v0"}, "observation 'word' of environment .* expected a Box"),
+        ({"id": "dp_prior_tests/Endless-v0"}, "without a limit of steps; give max_steps"),
+    ],
+)
+def test_unusable_environments_say_why(fields, message):
+    with pytest.raises(ValueError, match=message):
+        GymConfig(**fields).create()
