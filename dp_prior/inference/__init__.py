@@ -1,0 +1,1 @@
+"""Acting with a trained policy: needs torch, numpy, pydantic and safetensors only."""

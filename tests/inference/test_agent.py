@@ -1,0 +1,170 @@
+"""Agents against a brute-force reading of the definition, with a policy that shows what it was given."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dp_prior.batch import Spec
+from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.randomness import Randomness
+
+
+class Fake(nn.Module):
+    """A chunk that tells its index, its observations and its noise: chunk[h] = sum of obs + 1000 h + noise."""
+
+    def __init__(self, horizon=8, n_obs_steps=2, n_action_steps=4):
+        super().__init__()
+        self.horizon, self.n_obs_steps, self.n_action_steps = horizon, n_obs_steps, n_action_steps
+        self.spec = Spec(x_shape=(horizon, 2), cond_shapes={"a": (n_obs_steps, 3), "b": (n_obs_steps, 1)})
+        self.calls = []
+
+    def predict(self, obs, random, sampler=None):
+        self.calls.append(({key: value.clone() for key, value in obs.items()}, sampler))
+        weight = torch.arange(1, self.n_obs_steps + 1)  # old and new observations count differently
+        seen = (obs["a"].sum(-1) * weight).sum(1) + 10 * (obs["b"][..., 0] * weight).sum(1)
+        index = 1000 * torch.arange(self.horizon)
+        return (seen[:, None] + index)[:, :, None] + random.stream("start").normal(self.horizon, 2)
+
+
+def stream(n, steps, seed=0):
+    """`steps` observations of n rows."""
+    random = np.random.default_rng(seed)
+    return [{"a": random.normal(size=(n, 3)), "b": random.normal(size=(n, 1))} for _ in range(steps)]
+
+
+def rows_of(obs, rows):
+    return {key: value[rows] for key, value in obs.items()}
+
+
+@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
+@pytest.mark.parametrize("n_action_steps", [1, 2, 5, 6])
+def test_actions_are_those_of_the_definition(n_obs_steps, n_action_steps):
+    """Brute force: pad the whole history by its first entry, predict at every multiple, take the slice."""
+    policy = Fake(horizon=8, n_obs_steps=n_obs_steps)
+    agent = VectorAgent(policy, n_action_steps=n_action_steps, seed=3)
+    episodes, seen = [4, 9], stream(2, 14)
+    agent.reset(episodes)
+    for step, obs in enumerate(seen):
+        action = agent.act(obs)
+        start = step - step % n_action_steps
+        padded = [seen[0]] * (n_obs_steps - 1) + seen[: start + 1]
+        window = {
+            key: torch.tensor(np.stack([o[key] for o in padded[-n_obs_steps:]], axis=1), dtype=torch.float32)
+            for key in ("a", "b")
+        }
+        random = Randomness.from_counts(3, "agent", torch.tensor(episodes)).stream("chunk", start)
+        chunk = Fake(horizon=8, n_obs_steps=n_obs_steps).predict(window, random).numpy()
+        np.testing.assert_array_equal(action, chunk[:, n_obs_steps - 1 + step - start])
+    assert action.dtype == np.float32 and action.shape == (2, 2)
+
+
+def test_one_robot_gets_the_actions_of_its_row_in_a_batch():
+    together = VectorAgent(Fake(), seed=5)
+    together.reset(range(6))
+    seen = stream(6, 11)
+    actions = np.stack([together.act(obs) for obs in seen])
+    agent = Agent(Fake(), seed=5)  # its first episode is number 0
+    for episode in range(6):
+        if episode:
+            agent.reset()
+        assert agent.episode == episode
+        alone = np.stack([agent.act(rows_of(obs, episode)) for obs in seen])
+        np.testing.assert_array_equal(alone, actions[:, episode])
+
+
+def test_noise_depends_on_seed_episode_and_step_alone():
+    obs = stream(1, 1)[0]
+
+    def first_two(agent_seed, episode):
+        agent = VectorAgent(Fake(), n_action_steps=1, seed=agent_seed)
+        agent.reset([episode])
+        return [agent.act(obs).item(0), agent.act(obs).item(0)]
+
+    assert first_two(0, 1) == first_two(0, 1)
+    values = [v for pair in (first_two(0, 1), first_two(0, 2), first_two(1, 1)) for v in pair]
+    assert len(set(values)) == 6
+
+
+def test_rows_that_are_not_active_are_not_predicted_and_change_nothing():
+    seen, active = stream(4, 12), np.array([True, False, True, False])
+    full, part = VectorAgent(Fake()), VectorAgent(Fake())
+    full.reset(range(4))
+    part.reset(range(4))
+    for step, obs in enumerate(seen):
+        expected, found = full.act(obs), part.act(obs, active if step >= 4 else None)
+        np.testing.assert_array_equal(found[active], expected[active])
+        assert np.isfinite(found).all()
+    assert [len(obs["a"]) for obs, _ in part.policy.calls] == [4, 2, 2]
+    part.act(seen[0], np.zeros(4, dtype=bool))  # nobody is left: the policy is not asked
+    assert len(part.policy.calls) == 3
+
+
+def test_reset_forgets_observations_and_queue():
+    agent, seen = Agent(Fake(), seed=1), stream(1, 7)
+    first = [agent.act(rows_of(obs, 0)) for obs in seen]
+    agent.reset(episode=0)
+    again = [agent.act(rows_of(obs, 0)) for obs in seen]
+    np.testing.assert_array_equal(first, again)
+
+
+def test_observations_may_be_overwritten_by_the_environment():
+    agent, kept = VectorAgent(Fake(), n_action_steps=1), VectorAgent(Fake(), n_action_steps=1)
+    agent.reset([0])
+    kept.reset([0])
+    buffer = {"a": np.zeros((1, 3), dtype=np.float32), "b": np.zeros((1, 1), dtype=np.float32)}
+    for obs in stream(1, 5):
+        for key in buffer:
+            buffer[key][:] = obs[key]
+        np.testing.assert_array_equal(agent.act(buffer), kept.act(obs))
+
+
+def test_tensors_lists_and_further_keys_are_welcome():
+    obs = rows_of(stream(1, 1)[0], 0)
+    expected = Agent(Fake()).act(obs)
+    tensors = {key: torch.tensor(value) for key, value in obs.items()}
+    lists = {key: value.tolist() for key, value in obs.items()}
+    for form in (tensors, lists, {**obs, "camera": np.zeros((4, 4, 3))}):
+        np.testing.assert_array_equal(Agent(Fake()).act(form), expected)
+
+
+def test_sampler_reaches_the_policy():
+    policy = Fake()
+    Agent(policy, sampler="other").act(rows_of(stream(1, 1)[0], 0))
+    assert policy.calls[0][1] == "other"
+
+
+@pytest.mark.parametrize("n_action_steps", [0, 8])
+def test_too_many_actions_are_refused(n_action_steps):
+    with pytest.raises(ValueError, match=r"n_action_steps is \d, but horizon 8 and n_obs_steps 2 leave room for 1 to 7"):
+        Agent(Fake(), n_action_steps=n_action_steps)
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"observation 'b' is missing; the policy reads a \(3,\), b \(1,\), found"),
+        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a \(3,\), bb \(1,\)\. Is 'bb' meant\?"),
+        ({"a": np.zeros(4), "b": np.zeros(1)}, r"observation 'a' has shape \(4,\); the policy was trained on \(3,\)"),
+        ({"a": np.zeros(3), "b": 0.5}, r"observation 'b' has shape \(\); the policy was trained on \(1,\)"),
+    ],
+)
+def test_wrong_observations_say_what_is_expected(obs, message):
+    with pytest.raises(ValueError, match=message):
+        Agent(Fake()).act(obs)
+
+
+def test_wrong_number_of_rows_and_missing_reset():
+    agent = VectorAgent(Fake())
+    with pytest.raises(RuntimeError, match="act was called before reset"):
+        agent.act(stream(2, 1)[0])
+    agent.reset([0, 1, 2])
+    with pytest.raises(ValueError, match="observation 'a' has 2 rows, but the agent was reset for 3 episodes"):
+        agent.act(stream(2, 1)[0])
+
+
+def test_robot_is_never_given_an_action_that_is_not_finite():
+    obs = rows_of(stream(1, 1)[0], 0)
+    obs["a"] = np.array([0.0, np.nan, 0.0])
+    with pytest.raises(RuntimeError, match="action is .*nan.*not finite. Look for NaN in the observations"):
+        Agent(Fake()).act(obs)
