@@ -93,7 +93,8 @@ class DiffusionProcess(nn.Module):
         weight = weighting.weight(self.table.snr, objective.error_scale(alpha, sigma))
         self._exact = torch.stack([alpha, sigma, weight])
         self.register_buffer("levels", self._exact.float(), persistent=False)
-        self._inversions = [objective.inversion(*level) for level in self.table.levels]
+        self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
+        self._inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
         """Follow the module to another device, but keep the levels float32 when it is cast."""
@@ -145,12 +146,13 @@ class DiffusionProcess(nn.Module):
             valid=valid,
         )
 
-    def denoiser(self, network: Network) -> Denoise:
-        """The network as samplers see it: (x_t (B, *x_shape), t) -> estimate of x_0, clipped as configured."""
+    def denoiser(self, network: Network, batch: int) -> Denoise:
+        """The network as samplers see it: (x_t (batch, *x_shape), t) -> estimate of x_0, clipped as configured."""
+        indices = self.indices[:, None].expand(-1, batch)
 
         def denoise(x_t: Tensor, t: int) -> Tensor:
             a, b = self._inversions[t]
-            output = network(x_t, torch.full((len(x_t),), t, device=x_t.device)).float()
+            output = network(x_t, indices[t]).float()
             x_0 = torch.mul(output, b).add_(x_t, alpha=a)
             return x_0 if self.clip is None else self.clip.apply(x_0)
 
@@ -163,4 +165,4 @@ class DiffusionProcess(nn.Module):
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
         noise = random.stream("start").normal(*x_shape)
-        return sampler(self.denoiser(network), noise, self.table, random)
+        return sampler(self.denoiser(network, len(random)), noise, self.table, random)

@@ -1,7 +1,7 @@
 """Samplers: from noise to x_0, given a denoiser `denoise(x_t, t) -> x_0` and the noise table it was trained on.
 
 No sampler asks what the network predicts. Most take linear steps x_s = c_x x_t + c_0 x_0 + std n between two levels of
-the table, with coefficients that are plain numbers; `transition` has them for all.
+the table; `NoiseTable.transition` has the coefficients for all, as plain numbers.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -20,11 +21,6 @@ from dp_prior.diffusion.schedule import NoiseTable
 from dp_prior.randomness import Randomness
 
 Denoise = Callable[[Tensor, int], Tensor]
-Level = tuple[float, float]
-
-CLEAN: Level = (1.0, 0.0)
-"""(alpha, sigma) of the sample itself, the target of every last step."""
-
 Spacing = Literal["trailing", "linspace", "leading"]
 
 
@@ -41,17 +37,6 @@ def spaced_timesteps(trained: int, steps: int, spacing: Spacing) -> list[int]:
     if spacing == "linspace":
         return [round((trained - 1) * (1 - i / max(steps - 1, 1))) for i in range(steps)]
     return [trained - 1, *(i * (trained // steps) for i in range(steps - 2, -1, -1))]
-
-
-def transition(here: Level, there: Level, eta: float) -> tuple[float, float, float]:
-    """(c_x, c_0, std) of the step from one level to a less noisy one (DDIM, Song et al. 2021, equations 12 and 16).
-
-    eta 1 samples the posterior q(x_s | x_t, x_0), eta 0 follows the probability-flow ODE. Holds on every table.
-    """
-    (alpha_t, sigma_t), (alpha_s, sigma_s) = here, there
-    fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)  # share of the noise that is drawn anew
-    c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
-    return c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
 
 
 def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
@@ -138,11 +123,10 @@ class DDIM(_Sampler):
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """See `_Sampler.progressive`."""
         timesteps = timesteps or self.timesteps(len(table))
-        levels = [*(table.levels[t] for t in timesteps), CLEAN]
         fresh = step_noise(random, noise.shape[1:], len(timesteps))
         x_t = noise
-        for i, t in enumerate(timesteps):
-            c_x, c_0, std = transition(levels[i], levels[i + 1], self.eta)
+        for t, s in pairwise([*timesteps, -1]):
+            c_x, c_0, std = table.transition(t, s, self.eta)
             x_0 = denoise(x_t, t)
             x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
             if std:

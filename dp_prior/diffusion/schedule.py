@@ -1,14 +1,14 @@
 """Noise schedules: tables of (alpha_t, sigma_t) with x_t = alpha_t x_0 + sigma_t eps.
 
-Everything else in this folder knows a schedule by its table only. Timestep 0 is the least noisy; the clean sample,
-(alpha, sigma) = (1, 0), lies before it and is not in the table. Tables are computed and kept in float64.
+Everything else in this folder knows a schedule by its table only. Timestep 0 is the least noisy; timestep -1 stands for
+the clean sample, (alpha, sigma) = (1, 0), which is no row of the table. Tables are computed and kept in float64.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -30,6 +30,7 @@ class NoiseTable:
 
     alpha: Tensor
     sigma: Tensor
+    _transitions: dict[tuple[int, int, float], tuple[float, float, float]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not (torch.isfinite(self.alpha).all() and torch.isfinite(self.sigma).all() and (self.sigma > 0).all()):
@@ -51,8 +52,22 @@ class NoiseTable:
 
     @cached_property
     def levels(self) -> list[tuple[float, float]]:
-        """(alpha, sigma) of every timestep as plain numbers."""
-        return list(zip(self.alpha.tolist(), self.sigma.tolist(), strict=True))
+        """(alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample."""
+        return [*zip(self.alpha.tolist(), self.sigma.tolist(), strict=True), (1.0, 0.0)]
+
+    def transition(self, t: int, s: int, eta: float) -> tuple[float, float, float]:
+        """(c_x, c_0, std) of the step x_s = c_x x_t + c_0 x_0 + std n from timestep t to s, which is less noisy.
+
+        eta 1 samples the posterior q(x_s | x_t, x_0), eta 0 follows the probability-flow ODE, as in DDIM (Song et al.
+        2021, equations 12 and 16). Holds on every table.
+        """
+        step = self._transitions.get((t, s, eta))
+        if step is None:
+            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+            fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)  # share of the noise drawn anew
+            c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
+            step = self._transitions[t, s, eta] = c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
+        return step
 
 
 class _VariancePreserving(Config):

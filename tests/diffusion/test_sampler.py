@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dp_prior.diffusion.sampler import DDIM, DDPM, spaced_timesteps, transition
+from dp_prior.diffusion.sampler import DDIM, DDPM, spaced_timesteps
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.randomness import Randomness
 
@@ -50,11 +50,11 @@ def test_more_steps_than_timesteps_are_refused():
 def test_transition_with_eta_one_is_the_posterior(schedule):
     """q(x_s | x_t, x_0) by conditioning the joint Gaussian of x_s and x_t given x_0."""
     table = schedule.table()
-    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0)):
+    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0), (5, -1)):
         (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
         forward = alpha_t / alpha_s
         gain = forward * sigma_s**2 / sigma_t**2
-        c_x, c_0, std = transition(table.levels[t], table.levels[s], 1.0)
+        c_x, c_0, std = table.transition(t, s, 1.0)
         assert c_x == pytest.approx(gain, rel=1e-9, abs=1e-12)
         assert c_0 == pytest.approx(alpha_s - gain * alpha_t, rel=1e-9)
         assert std**2 == pytest.approx(sigma_s**2 - gain * forward * sigma_s**2, rel=1e-9)
@@ -65,9 +65,9 @@ def test_transition_with_eta_one_is_the_posterior(schedule):
 def test_transitions_keep_the_marginals(schedule, eta):
     """With the true x_0, a step from q(x_t | x_0) lands on q(x_s | x_0)."""
     table = schedule.table()
-    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0)):
+    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0), (5, -1)):
         (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
-        c_x, c_0, std = transition(table.levels[t], table.levels[s], eta)
+        c_x, c_0, std = table.transition(t, s, eta)
         assert c_x * alpha_t + c_0 == pytest.approx(alpha_s)
         assert c_x**2 * sigma_t**2 + std**2 == pytest.approx(sigma_s**2)
 
@@ -79,7 +79,7 @@ def test_ddim_converges_to_the_flow_map_of_a_gaussian_at_first_order():
     for steps in (25, 50, 100, 200):
         table = Linear(steps=steps).table()
         x_0 = DDIM(steps=None)(exact_gaussian(table), noise, table, rows(9))
-        alpha, sigma = table.levels[-1]
+        alpha, sigma = table.levels[steps - 1]
         quantile = (noise - alpha * MEAN) / math.sqrt(alpha**2 * STD**2 + sigma**2)
         errors.append((x_0 - (MEAN + STD * quantile)).abs().max().item())
     assert errors[-1] < 0.02
@@ -137,7 +137,7 @@ def test_long_rows_get_noise_of_their_own_at_every_step():
     DDPM()(denoise, torch.zeros(1, 5000), table, random)
     first, second = noises[1].flatten(), noises[2].flatten()
     assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.9
-    fresh = second - transition(table.levels[1], table.levels[0], 1.0)[0] * first
+    fresh = second - table.transition(1, 0, 1.0)[0] * first
     assert abs(torch.corrcoef(torch.stack([first, fresh]))[0, 1]) < 0.05
 
 
@@ -200,7 +200,7 @@ def compare(theirs, step, sampler, prediction, name):
         outputs[t] = nonlinear(x, t)
         x = step(outputs[t], t, x, next(fresh))
         expected.append(x)
-    denoise = process.denoiser(lambda x_t, t: outputs[int(t[0])])
+    denoise = process.denoiser(lambda x_t, t: outputs[int(t[0])], 3)
     ours = sampler.progressive(denoise, noise, process.table, random)
     for (x_t, _), x in zip(ours, expected, strict=True):
         torch.testing.assert_close(x_t, x, rtol=0, atol=1e-5)
