@@ -1,0 +1,45 @@
+# Sourced by ./demo and ./runtests with the wanted extras: makes .venv ready on first use and after changes of what is
+# required, and puts it first on PATH. Needs nothing but Python >= 3.11.
+
+extras=$1
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
+    [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    candidate=
+done
+if [ -z "$candidate" ]; then
+    echo "Python 3.11 or later was not found. Install it, or name it: PYTHON=/path/to/python $0" >&2
+    exit 1
+fi
+
+wanted="$extras $(cat setup.py pyproject.toml constraints.txt | "$candidate" -c \
+    'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest(), sys.version)')"
+stamp=.venv/ready-for-${extras//,/-}
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>/dev/null; then
+    echo "Setting up .venv with [$extras]; the first time this takes a few minutes." >&2
+    if ! .venv/bin/python -c '' 2>/dev/null; then
+        rm -rf .venv
+        "$candidate" -m venv .venv || { echo "'$candidate -m venv' failed; on Debian install python3-venv." >&2; exit 1; }
+    fi
+    pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+    # torch by itself and first, so that nothing else chooses its build. PyPI's Linux build brings gigabytes of CUDA;
+    # without a GPU take the CPU build, unless pip has been told where to look.
+    sources=()
+    if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && ! pip config list | grep -qE 'index|find-links'; then
+        sources=(--extra-index-url https://download.pytorch.org/whl/cpu)
+    fi
+    pip install --quiet -c constraints.txt "${sources[@]}" torch
+    pip install --quiet -c constraints.txt -e ".[$extras]"
+    echo "$wanted" > "$stamp"
+fi
+export PATH="$PWD/.venv/bin:$PATH" VIRTUAL_ENV="$PWD/.venv"
+unset extras candidate wanted stamp sources
+
+# glibc hands freed memory back to the system after every step and asks for it again, page by page, in the next. Keeping
+# it is worth up to a fifth of a training step on a CPU. Both are needed: either alone turns off glibc's own adaptation.
+# Before 2.35 a threshold above 32 MiB is refused. Other C libraries ignore the variables.
+case "$(getconf GNU_LIBC_VERSION 2>/dev/null)" in
+    glibc\ 2.3[5-9]* | glibc\ 2.[4-9]?*) kept=1073741824 ;;
+    *) kept=33554432 ;;
+esac
+export MALLOC_TRIM_THRESHOLD_=${MALLOC_TRIM_THRESHOLD_:-17179869184} MALLOC_MMAP_THRESHOLD_=${MALLOC_MMAP_THRESHOLD_:-$kept}
+unset kept

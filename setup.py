@@ -1,0 +1,49 @@
+"""Packaging. What the code imports and nothing else; heavy or optional packages are extras, imported where used.
+
+Lower bounds are the versions whose features the code uses; the versions that are tested are in constraints.txt.
+"""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+
+EXTRAS = {
+    "zarr": ["zarr>=3"],  # replay buffers, v2 and v3
+    "lerobot": ["pyarrow>=15"],  # LeRobot data sets
+    "gym": ["gymnasium>=1.0"],
+    "pusht": ["gym-pusht>=0.1.5"],
+    "video": ["av>=12"],
+    "plots": ["matplotlib>=3.8", "pillow>=10"],
+}
+TEST = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100", "diffusers>=0.36"]
+
+setup(
+    name="dp_prior",
+    version=re.search(r'^__version__ = "(.+)"$', (HERE / "dp_prior/__init__.py").read_text(), re.MULTILINE).group(1),
+    description="A trainer for diffusion policies",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["dp_prior", "dp_prior.*"]),
+    python_requires=">=3.11",
+    install_requires=[
+        "torch>=2.4",
+        "accelerate>=1.1",
+        "pydantic>=2.10",
+        "numpy>=1.26",
+        "safetensors>=0.4.5",
+        "click>=8.1",
+        "rich>=13.7",
+    ],
+    extras_require={
+        **EXTRAS,
+        "all": sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
+        "test": TEST,
+        "dev": [*TEST, "ruff>=0.9"],
+    },
+    entry_points={"console_scripts": ["dp-prior = dp_prior.cli:main"]},
+    classifiers=["Programming Language :: Python :: 3.11", "Topic :: Scientific/Engineering :: Artificial Intelligence"],
+)
