@@ -1,225 +1,217 @@
-"""A scripted expert for Push-T: at every step it simulates pushes on the block's outline and follows the best one.
+"""A scripted expert for Push-T: at every step it imagines pushes all around the block and follows the one that promises most.
 
-It is a function of the state alone (no memory), so a policy that sees the state can imitate it. The world has no friction and no
-inertia, so a push is pure geometry and needs no physics engine. Lengths in px, y down, angles in rad, time in control steps of 0.1 s.
+It is a function of the state alone, without memory, so that a policy which sees the state can imitate it. Points and vectors are complex
+numbers x + iy in px (y down), so that multiplying by a unit number `turn` rotates; times are in control steps of 0.1 s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-GOAL_POSE = np.array([256.0, 256.0, np.pi / 4])  # block x, y, angle; gym-pusht
 AGENT_RADIUS = 15.0
-WORLD_MIN, WORLD_MAX = 7.0, 504.0  # inner faces of the walls
+WALLS = 7.0, 504.0  # what the block can reach, in x and in y
+REACH = 1.0, 511.0  # where an agent can be sent, in x and in y; walls do not stop it
 
-# The block in its own frame, as gym-pusht builds it: two boxes, bar and stem. It turns about the centre of gravity.
-BOX_CENTRES = np.array([[0.0, 15.0], [0.0, 75.0]])
-BOX_HALF_SIZES = np.array([[60.0, 15.0], [15.0, 45.0]])
-OUTLINE = np.array([[-60.0, 0], [60, 0], [60, 30], [15, 30], [15, 120], [-15, 120], [-15, 30], [-60, 30]])
-CENTRE_OF_GRAVITY = np.array([0.0, 45.0])
-INERTIA_PER_MASS = 3000.0  # px^2
-
-
-def rotation(angle: np.ndarray) -> np.ndarray:
-    """(...) angles to (..., 2, 2) matrices from the block's frame to the world."""
-    cos, sin = np.cos(angle), np.sin(angle)
-    return np.stack([np.stack([cos, -sin], -1), np.stack([sin, cos], -1)], -2)
-
-
-def to_world(points: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """Points (..., N, 2) of the block's frame, for block poses (..., 3), in the world."""
-    return points @ np.swapaxes(rotation(pose[..., 2]), -1, -2) + pose[..., None, :2]
-
-
-def to_block(points: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """World points (..., N, 2), for block poses (..., 3), in the block's frame."""
-    return (points - pose[..., None, :2]) @ rotation(pose[..., 2])
+# The block as gym-pusht builds it, bar and stem, in its own frame. Here the frame's origin is the centre of gravity, about which the
+# block turns, and not the middle of the bar's outer edge, by which gym-pusht states its position.
+POSITION = -45j
+BOXES = ((-30j, 60.0, 15.0), (30j, 15.0, 45.0))  # centre, half width, half height
+OUTLINE = POSITION + np.array([-60, 60, 60 + 30j, 15 + 30j, 15 + 120j, -15 + 120j, -15 + 30j, -60 + 30j])
+CORNERS = OUTLINE[[0, 1, 2, 4, 5, 7]]  # the convex ones
+CORNER_NORMALS = np.array([-1 - 1j, 1 - 1j, 1 + 1j, 1 + 1j, -1 + 1j, -1 + 1j]) / np.sqrt(2)
+INERTIA = 3000.0  # px^2, for a mass of 1
+GOAL_TURN = np.exp(0.25j * np.pi)
+GOAL_OUTLINE = (256 + 256j) + GOAL_TURN * (OUTLINE - POSITION)
 
 
 def distance_to_block(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Signed distance (...) of points (..., 2) in the block's frame to its outline, and the outward normal (..., 2) there."""
-    offset = points[..., None, :] - BOX_CENTRES  # (..., 2 boxes, 2)
-    excess = np.abs(offset) - BOX_HALF_SIZES
-    outside = np.maximum(excess, 0.0)
-    outside_length = np.sqrt(np.sum(outside**2, -1))
-    inside = np.max(excess, -1)
-    distance = np.where(inside > 0, outside_length, inside)  # (..., 2 boxes)
-    nearest = np.argmin(distance, -1)[..., None]
-    pick = lambda values: np.take_along_axis(values, nearest[..., None], -2)[..., 0, :]
-    offset, excess, outside = pick(offset), pick(excess), pick(outside)
-    distance = np.take_along_axis(distance, nearest, -1)[..., 0]
-    axis = np.eye(2)[np.argmax(excess, -1)]
-    normal = np.where(distance[..., None] > 0, outside / np.maximum(distance, 1e-9)[..., None], axis)
-    return distance, normal * np.where(offset < 0, -1.0, 1.0)
+    """Distance (...) of points (...) in the block's frame to the block, negative inside, and the unit normal (...) there."""
+    distance, normal = np.full(points.shape, np.inf), np.zeros(points.shape, complex)
+    for centre, half_width, half_height in BOXES:
+        offset = points - centre
+        over_x, over_y = np.abs(offset.real) - half_width, np.abs(offset.imag) - half_height
+        beyond = np.maximum(over_x, 0) + 1j * np.maximum(over_y, 0)
+        outside = np.abs(beyond)
+        depth = np.maximum(over_x, over_y)
+        away = np.where(depth > 0, beyond / np.maximum(outside, 1e-9), np.where(over_x > over_y, 1, 1j))
+        away = np.copysign(away.real, offset.real) + 1j * np.copysign(away.imag, offset.imag)
+        box_distance = np.where(depth > 0, outside, depth)
+        normal = np.where(box_distance < distance, away, normal)
+        distance = np.minimum(box_distance, distance)
+    return distance, normal
 
 
-def push(agent: np.ndarray, pose: np.ndarray) -> np.ndarray:
-    """Poses (K, 3) of a block at (K, 3) after agents at (K, 2) have pushed it out of themselves.
+def push_out(agent: np.ndarray, centre: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Centres of gravity and turns (K,) of blocks after agents at (K,) have pushed them just out of themselves.
 
-    A frictionless contact acts along its normal n at arm a about the centre of gravity, so that one unit of impulse moves the contact
-    by 1 / m + a^2 / I along n; the block gets just the impulse that ends the overlap.
+    Push-T has neither friction nor momentum. A unit impulse along the contact's normal, at arm a about the centre of gravity, moves the
+    block by 1 and turns it by a / I, which moves the contact by 1 + a^2 / I along the normal.
     """
-    turn = rotation(pose[:, 2])
-    local = to_block(agent[:, None], pose)[:, 0]
-    distance, normal = distance_to_block(local)
-    lever = local - normal * distance[:, None] - CENTRE_OF_GRAVITY
-    arm = lever[:, 0] * normal[:, 1] - lever[:, 1] * normal[:, 0]
-    impulse = np.maximum(AGENT_RADIUS - distance, 0.0) / (1.0 + arm**2 / INERTIA_PER_MASS)
-    centre = pose[:, :2] + (turn @ CENTRE_OF_GRAVITY) - (turn @ normal[:, :, None])[:, :, 0] * impulse[:, None]
-    angle = pose[:, 2] - arm * impulse / INERTIA_PER_MASS
-    return np.concatenate([centre - rotation(angle) @ CENTRE_OF_GRAVITY, angle[:, None]], -1)
+    place = (agent - centre) * turn.conj()
+    distance, normal = distance_to_block(place)
+    arm = ((place - distance * normal).conj() * normal).imag
+    impulse = np.maximum(AGENT_RADIUS - distance, 0.0) / (1.0 + arm**2 / INERTIA)
+    return centre - impulse * turn * normal, turn * np.exp(-1j * arm * impulse / INERTIA)
 
 
-def goal_error(pose: np.ndarray) -> np.ndarray:
-    """Mean distance (...) in px of the outline's corners at poses (..., 3) to where they belong at the goal."""
-    return np.mean(np.linalg.norm(to_world(OUTLINE, pose) - to_world(OUTLINE, GOAL_POSE), axis=-1), -1)
+def goal_error(outline: np.ndarray) -> np.ndarray:
+    """Mean distance (...) in px between the corners (..., 8) of a block and where they belong."""
+    return np.mean(np.abs(outline - GOAL_OUTLINE), -1)
 
 
-def outline_points(spacing: float) -> tuple[np.ndarray, np.ndarray]:
-    """Points (N, 2) along the outline about `spacing` px apart, corners left out, and their outward normals (N, 2)."""
-    points, normals = [], []
-    for start, stop in zip(OUTLINE, np.roll(OUTLINE, -1, 0)):
-        count = int(np.ceil(np.linalg.norm(stop - start) / spacing))
-        along = (np.arange(count) + 0.5)[:, None] / count
-        points.append(start + along * (stop - start))
-        dx, dy = (stop - start) / np.linalg.norm(stop - start)
-        normals.append(np.tile([dy, -dx], (count, 1)))
-    return np.concatenate(points), np.concatenate(normals)
+def outside(points: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """By how much points (...) exceed the limits in x or in y; 0 inside."""
+    low, high = limits
+    return np.maximum.reduce([low - points.real, points.real - high, low - points.imag, points.imag - high, np.zeros(points.shape)])
+
+
+def shortest_ways(first: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Shortest ways from a place to N nodes over a graph (Bellman-Ford).
+
+    Args:
+        first: (N,) lengths of the direct ways, inf where there is none.
+        edges: (N, N) lengths between nodes, inf where there is none.
+
+    Returns:
+        (N,) lengths, inf where unreachable, and (N,) the node before, -1 where the way is direct.
+    """
+    length, before = first.copy(), np.full(len(first), -1)
+    for _ in first:
+        through = length[:, None] + edges
+        via = np.argmin(through, 0)
+        candidate = through[via, np.arange(len(first))]
+        shorter = candidate < length - 1e-6
+        if not shorter.any():
+            break
+        length, before = np.where(shorter, candidate, length), np.where(shorter, via, before)
+    return length, before
 
 
 @dataclass(frozen=True)
 class PushTExpert:
-    """Chooses the push whose travel, push and estimated remaining time add up to the least, and steers towards it."""
+    """Chooses the push for which way, push and estimated time to finish add up to the least, and steers towards it."""
 
-    spacing: float = 7.5  # px between candidate contacts on the outline
+    spacing: float = 7.5  # px between the contacts considered on the outline
     clearance: float = 10.0  # px between agent and block where a push begins
-    margin: float = 2.0  # px kept from the block on the way
-    travel_lead: float = 44.0  # px the target is ahead of the agent on the way; it moves half of that per step
-    push_lead: float = 24.0  # px the target is ahead of the agent while pushing
-    push_overhead: float = 4.0  # steps to begin another push
-    halving: float = 10.0  # steps it takes, all in all, to halve the goal error
-    pace: float = 0.2  # steps per px of goal error, besides
-    solved_error: float = 1.2  # px of goal error that are good enough
+    arrival: float = 8.0  # px from there at which the agent turns into the push
+    margin: float = 3.0  # px kept from the block on the way around it
+    travel_lead: float = 44.0  # px from agent to target on the way; the agent settles at half of that per step
+    push_lead: float = 24.0  # px from agent to target while pushing
+    change_cost: float = 8.0  # steps lost with a change of contact, besides the way
+    halving_cost: float = 10.0  # steps to halve the goal error, all in all
+    error_cost: float = 0.2  # steps per px of goal error, besides
+    solved_error: float = 1.2  # px of goal error that cannot be felt
 
-    def __post_init__(self) -> None:
-        contacts, normals = outline_points(self.spacing)
-        nodes = contacts + normals * (AGENT_RADIUS + self.clearance)
-        free = distance_to_block(nodes)[0] >= AGENT_RADIUS + self.margin / 2
-        corner = OUTLINE[[0, 1, 2, 4, 5, 7]]
-        outward = np.array([[-1, -1], [1, -1], [1, 1], [1, 1], [-1, 1], [-1, 1]]) / np.sqrt(2)
-        nodes = np.concatenate([nodes[free], corner + outward * (AGENT_RADIUS + self.clearance)])
-        object.__setattr__(self, "_nodes", nodes)  # (N, 2) block frame
-        object.__setattr__(self, "_directions", -normals[free])  # (M, 2) block frame
-        lengths = np.linalg.norm(nodes[:, None] - nodes, axis=-1)
-        object.__setattr__(self, "_edges", np.where(self._visible(nodes[:, None], nodes[None]), lengths, np.inf))
-        step = np.minimum(1.0 + 0.15 * np.arange(45), 6.0)
-        object.__setattr__(self, "_push_steps", step)
+    @cached_property
+    def contacts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where pushes begin and their directions, (M,) each, in the block's frame."""
+        starts, directions = [], []
+        for corner, following in zip(OUTLINE, np.roll(OUTLINE, -1), strict=True):
+            edge = following - corner
+            count = int(np.ceil(np.abs(edge) / self.spacing))
+            inward = 1j * edge / np.abs(edge)
+            starts.append(corner + edge * (np.arange(count) + 0.5) / count - inward * (AGENT_RADIUS + self.clearance))
+            directions.append(np.full(count, inward))
+        starts, directions = np.concatenate(starts), np.concatenate(directions)
+        free = distance_to_block(starts)[0] > AGENT_RADIUS + 0.25 * self.margin  # not wedged between bar and stem
+        return starts[free], directions[free]
 
-    def _visible(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Whether the agent can go straight from (..., 2) to (..., 2), in the block's frame, without touching the block."""
-        along = np.linspace(0.0, 1.0, 24)[:, None]
-        points = start[..., None, :] * (1 - along) + stop[..., None, :] * along
-        distance = distance_to_block(points)[0]
-        enough = np.minimum(AGENT_RADIUS + self.margin / 2, distance[..., :1] + 1e-6)  # leaving a contact is no touching
-        return np.all((distance >= enough) , -1)
+    @cached_property
+    def nodes(self) -> np.ndarray:
+        """Places (N,) around the block, in its frame, through which ways lead; the M starts of pushes first."""
+        return np.concatenate([self.contacts[0], CORNERS + CORNER_NORMALS * (AGENT_RADIUS + self.clearance)])
 
-    def _plan_pushes(self, starts, directions, pose):
-        """For K straight pushes the least remaining time (K,) and the length (K,) of agent travel that achieves it."""
-        agent, poses = starts.copy(), np.tile(pose, (len(starts), 1))
-        outside0, error0 = self._outside(poses), goal_error(pose)
-        best = np.full(len(starts), np.inf)
-        best_length = np.zeros(len(starts))
-        length = 0.0
-        for step in self._push_steps:
-            agent = agent + directions * step
-            length += step
-            poses = push(agent, poses)
-            error = goal_error(poses)
-            cost = length / (self.push_lead / 2) + self.remaining_time(error)
-            bad = (self._outside(poses) > outside0 + 0.1) | np.any((agent < 1.0) | (agent > 511.0), -1)
-            cost = np.where(bad | (error > 0.95 * error0), np.inf, cost)
-            better = cost < best
-            best, best_length = np.where(better, cost, best), np.where(better, length, best_length)
-        return best, best_length
+    @cached_property
+    def edges(self) -> np.ndarray:
+        """Lengths (N, N) of the straight ways between nodes that keep off the block, else inf."""
+        start, stop = self.nodes[:, None], self.nodes[None]
+        return np.where(self.is_clear(start, stop, self.margin), np.abs(stop - start), np.inf)
 
-    def _outside(self, poses):
-        corners = to_world(OUTLINE, poses)
-        return np.max(np.maximum(WORLD_MIN - corners, corners - WORLD_MAX), (-2, -1)).clip(0)
+    @cached_property
+    def push_strides(self) -> np.ndarray:
+        """px by which imagined pushes advance: finely at first, 114 px in all."""
+        return np.minimum(1.0 + 0.25 * np.arange(26), 8.0)
 
-    def remaining_time(self, error):
-        return self.halving * np.log2(np.maximum(error, self.solved_error) / self.solved_error) + self.pace * error
+    def is_clear(self, start: np.ndarray, stop: np.ndarray, margin: float) -> np.ndarray:
+        """Whether straight ways from (...) to (...) in the block's frame keep the agent `margin` px off the block.
+
+        An agent that is closer at the start has to move away at once, not along the block.
+        """
+        part = np.linspace(0.0, 1.0, 20)
+        distance, _ = distance_to_block(start[..., None] * (1 - part) + stop[..., None] * part)
+        leaving = distance[..., :1] + 0.4 * np.abs(stop - start)[..., None] * part
+        return np.all(distance >= np.minimum(AGENT_RADIUS + margin, leaving), -1)
+
+    def time_to_finish(self, error: np.ndarray) -> np.ndarray:
+        """Estimated steps (...) from a goal error (...) to the goal."""
+        return self.halving_cost * np.log2(np.maximum(error / self.solved_error, 1.0)) + self.error_cost * error
+
+    def imagine(self, start: np.ndarray, direction: np.ndarray, centre: complex, turn: complex) -> tuple[np.ndarray, np.ndarray]:
+        """For straight pushes from (K,) along (K,), the steps (K,) that remain from their start and the best lengths (K,).
+
+        Pushes that leave the error as it is, or press the block into a wall, take for ever.
+        """
+        centre, turn = np.full(start.shape, centre), np.full(start.shape, turn)
+        outline = centre[:, None] + turn[:, None] * OUTLINE
+        error_now, outside_now = goal_error(outline), outside(outline, WALLS).max(-1)
+        least, best_length = np.full(start.shape, np.inf), np.zeros(start.shape)
+        for length in np.cumsum(self.push_strides):
+            agent = start + direction * length
+            centre, turn = push_out(agent, centre, turn)
+            outline = centre[:, None] + turn[:, None] * OUTLINE
+            error = goal_error(outline)
+            time = length / (0.5 * self.push_lead) + self.time_to_finish(error)
+            impossible = (outside(outline, WALLS).max(-1) > outside_now + 0.1) | (outside(agent, REACH) > 0)
+            better = (error < 0.95 * error_now) & ~impossible & (time < least)
+            least, best_length = np.where(better, time, least), np.where(better, length, best_length)
+        return least, best_length
 
     def act(self, state: np.ndarray) -> np.ndarray:
-        """Target position (2,) in px for a state (5,): agent x, y, block x, y, angle."""
-        agent, pose = state[:2].astype(float), state[2:].astype(float)
-        local_agent = to_block(agent[None], pose)[0]
-        turn = rotation(pose[2])
-        nodes = to_world(self._nodes, pose)
-        reachable = np.all((nodes > 1.0) & (nodes < 511.0), -1)
+        """Target position (2,) of the agent in px, 0..512, for a state (5,): agent x, agent y, block x, block y, block angle."""
+        agent = complex(state[0], state[1])
+        turn = np.exp(1j * state[4])
+        centre = complex(state[2], state[3]) - turn * POSITION
+        target = self.target(agent, centre, turn)
+        return np.clip([target.real, target.imag], 0.0, 512.0)
 
-        # Shortest ways from every node to every node that stay in the world, then from the agent.
-        edges = np.where(reachable[:, None] & reachable[None], self._edges, np.inf)
-        first = np.linalg.norm(self._nodes - local_agent, axis=-1)
-        first = np.where(self._visible(local_agent[None], self._nodes) & reachable, first, np.inf)
-        if not np.isfinite(first).any():
-            first = np.where(reachable, np.linalg.norm(self._nodes - local_agent, axis=-1), np.inf)
-        way, before = first.copy(), np.full(len(nodes), -1)
-        for _ in range(8):
-            through = way[:, None] + edges
-            via = np.argmin(through, 0)
-            shorter = through[via, np.arange(len(nodes))] < way - 1e-9
-            if not shorter.any():
-                break
-            way = np.where(shorter, through[via, np.arange(len(nodes))], way)
-            before = np.where(shorter, via, before)
+    def target(self, agent: complex, centre: complex, turn: complex) -> complex:
+        """Target of an agent, given the block's centre of gravity and turn."""
+        place = np.array((agent - centre) * turn.conjugate())
+        nodes = centre + turn * self.nodes
+        direct = self.is_clear(place, self.nodes, 0.6 * self.margin)
+        way = np.abs(nodes - agent)
+        inside = outside(nodes, REACH) == 0
+        way = np.where(inside & (direct if np.any(inside & direct) else True), way, np.inf)
+        way, before = shortest_ways(way, np.where(inside & inside[:, None], self.edges, np.inf))
 
-        contacts = len(self._directions)
-        starts, directions = nodes[:contacts], self._directions @ turn.T
-        travel = way[:contacts] / (self.travel_lead / 2) + self.push_overhead
+        start, direction = nodes[: len(self.contacts[0])], turn * self.contacts[1]
+        cost = way[: len(start)] / (0.5 * self.travel_lead) + self.change_cost
+        around = len(start)
+        gap = distance_to_block(place)[0] - AGENT_RADIUS
+        if gap < self.clearance + 4.0:  # pushes from here, whatever the way
+            tilt = np.deg2rad([0.0, -10, 10, -20, 20, -35, 35])
+            here = (turn * np.array([1, 1j, -1, -1j])[:, None] * np.exp(1j * tilt)).ravel()
+            start, direction = np.append(start, np.full(len(here), agent)), np.append(direction, here)
+            cost = np.append(cost, np.tile(np.abs(tilt), 4) + np.clip(gap / 6.0, 0.0, 1.0) * self.change_cost)
 
-        distance, normal = distance_to_block(local_agent)
-        touching = distance < AGENT_RADIUS + self.clearance + 4.0
-        if touching:
-            tilt = np.deg2rad([0.0, -12, 12, -24, 24])
-            here = (rotation(tilt) @ -(turn @ normal))
-            starts = np.concatenate([starts, np.tile(agent, (len(tilt), 1))])
-            directions = np.concatenate([directions, here])
-            travel = np.concatenate([travel, np.abs(tilt)])
-        ok = np.isfinite(travel)
-        cost = np.full(len(travel), np.inf)
-        length = np.zeros(len(travel))
-        cost[ok], length[ok] = self._plan_pushes(starts[ok], directions[ok], pose)
-        total = cost + travel
-        best = int(np.argmin(total))
-        if best >= contacts:
-            target = agent + directions[best] * min(self.push_lead, length[best])
-        else:
-            chain = [best]
-            while before[chain[-1]] >= 0:
-                chain.append(before[chain[-1]])
-            target = self._along(agent, nodes[chain[::-1]], pose)
-        return np.clip(target, 0.0, 512.0)
+        time, length = self.imagine(start, direction, centre, turn)
+        best = int(np.argmin(cost + time))
+        if best >= around or way[best] < self.arrival:
+            return start[best] + direction[best] * min(self.push_lead, length[best])
+        return self.ahead(agent, nodes, before, best, centre, turn)
 
-    def _along(self, agent, waypoints, pose):
-        """The farthest point of the way that is at most `travel_lead` away along it and in straight reach."""
-        left, here, target = self.travel_lead, agent, waypoints[0]
-        points = []
-        for w in waypoints:
-            d = np.linalg.norm(w - here)
-            n = max(int(d // 4), 1)
-            for k in range(1, n + 1):
-                if left - d * k / n < 0:
-                    break
-                points.append(here + (w - here) * k / n)
-            left -= d
-            here = w
-            if left <= 0:
-                break
-        if not points:
-            return agent + (waypoints[0] - agent) * min(1.0, self.travel_lead / max(np.linalg.norm(waypoints[0] - agent), 1e-6))
-        local = to_block(np.array(points), pose)
-        ok = self._visible(to_block(agent[None], pose), local)
-        good = np.flatnonzero(ok)
-        return points[good[-1]] if len(good) else points[0]
+    def ahead(self, agent: complex, nodes: np.ndarray, before: np.ndarray, last: int, centre: complex, turn: complex) -> complex:
+        """The farthest point on the way to node `last` that is at most `travel_lead` away and can be reached in a straight line."""
+        way = [nodes[last]]
+        while before[last] >= 0:
+            last = before[last]
+            way.append(nodes[last])
+        way = np.array([agent, *reversed(way)])
+        travelled = np.append(0.0, np.cumsum(np.abs(np.diff(way))))
+        points = np.interp(np.arange(4.0, self.travel_lead + 1.0, 4.0), travelled, way)
+        place, places = ((z - centre) * turn.conjugate() for z in (np.array(agent), points))
+        clear = np.flatnonzero(self.is_clear(place, places, 0.3 * self.margin))
+        return points[clear[-1]] if len(clear) else points[0]
