@@ -1,0 +1,1 @@
+"""Checkpoints that survive kill -9, power cuts and full disks, and the bookkeeping around them."""

@@ -1,0 +1,431 @@
+"""One checkpoint is one directory of safetensors and JSON files under a manifest; it exists whole or not at all.
+
+The protocol: write all files in a temporary directory beside the final one, sync each, write the manifest with sizes
+and SHA-256 hashes, sync it and the directory, rename, sync the parent. Hashing runs beside the writing, over the same
+memory, and nothing is serialised a second time. Nothing here can run code: there is no pickle on any path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dp_prior.config import Config
+from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
+_PIECE = 16 << 20  # bytes handed to the kernel or the hash at once; flat between 4 and 64 MB
+_LARGEST_DOCUMENT = 64 << 20  # bytes of JSON read back; guards against a hostile file
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be saved, found or read."""
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint whose files are not what its manifest says."""
+
+    def __init__(self, path: Path, problem: str):
+        self.path = path
+        self.problem = problem
+        super().__init__(f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of a checkpoint in memory.
+
+    Attributes:
+        tensors: tensors by name, by file name ending in `.safetensors`.
+        documents: what JSON can hold, by file name ending in `.json`.
+    """
+
+    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    documents: dict[str, Any] = field(default_factory=dict)
+
+    def copy(self) -> Snapshot:
+        """The same content in memory of its own, on the CPU."""
+        return SnapshotMemory().hold(self)
+
+
+class SnapshotMemory:
+    """Owned CPU memory that takes the place of one snapshot after another.
+
+    The pages stay mapped between saves, because mapping them anew costs several times the copy itself.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, Tensor] = {}
+
+    def hold(self, snapshot: Snapshot) -> Snapshot:
+        """Copy a snapshot into this memory. What was held before is overwritten."""
+        tensors = {name: self._hold_file(name, content) for name, content in snapshot.tensors.items()}
+        for name in self._files.keys() - tensors.keys():
+            del self._files[name]
+        if any(tensor.is_cuda for content in snapshot.tensors.values() for tensor in content.values()):
+            torch.cuda.synchronize()
+        documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
+        return Snapshot(tensors, documents)
+
+    def _hold_file(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        offsets, size = {}, 0
+        for key in _file_order(tensors):
+            offsets[key] = size
+            size += tensors[key].nbytes
+        if name not in self._files or self._files[name].numel() != size:
+            self._files.pop(name, None)
+            self._files[name] = _allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
+        held = {}
+        for key, tensor in tensors.items():
+            tensor = tensor.detach()
+            flat = self._files[name][offsets[key] : offsets[key] + tensor.nbytes]
+            held[key] = flat.view(tensor.dtype).view(tensor.shape)
+            held[key].copy_(tensor, non_blocking=True)
+        return held
+
+
+def _allocate(size: int, is_pinned: bool) -> Tensor:
+    """(size,) uint8; in huge pages where the system grants them, since each page costs a fault on first use."""
+    if is_pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
+    import mmap
+
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+class FileEntry(Config):
+    """What the manifest says of one file."""
+
+    size: int = Field(ge=0)
+    """Bytes."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the whole file."""
+
+
+class Manifest(Config):
+    """What makes a directory a checkpoint: its files, and what the run's bookkeeping is rebuilt from."""
+
+    format: int = FORMAT
+    """Version of the layout."""
+
+    sequence: int = Field(ge=1)
+    """Number of the save within the run; the newest checkpoint is the one with the largest."""
+
+    step: int = Field(ge=0)
+    """Optimizer steps taken."""
+
+    samples_seen: int = Field(ge=0)
+    """Training samples consumed over all ranks."""
+
+    world_size: int = Field(ge=1)
+    """Ranks that trained."""
+
+    config_hash: str | None = None
+    """SHA-256 of the resolved configuration; null if the checkpoint holds none."""
+
+    metrics: dict[str, float | None] = {}
+    """Metrics at this step; null where a value was not a finite number."""
+
+    monitor: str | None = None
+    """Name of the metric that selects the best checkpoint."""
+
+    mode: Literal["min", "max"] = "min"
+    """Whether small or large values of it are good."""
+
+    nonfinite: list[str] = []
+    """Tensors that hold NaN or infinity, as file:name. If there are any, this checkpoint is never latest or best."""
+
+    saved_at: str
+    """UTC time of the save, ISO 8601."""
+
+    files: dict[str, FileEntry] = {}
+    """Every file of the checkpoint but this one."""
+
+
+def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
+    """Write a checkpoint durably; when this returns it survives a power cut.
+
+    The snapshot must not change meanwhile. A checkpoint with a tensor that is not finite is written for inspection
+    only, as `quarantine_NAME`.
+
+    Args:
+        directory: final name; it must not exist.
+        manifest: everything but `files` and `nonfinite`, which are filled in.
+
+    Returns:
+        The final directory and the manifest in it.
+
+    Raises:
+        OSError: the disk is full, read-only, failing; nothing is left behind and older checkpoints are as they were.
+    """
+    for name in [*snapshot.tensors, *snapshot.documents]:
+        if not _NAME.fullmatch(name) or name == MANIFEST:
+            raise ValueError(f"{name!r} cannot name a file of a checkpoint; expected plain NAME.safetensors or .json")
+    temporary = temporary_beside(directory)
+    temporary.mkdir()
+    try:
+        manifest = _write_files(temporary, snapshot, manifest)
+        write_document(temporary / MANIFEST, seal(manifest.model_dump(mode="json")))
+        sync_directory(temporary)
+        if manifest.nonfinite:
+            directory = unused(directory.with_name(f"quarantine_{directory.name}"))
+        os.rename(temporary, directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(directory.parent)
+    return directory, manifest
+
+
+def _write_files(directory: Path, snapshot: Snapshot, manifest: Manifest) -> Manifest:
+    """Write while two other threads hash and look for NaN; the largest file is hashed first as it takes longest."""
+    contents: dict[str, list[memoryview]] = {
+        name: [memoryview(encode_document(content))] for name, content in snapshot.documents.items()
+    }
+    contents |= {name: list(_pieces(tensors)) for name, tensors in snapshot.tensors.items()}
+    sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in contents.items()}
+    with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-hash") as pool:
+        hashes = {name: pool.submit(_sha256, contents[name]) for name in sorted(sizes, key=sizes.get, reverse=True)}
+        nonfinite = {name: pool.submit(_nonfinite, tensors) for name, tensors in snapshot.tensors.items()}
+        try:
+            for name, pieces in contents.items():
+                _write(directory / name, pieces)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        files = {name: FileEntry(size=sizes[name], sha256=hashes[name].result()) for name in sorted(sizes)}
+        bad = [f"{file}:{key}" for file, found in nonfinite.items() for key in found.result()]
+    return manifest.model_copy(update={"files": files, "nonfinite": bad})
+
+
+def write_document(path: Path, data: bytes) -> None:
+    """Write a new file and sync it."""
+    _write(path, [memoryview(data)])
+
+
+def _write(path: Path, pieces: Iterable[memoryview]) -> None:
+    try:
+        with open(path, "xb", buffering=1 << 20) as file:  # large pieces bypass the buffer; the mode obeys the umask
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _sha256(pieces: Iterable[memoryview]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _file_order(tensors: dict[str, Tensor]) -> list[str]:
+    """Names in the order of the safetensors format: wide elements first, so that all are aligned."""
+    return sorted(tensors, key=lambda key: (-tensors[key].element_size(), key))
+
+
+def _pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
+    """The bytes of a safetensors file: header length (8 bytes, little-endian), JSON header, tensors end to end."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    order = _file_order(tensors)
+    for key in order:
+        tensor = tensors[key]
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"tensor {key!r} is {tensor.dtype}, which safetensors cannot hold")
+        end = position + tensor.nbytes
+        header[key] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield memoryview(len(text).to_bytes(8, "little") + text)
+    for key in order:
+        if tensors[key].nbytes:
+            data = memoryview(_bytes(tensors[key]))
+            yield from (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+
+
+def _bytes(tensor: Tensor) -> np.ndarray:
+    """(nbytes,) uint8 view of a CPU tensor, or a copy of any other."""
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _nonfinite(tensors: dict[str, Tensor]) -> list[str]:
+    """Names of the tensors that hold NaN or infinity."""
+    return [key for key, tensor in tensors.items() if tensor.dtype.is_floating_point and not _is_finite(tensor)]
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """A sum over NaN or infinity is never finite, so a finite sum clears a tensor at the speed of memory."""
+    if tensor.dtype in (torch.float32, torch.float64):
+        values = tensor.detach().cpu().numpy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
+    return bool(torch.isfinite(tensor).all())
+
+
+def unused(path: Path) -> Path:
+    """`path`, or the first of `path_2`, `path_3`, ... that does not exist."""
+    candidates = [path]
+    while os.path.lexists(candidates[-1]):
+        candidates.append(path.with_name(f"{path.name}_{len(candidates) + 1}"))
+    return candidates[-1]
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a checkpoint and compare the sizes of its files; cheap, since no tensor is touched.
+
+    Raises:
+        DamagedError: there is none, it was altered, or a file is missing or of another size.
+    """
+    try:
+        content = unseal(_read_small(directory / MANIFEST))
+    except (OSError, ValueError) as error:
+        raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
+    version = content.get("format")
+    if isinstance(version, int) and version > FORMAT:
+        raise CheckpointError(
+            f"checkpoint {directory} has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
+        )
+    try:
+        manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        raise DamagedError(directory, f"{MANIFEST} is not a manifest: {error.errors()[0]['msg']}") from None
+    for name, entry in manifest.files.items():
+        if not _NAME.fullmatch(name) or name == MANIFEST:
+            raise DamagedError(directory, f"{MANIFEST} lists {name!r}, which is no file name of a checkpoint")
+        try:
+            status = os.stat(directory / name)
+        except OSError as error:
+            raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
+        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+            raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
+    return manifest
+
+
+def verify(directory: Path, manifest: Manifest, files: Iterable[str] | None = None) -> None:
+    """Compare hashes, of all files or those named.
+
+    Raises:
+        DamagedError: a file is not what the manifest says.
+    """
+    names = sorted(manifest.files if files is None else files, key=lambda name: -manifest.files[name].size)
+    _each(lambda name: _verify_file(directory, name, manifest.files[name]), names)
+
+
+def _each(task: Callable[[str], None], names: list[str]) -> None:
+    if len(names) == 1:
+        task(names[0])
+        return
+    with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
+        for _ in pool.map(task, names):
+            pass
+
+
+def _verify_file(directory: Path, name: str, entry: FileEntry) -> None:
+    digest, size = hashlib.sha256(), 0
+    buffer = memoryview(bytearray(min(_PIECE, entry.size + 1)))
+    try:
+        with open(directory / name, "rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                size += count
+    except OSError as error:
+        raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
+    if size != entry.size or digest.hexdigest() != entry.sha256:
+        raise DamagedError(directory, f"{name} does not have the SHA-256 of the manifest")
+
+
+def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snapshot:
+    """Read a checkpoint, or only some of its files, after comparing sizes and hashes. The tensors own their memory.
+
+    Raises:
+        DamagedError: a file is missing or is not what the manifest says.
+        FileNotFoundError: there is no such directory, or the manifest lists no such file.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise FileNotFoundError(f"no checkpoint at {directory}: there is no such directory")
+    manifest = read_manifest(directory)
+    wanted = list(manifest.files if files is None else files)
+    for name in wanted:
+        if name not in manifest.files:
+            known = ", ".join(manifest.files)
+            raise FileNotFoundError(f"checkpoint {directory} has no {name}; it holds {known}")
+    verify(directory, manifest, wanted)
+    snapshot = Snapshot()
+    for name in wanted:
+        if name.endswith(".json"):
+            snapshot.documents[name] = _read_json(directory, name)
+        else:
+            snapshot.tensors[name] = _read_tensors(directory, name)
+    return snapshot
+
+
+def _read_small(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(_LARGEST_DOCUMENT + 1)
+    if len(data) > _LARGEST_DOCUMENT:
+        raise ValueError(f"larger than {_LARGEST_DOCUMENT} bytes")
+    return data
+
+
+def _read_json(directory: Path, name: str) -> Any:
+    try:
+        return json.loads(_read_small(directory / name))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DamagedError(directory, f"{name} is not JSON: {error}") from None
+
+
+def _read_tensors(directory: Path, name: str) -> dict[str, Tensor]:
+    try:
+        with safe_open(directory / name, framework="pt", device="cpu") as file:
+            return {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError) as error:
+        raise DamagedError(directory, f"{name} is not a safetensors file: {error}") from None

@@ -1,0 +1,72 @@
+"""Saving beside training: the loop stops only while the state is copied into memory that the writer owns.
+
+One save runs at a time. A save asked for while another runs waits for it, since each is promised to become durable;
+the memory of one snapshot is therefore all that is ever needed, and it is reused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dp_prior.checkpoints.format import Snapshot, SnapshotMemory
+from dp_prior.checkpoints.store import CheckpointStore, Saved
+from dp_prior.clock import Progress
+
+
+class CheckpointWriter:
+    """Hands snapshots to a store from a thread of its own."""
+
+    def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
+        """
+        Args:
+            on_durable: called in the writing thread once a checkpoint is durable and retention has been applied; the
+                directory stays until the next save begins to be applied, since the newest is always kept.
+        """
+        self._store = store
+        self._on_durable = on_durable
+        self._memory = SnapshotMemory()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> None:
+        """Copy a snapshot and start saving it; waits first for a save that still runs.
+
+        Raises:
+            CheckpointError: an earlier save failed; this one is then not started.
+        """
+        self.wait()
+        held = self._memory.hold(snapshot)
+        # Not a daemon: an interpreter that ends finishes the save first.
+        self._thread = threading.Thread(
+            target=self._save, args=(held, progress, dict(metrics), is_best), name="checkpoint-writer", daemon=False
+        )
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what an earlier save has failed with, if any; costs nothing and is meant for every step."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def wait(self) -> None:
+        """Return once nothing is being written; raises like `check`."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def close(self) -> None:
+        """Finish the running save; raises like `check`. The memory is given back."""
+        try:
+            self.wait()
+        finally:
+            self._memory = SnapshotMemory()
+
+    def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
+        try:
+            saved = self._store.write(snapshot, progress, metrics, is_best)
+            if self._on_durable is not None:
+                self._on_durable(saved)
+        except BaseException as error:  # raised again in the caller's thread
+            self._error = error
