@@ -6,6 +6,7 @@ carries host and process id of its owner, so that what a dead process left behin
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import math
@@ -41,6 +42,19 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swap two names in one file system, so that `other` is never missing where the system can do that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
+        if libc.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), swap) == 0:
+            return
+    spare = temporary_beside(other)
+    os.rename(other, spare)
+    os.rename(one, other)
+    os.rename(spare, one)
 
 
 def temporary_beside(path: Path) -> Path:

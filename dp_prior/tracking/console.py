@@ -1,0 +1,161 @@
+"""Progress for a person: a live display on a terminal, otherwise lines that read well in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+
+
+class ConsoleConfig(Config):
+    """Progress on the console."""
+
+    type: Literal["console"] = "console"
+
+    style: Literal["auto", "live", "plain"] = "auto"
+    """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal and plain elsewhere."""
+
+    interval_s: float = Field(default=5.0, ge=0)
+    """Plain progress lines are at least so many seconds apart; results and errors are always printed."""
+
+    def create(self, stream: TextIO | None, total_samples: int) -> ConsoleLogger:
+        """A logger that writes to `stream`, or to standard output."""
+        return ConsoleLogger(**self.arguments(), stream=stream or sys.stdout, total_samples=total_samples)
+
+
+class ConsoleLogger:
+    """Training metrics become progress; all other metrics are results and get a line of their own."""
+
+    name = "console"
+
+    def __init__(
+        self,
+        *,
+        style: str,
+        interval_s: float,
+        stream: TextIO,
+        total_samples: int,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """
+        Args:
+            stream: text goes here.
+            total_samples: budget of the run.
+            clock: seconds, from anywhere; for the time left.
+        """
+        self._stream = stream
+        self._interval_s = interval_s
+        self._total = total_samples
+        self._clock = clock
+        self._began: tuple[float, int] = (clock(), 0)
+        self._shown = float("-inf")
+        self._pending: str | None = None
+        is_live = style == "live" or (style == "auto" and stream.isatty())
+        self._live: Any = _live_display(stream) if is_live else None
+        self._task: Any = None
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Show progress, and a line of results if there are any."""
+        training = {name.removeprefix("train/"): v for name, v in metrics.items() if name.startswith("train/")}
+        results = {name: value for name, value in metrics.items() if not name.startswith("train/")}
+        if training:
+            self._show(progress, training)
+        if results:
+            self._flush()
+            self._print(f"step {progress.global_step:,}  " + "  ".join(f"{k} {_short(v)}" for k, v in results.items()))
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Say where pictures are; arrays cannot be shown."""
+        for name, image in images.items():
+            if isinstance(image, Path):
+                self._print(f"step {progress.global_step:,}  {name}: {image}")
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Say where a file is."""
+        self._print(f"step {progress.global_step:,}  {name}: {path}")
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Say what went wrong."""
+        self._print(f"step {progress.global_step:,}  error: {message}")
+
+    def rewind(self, progress: Progress) -> None:
+        """The run goes on from here; the time left is reckoned from now."""
+        self._began = (self._clock(), progress.samples_seen)
+
+    def sync(self) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Print what was held back and free the terminal."""
+        self._flush()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, progress: Progress, training: dict[str, float]) -> None:
+        seen, now = progress.samples_seen, self._clock()
+        words = [f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"]
+        words += _brief(training)
+        began, first = self._began
+        if seen > first and now > began:
+            left = max(0, self._total - seen) * (now - began) / (seen - first)
+            words.append(f"{_duration(left)} left")
+        if self._live is not None:
+            if self._task is None:
+                self._task = self._live.add_task("", total=self._total, line="")
+                self._live.start()
+            self._live.update(self._task, completed=seen, line="  ".join(words))
+            return
+        self._pending = f"step {progress.global_step:,}  " + "  ".join(words)
+        if now - self._shown >= self._interval_s or seen >= self._total:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Print the progress that was held back."""
+        if self._pending is not None:
+            line, self._pending, self._shown = self._pending, None, self._clock()
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+
+def _live_display(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = [BarColumn(bar_width=20), TextColumn("{task.fields[line]}", markup=False)]
+    return Progress(*columns, console=Console(file=stream), refresh_per_second=2)
+
+
+def _brief(training: dict[str, float]) -> list[str]:
+    """The training metrics a person watches, in fixed order."""
+    words = []
+    if "samples_per_second" in training:
+        words.append(f"{training['samples_per_second']:,.0f} samples/s")
+    words += [f"{name} {_short(training[name])}" for name in ("loss", "lr") if name in training]
+    words += [f"{name} {value:.4f}" for name, value in training.items() if name.endswith("_decay")]
+    if training.get("skipped_steps"):
+        words.append(f"{training['skipped_steps']:,.0f} steps skipped")
+    return words
+
+
+def _short(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    seconds = round(seconds)
+    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

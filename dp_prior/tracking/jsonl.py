@@ -1,0 +1,162 @@
+"""The log of record: `metrics.jsonl` in the run directory, one strict JSON object per line, steps strictly increasing.
+
+A line is there after `log` returns, also if the process is killed. Numbers that are not finite are null, and their
+names are listed under "nonfinite". Pictures, files and errors go to `events.jsonl`. Rows that a resumed run will
+write again, and lines that cannot be read, are moved to `metrics.cut.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.durable import replace_file
+from dp_prior.tracking.tracker import is_finite
+
+ROWS = "metrics.jsonl"
+CUT = "metrics.cut.jsonl"
+EVENTS = "events.jsonl"
+
+
+class JsonlConfig(Config):
+    """The JSONL log. It is always there; listing it changes nothing."""
+
+    type: Literal["jsonl"] = "jsonl"
+
+
+class JsonlLogger:
+    """Appends rows; see the module."""
+
+    name = "jsonl"
+
+    def __init__(self, directory: Path):
+        """Args: directory: the run directory; created if missing. An existing log is continued."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._row: dict[str, Any] | None = None
+        self._start = 0
+        self._file = open(directory / ROWS, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._events = open(directory / EVENTS, "ab", buffering=0)  # noqa: SIM115
+        self._cut_beyond(None)
+        if self._events.tell() and (directory / EVENTS).read_bytes()[-1:] != b"\n":
+            self._events.write(b"\n")
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Append a row, or add to the last one if it has the same step."""
+        row = {"step": progress.global_step, "samples_seen": progress.samples_seen}
+        if self._row is not None and self._row["step"] == progress.global_step:
+            row = {**self._row, **row}
+        elif self._row is not None:
+            if progress.global_step < self._row["step"]:
+                raise ValueError(f"step {progress.global_step} comes after step {self._row['step']} in {ROWS}")
+            self._start = self._end()
+        bad = set(row.pop("nonfinite", [])) - set(metrics)
+        row |= {name: value if is_finite(value) else None for name, value in metrics.items()}
+        bad |= {name for name, value in metrics.items() if not is_finite(value)}
+        if bad:
+            row["nonfinite"] = sorted(bad)
+        self._write(row)
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Note where pictures are, or their shape if they are nowhere."""
+        for name, image in images.items():
+            place = {"shape": list(image.shape)} if isinstance(image, np.ndarray) else {"path": str(image)}
+            self._event("image", progress, name=name, **place)
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Note where a file is."""
+        self._event("file", progress, name=name, path=str(path))
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Note an error."""
+        self._event("error", progress, message=message)
+
+    def rewind(self, progress: Progress) -> None:
+        """Move rows of later steps aside; at step 0 all rows, since nothing has been trained."""
+        self._cut_beyond(progress.global_step)
+
+    def sync(self) -> None:
+        """Make the rows survive a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the files."""
+        if not self._file.closed:
+            self.sync()
+            self._file.close()
+            self._events.close()
+
+    def _event(self, kind: str, progress: Progress, **content: Any) -> None:
+        event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
+        self._events.write(_line(event))
+
+    def _end(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _write(self, row: dict[str, Any]) -> None:
+        """Write the row where the last row starts, or at the end. A row written in part is taken back."""
+        os.ftruncate(self._file.fileno(), self._start)
+        try:
+            line = _line(row)
+            if self._file.write(line) != len(line):
+                raise OSError(f"row of step {row['step']} was written in part; the disk is full")
+        except OSError:
+            os.ftruncate(self._file.fileno(), self._start)
+            raise
+        self._row = row
+
+    def _cut_beyond(self, step: int | None) -> None:
+        """Rewrite the log without unreadable lines and without rows that come after `step`; keep them aside."""
+        path = self._directory / ROWS
+        kept: list[tuple[bytes, dict[str, Any]]] = []
+        cut: list[bytes] = []
+        for line in path.read_bytes().splitlines(keepends=True):
+            row = parse_row(line)
+            last = kept[-1][1]["step"] if kept else -1
+            if row is None or row["step"] <= last or (step is not None and (row["step"] > step or step == 0)):
+                cut.append(line if line.endswith(b"\n") else line + b"\n")
+            else:
+                kept.append((line, row))
+        if cut:
+            with open(self._directory / CUT, "ab") as aside:
+                aside.write(b"".join(cut))
+                aside.flush()
+                os.fsync(aside.fileno())
+            replace_file(path, b"".join(line for line, _ in kept))
+            self._file.close()
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._row = kept[-1][1] if kept else None
+        self._start = self._end() - len(kept[-1][0]) if kept else 0
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """A row from one whole line; None if it is none."""
+    try:
+        row = json.loads(line, parse_constant=_refuse) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    is_row = isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] >= 0
+    return row if is_row else None
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_rows(directory: Path) -> list[dict[str, Any]]:
+    """The rows of a run, oldest first, unreadable lines left out."""
+    try:
+        lines = (directory / ROWS).read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no log at {directory / ROWS}") from None
+    return [row for line in lines if (row := parse_row(line)) is not None]
