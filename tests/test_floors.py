@@ -1,0 +1,130 @@
+"""The house stands: imports point down, wings are strangers, outside libraries and side effects stay in their rooms."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "dp_prior"
+FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+FLOORS = [
+    {"actions", "batch", "clock", "config", "durable", "metrics", "normalizer", "randomness"},
+    {"diffusion", "networks", "data", "checkpoints", "tracking", "envs"},
+    {"tasks"},
+    {"training", "inference"},
+    {"evaluation"},
+    {"experiment", "ranks", "reference", "cli", "__init__", "__main__"},
+]
+FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
+EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
+AT_THE_TOP = {  # imported with the module: where
+    "accelerate": ["training/", "experiment.py", "ranks.py"],
+    "safetensors": ["checkpoints/"],
+    "rich": ["tracking/console.py", "cli.py"],
+    "click": ["cli.py"],
+}
+IN_A_FUNCTION = {  # heavy or optional, imported when used: where
+    **AT_THE_TOP,
+    "zarr": ["data/episodes/zarr.py"],
+    "h5py": ["data/episodes/hdf5.py"],
+    "pyarrow": ["data/episodes/lerobot.py"],
+    "gymnasium": ["envs/"],
+    "gym_pusht": ["envs/pusht"],
+    "pymunk": ["envs/pusht"],
+    "shapely": ["envs/pusht"],
+    "matplotlib": ["evaluation/picture.py"],
+    "PIL": ["evaluation/", "envs/"],
+    "av": ["evaluation/video.py", "data/"],
+    "wandb": ["tracking/wandb.py"],
+    "tensorboard": ["tracking/tensorboard.py"],
+    "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
+    "embedding_reader": ["data/embeddings.py"],
+    "diffusers": ["networks/backbones/image_unet.py"],
+    "transformers": ["networks/encoders/image.py"],
+}
+NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
+NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
+ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}
+ROOF = {"cli.py", "__main__.py"}
+NAMELESS = {"utils", "util", "common", "base", "helper", "helpers", "manager", "misc"}
+
+
+def floor_of(part: str) -> int:
+    found = [level for level, parts in enumerate(FLOORS) if part in parts]
+    assert found, f"dp_prior/{part} has no floor; name it in FLOORS"
+    return found[0]
+
+
+def room_of(file: str) -> str:
+    return file.split("/")[0].removesuffix(".py")
+
+
+def imports(file: str) -> list[tuple[str, int, bool]]:
+    """(module, line, whether it runs only when a function is called or never) for every import."""
+    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+    late = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            late |= {id(inner) for inner in ast.walk(node)}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno, id(node) in late) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno} imports relatively; write dp_prior. in full"
+            names = [f"dp_prior.{alias.name}" for alias in node.names] if node.module == "dp_prior" else [node.module]
+            found += [(name, node.lineno, id(node) in late) for name in names]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_imports_point_down_and_wings_are_strangers(file):
+    room, floor = room_of(file), floor_of(room_of(file))
+    for module, line, _ in imports(file):
+        if module.split(".")[0] != "dp_prior" or module.split(".")[1] == room:
+            continue
+        target = module.split(".")[1]
+        assert target != "__version__" or floor == len(FLOORS) - 1
+        if target == "__version__":
+            continue
+        same = floor in FREE_AMONG_THEMSELVES and floor_of(target) == floor
+        assert floor_of(target) < floor or same, f"{file}:{line} imports {module}, which is not below {room}"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late(file):
+    for module, line, late in imports(file):
+        top = module.split(".")[0]
+        assert top not in NEVER_IMPORTED, f"{file}:{line} imports {top}: nothing that is read may run code"
+        if top in EVERYWHERE or top == "dp_prior" or top in sys.stdlib_module_names:
+            continue
+        rooms = (IN_A_FUNCTION if late else AT_THE_TOP).get(top, [])
+        where = ", ".join(rooms) or ("inside a function" if top in IN_A_FUNCTION else "nowhere yet")
+        assert file.startswith(tuple(rooms)), f"{file}:{line} imports {top}; its place: {where}"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_nothing_runs_text(file):
+    tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+        assert name not in NEVER, f"{file}:{node.lineno} uses {name}"
+        assert name not in ROOF_ONLY or file in ROOF, f"{file}:{node.lineno} uses {name}; only {', '.join(ROOF)} may"
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
+            flags = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            assert flags.get("allow_pickle") == "False", f"{file}:{node.lineno} must say allow_pickle=False"
+    assert "__getattr__" not in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert Path(file).stem not in NAMELESS, f"{file}: {Path(file).stem} hides a concept that has a better name"
+
+
+def test_importing_the_package_is_light():
+    program = "import json, sys, dp_prior; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    output = subprocess.run(
+        [sys.executable, "-c", program], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=60
+    )
+    assert output.returncode == 0, output.stderr
+    loaded = json.loads(output.stdout)
+    assert not (set(IN_A_FUNCTION) - {"safetensors"}) & set(loaded)
