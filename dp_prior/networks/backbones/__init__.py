@@ -1,0 +1,14 @@
+"""Backbones: the network alone, forward(x_t (B, *x_shape), t (B,), cond (B, N, D)) -> raw output of x's shape.
+
+A record has `create(x_shape, cond_shape, output_channels_factor)`, which multiplies the last dimension of the output by
+the factor, and `length_factor`, of which the horizon must be a multiple.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from dp_prior.networks.backbones.mlp import MLPConfig
+from dp_prior.networks.backbones.unet1d import UNet1DConfig
+
+BackboneConfig = Annotated[UNet1DConfig | MLPConfig, Field(discriminator="type")]

@@ -1,0 +1,104 @@
+"""Residual multilayer perceptron over the flattened chunk: the small backbone, for short chunks and quick trials."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+from dp_prior.networks.layers import FiLM, StepEmbedding, compute_dtype
+
+
+class MLPConfig(Config):
+    """Residual MLP over the flattened chunk, modulated by timestep and condition."""
+
+    type: Literal["mlp"] = "mlp"
+
+    hidden_dim: int = Field(default=512, ge=1)
+    """Width of the residual stream."""
+
+    n_blocks: int = Field(default=4, ge=1)
+    """Residual blocks."""
+
+    expansion: int = Field(default=2, ge=1)
+    """Width inside a block, as a multiple of hidden_dim."""
+
+    step_embed_dim: int = Field(default=128, ge=4, multiple_of=2)
+    """Features of the embedded timestep."""
+
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability of dropping a feature inside a block, in training."""
+
+    @property
+    def length_factor(self) -> int:
+        """The horizon must be a multiple of this."""
+        return 1
+
+    def create(self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1) -> MLP:
+        """Build it for samples of x_shape and cond_shape (N, D) tokens; see `MLP.forward`."""
+        return MLP(
+            **self.arguments(),
+            x_shape=x_shape,
+            cond_dim=cond_shape[0] * cond_shape[1],
+            output_channels_factor=output_channels_factor,
+        )
+
+
+class Block(nn.Module):
+    """Norm, modulation by the condition, two linear layers, residual."""
+
+    def __init__(self, *, dim: int, inner_dim: int, cond_dim: int, dropout: float):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.film = FiLM(cond_dim=cond_dim, channels=dim, has_scale=True)
+        self.expand = nn.Linear(dim, inner_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.contract = nn.Linear(inner_dim, dim)
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        """(B, dim), (B, cond_dim) -> (B, dim)."""
+        hidden = self.film(self.norm(x)[:, None], cond)[:, 0]
+        return x + self.contract(self.dropout(F.mish(self.expand(hidden))))
+
+
+class MLP(nn.Module):
+    """See `MLPConfig` for the arguments."""
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        n_blocks: int,
+        expansion: int,
+        step_embed_dim: int,
+        dropout: float,
+        x_shape: tuple[int, ...],
+        cond_dim: int,
+        output_channels_factor: int,
+    ):
+        super().__init__()
+        self.output_shape = (*x_shape[:-1], x_shape[-1] * output_channels_factor)
+        self.step_embedding = StepEmbedding(dim=step_embed_dim)
+        self.input = nn.Linear(math.prod(x_shape), hidden_dim)
+        self.blocks = nn.ModuleList(
+            Block(
+                dim=hidden_dim, inner_dim=hidden_dim * expansion, cond_dim=step_embed_dim + cond_dim, dropout=dropout
+            )
+            for _ in range(n_blocks)
+        )
+        self.norm = nn.LayerNorm(hidden_dim)
+        self.output = nn.Linear(hidden_dim, math.prod(self.output_shape))
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
+        """(B, *x_shape), (B,), (B, N, D) -> (B, *x_shape), its last dimension times output_channels_factor."""
+        dtype = compute_dtype(self.input.weight)
+        features = F.mish(torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1))
+        x = self.input(x_t.flatten(1).to(dtype))
+        for block in self.blocks:
+            x = block(x, features)
+        return self.output(self.norm(x)).unflatten(1, self.output_shape)

@@ -1,0 +1,241 @@
+"""Conditional one-dimensional UNet: the convolutional backbone of Diffusion Policy (Chi et al. 2023, section III).
+
+Convolutions run over the positions of the chunk; the timestep and all condition tokens, flattened to one vector,
+modulate every residual block by FiLM. Function and parameters are those of the published network, so its weights load;
+see `rename_published`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+from dp_prior.networks.layers import (
+    Conv1d,
+    Downsample1d,
+    FiLM,
+    GroupNorm,
+    StepEmbedding,
+    Upsample1d,
+    compute_dtype,
+)
+
+
+class UNet1DConfig(Config):
+    """Conditional 1-D UNet (Chi et al. 2023); the defaults are the paper's for low-dimensional observations."""
+
+    type: Literal["unet1d"] = "unet1d"
+
+    down_dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(256, 512, 1024), min_length=1)
+    """Channels of each level; every level after the first works at half the positions of the one before."""
+
+    kernel_size: int = Field(default=5, ge=1)
+    """Positions a convolution sees; odd."""
+
+    n_groups: int = Field(default=8, ge=1)
+    """Groups of the group norm; divides every level's channels."""
+
+    step_embed_dim: int = Field(default=256, ge=4, multiple_of=2)
+    """Features of the embedded timestep."""
+
+    film_scale: bool = True
+    """Whether the condition predicts a scale and a bias for every channel, or (false) a bias alone."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> UNet1DConfig:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(
+                f"kernel_size is {self.kernel_size}; an even kernel has no centre and would change the number of "
+                f"positions. Take {self.kernel_size - 1} or {self.kernel_size + 1}"
+            )
+        uneven = [dim for dim in self.down_dims if dim % self.n_groups]
+        if uneven:
+            raise ValueError(
+                f"down_dims {list(self.down_dims)} hold {uneven[0]}, which n_groups {self.n_groups} does not divide. "
+                f"Take multiples of {self.n_groups}, or fewer groups"
+            )
+        return self
+
+    @property
+    def length_factor(self) -> int:
+        """The horizon must be a multiple of this."""
+        return 2 ** (len(self.down_dims) - 1)
+
+    def create(
+        self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1
+    ) -> UNet1D:
+        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `UNet1D.forward`."""
+        horizon, action_dim = x_shape
+        if horizon % self.length_factor:
+            below = horizon - horizon % self.length_factor
+            nearest = f"{below} or {below + self.length_factor}" if below else f"{self.length_factor}"
+            raise ValueError(
+                f"horizon is {horizon}, but a unet1d of {len(self.down_dims)} levels (down_dims "
+                f"{list(self.down_dims)}) needs a multiple of {self.length_factor}. "
+                f"Take horizon {nearest}, or fewer levels"
+            )
+        return UNet1D(
+            **self.arguments(),
+            in_channels=action_dim,
+            out_channels=action_dim * output_channels_factor,
+            cond_dim=cond_shape[0] * cond_shape[1],
+        )
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions, each with group norm and Mish; the condition modulates between them."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        cond_dim: int,
+        kernel_size: int,
+        n_groups: int,
+        film_scale: bool,
+    ):
+        super().__init__()
+        self.conv_1 = Conv1d(in_channels, out_channels, kernel_size)
+        self.norm_1 = GroupNorm(n_groups, out_channels)
+        self.film = FiLM(cond_dim=cond_dim, channels=out_channels, has_scale=film_scale)
+        self.conv_2 = Conv1d(out_channels, out_channels, kernel_size)
+        self.norm_2 = GroupNorm(n_groups, out_channels)
+        self.shortcut = Conv1d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        """(B, H, in_channels), (B, cond_dim) after Mish -> (B, H, out_channels)."""
+        hidden = self.film(F.mish(self.norm_1(self.conv_1(x))), cond)
+        return F.mish(self.norm_2(self.conv_2(hidden))) + self.shortcut(x)
+
+
+class Level(nn.Module):
+    """Two residual blocks, and the way to the next level."""
+
+    def __init__(self, first: ResidualBlock, second: ResidualBlock, resample: nn.Module):
+        super().__init__()
+        self.first, self.second, self.resample = first, second, resample
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        """The blocks alone: what comes before resampling is also the skip connection."""
+        return self.second(self.first(x, cond), cond)
+
+
+class Head(nn.Module):
+    """The last convolution with norm and Mish, then the projection to the output channels."""
+
+    def __init__(self, channels: int, out_channels: int, *, kernel_size: int, n_groups: int):
+        super().__init__()
+        self.conv = Conv1d(channels, channels, kernel_size)
+        self.norm = GroupNorm(n_groups, channels)
+        self.out = Conv1d(channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, channels) -> (B, H, out_channels)."""
+        return self.out(F.mish(self.norm(self.conv(x))))
+
+
+class UNet1D(nn.Module):
+    """See `UNet1DConfig` for the arguments."""
+
+    def __init__(
+        self,
+        *,
+        down_dims: tuple[int, ...],
+        kernel_size: int,
+        n_groups: int,
+        step_embed_dim: int,
+        film_scale: bool,
+        in_channels: int,
+        out_channels: int,
+        cond_dim: int,
+    ):
+        super().__init__()
+
+        def block(block_in: int, block_out: int) -> ResidualBlock:
+            return ResidualBlock(
+                block_in,
+                block_out,
+                cond_dim=step_embed_dim + cond_dim,
+                kernel_size=kernel_size,
+                n_groups=n_groups,
+                film_scale=film_scale,
+            )
+
+        self.step_embedding = StepEmbedding(dim=step_embed_dim)
+        pairs = list(zip((in_channels, *down_dims[:-1]), down_dims, strict=True))
+        self.down = nn.ModuleList(
+            Level(block(dim_in, dim), block(dim, dim), Downsample1d(dim) if level < len(pairs) - 1 else nn.Identity())
+            for level, (dim_in, dim) in enumerate(pairs)
+        )
+        self.mid = nn.ModuleList(block(down_dims[-1], down_dims[-1]) for _ in range(2))
+        # The skip connection of the first level is not used: after the last upsampling only the head follows.
+        self.up = nn.ModuleList(
+            Level(block(2 * dim, dim_in), block(dim_in, dim_in), Upsample1d(dim_in))
+            for dim_in, dim in reversed(pairs[1:])
+        )
+        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=n_groups)
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
+        """Args:
+            x_t: (B, H, in_channels) noisy chunks.
+            t: (B,) timesteps.
+            cond: (B, N, D) condition tokens.
+
+        Returns:
+            (B, H, out_channels).
+        """
+        dtype = compute_dtype(self.head.out.weight)
+        features = torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1)
+        features = F.mish(features)  # every block's modulation starts with it
+        x = x_t.to(dtype)
+        skips = []
+        for level in self.down:
+            x = level(x, features)
+            skips.append(x)
+            x = level.resample(x)
+        for block in self.mid:
+            x = block(x, features)
+        for level in self.up:
+            x = level.resample(level(torch.cat([x, skips.pop()], dim=-1), features))
+        return self.head(x)
+
+
+_PUBLISHED_NAMES = (
+    (r"^diffusion_step_encoder\.", "step_embedding."),
+    (r"^(down|up)_modules\.(\d+)\.0\.", r"\1.\2.first."),
+    (r"^(down|up)_modules\.(\d+)\.1\.", r"\1.\2.second."),
+    (r"^(down|up)_modules\.(\d+)\.2\.(conv\.)?", r"\1.\2.resample."),
+    (r"^mid_modules\.", "mid."),
+    (r"^final_conv\.0\.block\.0\.", "head.conv."),
+    (r"^final_conv\.0\.block\.1\.", "head.norm."),
+    (r"^final_conv\.1\.", "head.out."),
+    (r"\.(blocks\.0|conv1)\.block\.0\.", ".conv_1."),
+    (r"\.(blocks\.0|conv1)\.block\.1\.", ".norm_1."),
+    (r"\.(blocks\.1|conv2)\.block\.0\.", ".conv_2."),
+    (r"\.(blocks\.1|conv2)\.block\.1\.", ".norm_2."),
+    (r"\.cond_encoder\.1\.", ".film.linear."),
+    (r"\.residual_conv\.", ".shortcut."),
+)
+
+
+def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a published network under the names they have here; the tensors themselves fit as they are.
+
+    Args:
+        weights: state dict of Diffusion Policy's `ConditionalUnet1D` (in its checkpoints under `model.`) or of
+            LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`), without that prefix.
+    """
+    renamed = {}
+    for name, value in weights.items():
+        for pattern, replacement in _PUBLISHED_NAMES:
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = value
+    return renamed

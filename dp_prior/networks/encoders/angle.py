@@ -1,0 +1,34 @@
+"""Angle encoder: cosine and sine, so that a full turn leads back to where it began."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+
+
+class AngleEncoderConfig(Config):
+    """Angles in radians. Their normalizer must be identity."""
+
+    type: Literal["angle"] = "angle"
+
+    def create(self, shape: tuple[int, ...]) -> AngleEncoder:
+        """Build it for observations of `shape`, the shape at one step."""
+        return AngleEncoder(shape=shape)
+
+
+class AngleEncoder(nn.Module):
+    """Cosines of all angles, then their sines."""
+
+    def __init__(self, *, shape: tuple[int, ...]):
+        super().__init__()
+        self.output_dim = 2 * math.prod(shape)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """(B, n_obs_steps, *shape) radians -> (B, n_obs_steps, output_dim)."""
+        angles = value.flatten(2) if value.dim() > 2 else value.unsqueeze(2)
+        return torch.cat([angles.cos(), angles.sin()], dim=-1)

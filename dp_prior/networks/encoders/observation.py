@@ -1,0 +1,40 @@
+"""Observations by key -> condition tokens, one per observation step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class ObservationEncoder(nn.Module):
+    """Encodes each key by its own encoder and joins the features of a step into one token.
+
+    Keys are joined in alphabetical order, so that the order in which a file lists them means nothing.
+
+    Args:
+        encoders: for every key a module (B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).
+        shapes: (n_obs_steps, *shape) by key; n_obs_steps is common to all.
+    """
+
+    def __init__(self, encoders: Mapping[str, nn.Module], shapes: Mapping[str, tuple[int, ...]]):
+        super().__init__()
+        if set(encoders) != set(shapes):
+            raise ValueError(
+                f"encoders are given for {sorted(encoders)}, but the observations are {sorted(shapes)}. "
+                "Give every observation exactly one encoder"
+            )
+        steps = {key: shape[0] for key, shape in shapes.items()}
+        if len(set(steps.values())) > 1:
+            raise ValueError(f"observations must have the same number of steps; found {steps}")
+        self.keys = sorted(encoders)
+        self.encoders = nn.ModuleList(encoders[key] for key in self.keys)  # a key may hold dots, a module's name not
+        n_obs_steps = next(iter(steps.values()), 0)
+        self.cond_shape = (n_obs_steps, sum(encoder.output_dim for encoder in self.encoders))
+        """(N, D): number of tokens and their size."""
+
+    def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
+        """(B, n_obs_steps, *shape) by key -> (B, n_obs_steps, D)."""
+        features = [encoder(observations[key]) for key, encoder in zip(self.keys, self.encoders, strict=True)]
+        return torch.cat(features, dim=-1)

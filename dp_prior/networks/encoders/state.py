@@ -1,0 +1,47 @@
+"""State encoder: numbers as they are, or through a small MLP per observation step."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+from dp_prior.networks.layers import compute_dtype
+
+
+class StateEncoderConfig(Config):
+    """Numbers of a robot or scene. By default they pass through unchanged, as in Chi et al. 2023."""
+
+    type: Literal["state"] = "state"
+
+    hidden_dims: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    """Widths of hidden layers, each followed by Mish; none by default."""
+
+    output_dim: int | None = Field(default=None, ge=1)
+    """Features that come out; null: what the last hidden layer gives, or without one the numbers themselves."""
+
+    def create(self, shape: tuple[int, ...]) -> StateEncoder:
+        """Build it for observations of `shape`, the shape at one step."""
+        return StateEncoder(**self.arguments(), shape=shape)
+
+
+class StateEncoder(nn.Module):
+    """See `StateEncoderConfig` for the arguments."""
+
+    def __init__(self, *, hidden_dims: tuple[int, ...], output_dim: int | None, shape: tuple[int, ...]):
+        super().__init__()
+        dims = (math.prod(shape), *hidden_dims)
+        layers = [layer for pair in pairwise(dims) for layer in (nn.Linear(*pair), nn.Mish())]
+        if output_dim is not None:
+            layers.append(nn.Linear(dims[-1], output_dim))
+        self.layers = nn.Sequential(*layers)
+        self.output_dim = dims[-1] if output_dim is None else output_dim
+
+    def forward(self, value: Tensor) -> Tensor:
+        """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim)."""
+        value = value.flatten(2) if value.dim() > 2 else value.unsqueeze(2)
+        return self.layers(value.to(compute_dtype(self.layers[0].weight))) if len(self.layers) else value

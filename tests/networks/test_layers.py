@@ -1,0 +1,152 @@
+"""Layers against their torch counterparts. Tolerances: float32 rounding of sums of a few hundred products."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dp_prior.networks import layers
+from dp_prior.networks.layers import Conv1d, Downsample1d, FiLM, GroupNorm, SinusoidalEmbedding, Upsample1d
+
+COUNTERPARTS = {
+    "kernel 1": (lambda: Conv1d(24, 40, 1), lambda: nn.Conv1d(24, 40, 1)),
+    "kernel 3": (lambda: Conv1d(24, 40, 3), lambda: nn.Conv1d(24, 40, 3, padding=1)),
+    "kernel 5": (lambda: Conv1d(24, 40, 5), lambda: nn.Conv1d(24, 40, 5, padding=2)),
+    "kernel 7": (lambda: Conv1d(3, 8, 7), lambda: nn.Conv1d(3, 8, 7, padding=3)),
+    "down": (lambda: Downsample1d(24), lambda: nn.Conv1d(24, 24, 3, stride=2, padding=1)),
+    "up": (lambda: Upsample1d(24), lambda: nn.ConvTranspose1d(24, 24, 4, stride=2, padding=1)),
+}
+ways = pytest.mark.parametrize("longest", [0, 1000], ids=["library", "products"])
+
+
+@pytest.fixture
+def way(longest, monkeypatch):
+    monkeypatch.setattr(layers, "LONGEST_FOR_PRODUCTS", longest)
+
+
+@ways
+@pytest.mark.parametrize("length", [2, 4, 6, 16])
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_convolution_and_its_gradients_equal_torchs(name, length, way):
+    torch.manual_seed(0)
+    ours, torchs = (make() for make in COUNTERPARTS[name])
+    ours.load_state_dict(torchs.state_dict())
+    channels = torchs.in_channels
+    x = torch.randn(7, length, channels, requires_grad=True)
+    x_torch = x.detach().clone().requires_grad_()
+    y, y_torch = ours(x), torchs(x_torch.transpose(1, 2)).transpose(1, 2)
+    grad = torch.randn_like(y_torch)
+    y.backward(grad)
+    y_torch.backward(grad)
+    torch.testing.assert_close(y, y_torch, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(x.grad, x_torch.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.weight.grad.permute(ours.to_torch), torchs.weight.grad, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(ours.bias.grad, torchs.bias.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_products_have_the_right_gradients_in_double_precision(name):
+    torch.manual_seed(0)
+    ours = COUNTERPARTS[name][0]().double()
+    x = torch.randn(2, 4, ours.weight.shape[1], dtype=torch.float64, requires_grad=True)
+
+    def function(x, weight, bias):
+        return layers.TapProducts.apply(x, weight, bias, ours.taps, ours.sources, ours.targets)
+
+    assert torch.autograd.gradcheck(function, (x, ours.weight, ours.bias), fast_mode=True)
+
+
+@ways
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_bfloat16_autocast_and_weights_stay_within_their_rounding(name, way):
+    torch.manual_seed(0)
+    ours, torchs = (make() for make in COUNTERPARTS[name])
+    ours.load_state_dict(torchs.state_dict())
+    x = torch.randn(5, 8, torchs.in_channels)
+    exact = torchs(x.transpose(1, 2)).transpose(1, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ours(x)
+    assert y.dtype is torch.bfloat16
+    stored = ours.to(torch.bfloat16)(x.bfloat16())
+    # Inputs of order 1 and outputs of order 1, each rounded to 8 bits.
+    torch.testing.assert_close(y.float(), exact, rtol=0, atol=0.03)
+    torch.testing.assert_close(stored.float(), exact, rtol=0, atol=0.03)
+
+
+def test_autocast_gradients_arrive_in_single_precision():
+    torch.manual_seed(0)
+    conv = Conv1d(8, 8, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        conv(torch.randn(3, 4, 8)).float().sum().backward()
+    assert conv.weight.grad.dtype is torch.float32
+    assert conv.weight.grad.is_contiguous()
+
+
+@pytest.mark.parametrize("name", COUNTERPARTS)
+def test_state_dict_is_torchs_and_a_view_of_the_parameters(name):
+    ours, torchs = (make() for make in COUNTERPARTS[name])
+    state = ours.state_dict()
+    assert {key: value.shape for key, value in state.items()} == {
+        key: value.shape for key, value in torchs.state_dict().items()
+    }
+    torchs.load_state_dict(state)  # back to torch
+    with torch.no_grad():
+        state["weight"].fill_(3.0)
+    assert (ours.weight == 3.0).all()
+
+
+def test_same_seed_gives_the_weights_of_torchs_initialisation():
+    torch.manual_seed(5)
+    ours = Conv1d(6, 4, 3)
+    torch.manual_seed(5)
+    torchs = nn.Conv1d(6, 4, 3)
+    assert torch.equal(ours.state_dict()["weight"], torchs.weight)
+    assert torch.equal(ours.bias, torchs.bias)
+
+
+def test_frozen_weights_and_data_get_no_gradient():
+    conv = Conv1d(4, 4, 3)
+    conv.weight.requires_grad_(False)
+    x = torch.randn(2, 4, 4)
+    conv(x).sum().backward()
+    assert conv.weight.grad is None and conv.bias.grad is not None and x.grad is None
+
+
+def test_group_norm_equals_torchs_and_so_do_its_gradients():
+    torch.manual_seed(0)
+    ours, torchs = GroupNorm(4, 24), nn.GroupNorm(4, 24)
+    with torch.no_grad():
+        ours.weight.normal_()
+        ours.bias.normal_()
+    torchs.load_state_dict(ours.state_dict())
+    x = torch.randn(5, 6, 24, requires_grad=True)
+    x_torch = x.detach().clone().requires_grad_()
+    y, y_torch = ours(x), torchs(x_torch.transpose(1, 2)).transpose(1, 2)
+    assert y.is_contiguous()
+    grad = torch.randn_like(y)
+    y.backward(grad)
+    y_torch.backward(grad)
+    torch.testing.assert_close(y, y_torch, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(x.grad, x_torch.grad, rtol=1e-5, atol=1e-5)
+    for a, b in zip(ours.parameters(), torchs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_sinusoidal_embedding_is_the_published_formula():
+    t = torch.tensor([0, 1, 99])
+    dim = 16
+    rate = math.log(10_000) / (dim // 2 - 1)
+    angles = t[:, None].double() * torch.exp(torch.arange(dim // 2).double() * -rate)
+    expected = torch.cat([angles.sin(), angles.cos()], dim=1).float()
+    torch.testing.assert_close(SinusoidalEmbedding(dim=dim)(t), expected, rtol=0, atol=1e-5)
+
+
+def test_film_scales_and_shifts_channels():
+    film = FiLM(cond_dim=3, channels=4, has_scale=True)
+    x, cond = torch.randn(2, 5, 4), torch.randn(2, 3)
+    scale, bias = F.linear(cond, film.linear.weight, film.linear.bias).split(4, dim=1)
+    torch.testing.assert_close(film(x, cond), x * scale[:, None] + bias[:, None])
+    film = FiLM(cond_dim=3, channels=4, has_scale=False)
+    torch.testing.assert_close(film(x, cond), x + film.linear(cond)[:, None])
