@@ -1,0 +1,148 @@
+"""What a configuration may hold, generated from the records: JSON Schema for editors, a reference page for readers.
+
+`python -m dp_prior.reference` writes both anew; a test compares them with the records.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import Config
+
+SCHEMA_PATH = "configs/train_config.schema.json"
+PAGE_PATH = "docs/config.md"
+
+
+def documents(config: type[Config]) -> dict[str, str]:
+    """The generated files by their path in the repository."""
+    return {SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n", PAGE_PATH: markdown(config)}
+
+
+def write(root: Path, config: type[Config]) -> list[Path]:
+    """Write the generated files below `root`."""
+    written = []
+    for name, text in documents(config).items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def json_schema(config: type[Config]) -> dict[str, Any]:
+    """JSON Schema of a record, with the `$schema` key that `Config.from_json` lets a file carry."""
+    found = config.model_json_schema()
+    found["properties"] = {
+        "$schema": {"type": "string", "description": "Path of this schema, for editors; changes nothing."},
+        **found["properties"],
+    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+def markdown(config: type[Config]) -> str:
+    """One section for each record in the order in which a reader meets them, with a table of its fields."""
+    schema = json_schema(config)
+    records = {schema["title"]: schema, **schema.get("$defs", {})}
+    places: dict[str, list[str]] = {}
+    _walk(schema["title"], "", records, places)
+    lines = [
+        "# Configuration reference",
+        "",
+        "Generated from the records by `python -m dp_prior.reference`; do not edit. A file holds one "
+        f"[{schema['title']}](#{schema['title'].lower()}). Fields without a default must be given. Any field can be "
+        "set on the command line by its path, for example `--set seed=1`.",
+        "",
+    ]
+    for name, where in places.items():
+        record = records[name]
+        lines += [f"## {name}", "", *record.get("description", "").splitlines(), ""]
+        kind = record.get("properties", {}).get("type", {}).get("const")
+        if kind is not None:
+            lines += [f'`"type": "{kind}"`', ""]
+        if where != [""]:
+            lines += [f"At {', '.join(f'`{place}`' for place in where)}.", ""]
+        fields = {key: field for key, field in record.get("properties", {}).items() if key != "type" or kind is None}
+        if fields:
+            lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
+            required = record.get("required", [])
+            lines += [_row(key, field, key in required) for key, field in fields.items()]
+            lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _walk(name: str, path: str, records: dict[str, Any], places: dict[str, list[str]]) -> None:
+    """Note every record's places, depth first; a record inside itself is noted once."""
+    if path in places.setdefault(name, []):
+        return
+    places[name].append(path)
+    for key, field in records[name].get("properties", {}).items():
+        for inner, suffix in _references(field):
+            place = f"{path}.{key}{suffix}".lstrip(".")
+            if place.count(".") < 12:
+                _walk(inner, place, records, places)
+
+
+def _references(field: dict[str, Any], suffix: str = "") -> list[tuple[str, str]]:
+    """The records a field may hold, each with what leads to it below the field: "", ".<name>" or ".<index>"."""
+    if "$ref" in field:
+        return [(field["$ref"].rsplit("/", 1)[1], suffix)]
+    found = []
+    for inner in [*field.get("oneOf", []), *field.get("anyOf", [])]:
+        found += _references(inner, suffix)
+    if isinstance(field.get("additionalProperties"), dict):
+        found += _references(field["additionalProperties"], f"{suffix}.<name>")
+    for inner in [field.get("items"), *field.get("prefixItems", [])]:
+        if isinstance(inner, dict):
+            found += _references(inner, f"{suffix}.<index>")
+    return found
+
+
+def _row(key: str, field: dict[str, Any], is_required: bool) -> str:
+    default = "" if is_required else f"`{_compact(field.get('default'))}`"
+    meaning = " ".join(field.get("description", "").split())
+    cells = [f"`{key}`", _type(field), default, meaning]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _compact(value: Any) -> str:
+    """A default in one line; of a part its type, since its own section has the rest."""
+    if isinstance(value, dict) and "type" in value:
+        return f'{{"type": "{value["type"]}", ...}}' if len(value) > 1 else json.dumps(value)
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return f"[{', '.join(_compact(item) for item in value)}]"
+    if isinstance(value, dict) and len(json.dumps(value)) > 60:
+        return "{...}"
+    return json.dumps(value)
+
+
+def _type(field: dict[str, Any]) -> str:
+    """A field's JSON type and bounds in words."""
+    if "$ref" in field:
+        name = field["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if "const" in field:
+        return f"`{json.dumps(field['const'])}`"
+    if "enum" in field:
+        return " or ".join(f"`{json.dumps(value)}`" for value in field["enum"])
+    for union in ("oneOf", "anyOf"):
+        if union in field:
+            return " or ".join(_type(inner) for inner in field[union])
+    kind = field.get("type", "any JSON")
+    if kind == "array":
+        if "prefixItems" in field:
+            return f"list [{', '.join(_type(inner) for inner in field['prefixItems'])}]"
+        return f"list of {_type(field.get('items', {}))}"
+    if kind == "object":
+        inner = field.get("additionalProperties")
+        return f"object of {_type(inner)}" if isinstance(inner, dict) else "object"
+    bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    limits = [f"{sign} {_compact(field[name])}" for name, sign in bounds.items() if name in field]
+    return " ".join([kind, *limits[:1], *(f"and {limit}" for limit in limits[1:])])
+
+
+if __name__ == "__main__":
+    from dp_prior.experiment import TrainConfig
+
+    write(Path(), TrainConfig)
