@@ -51,6 +51,10 @@ class Cadence(Config):
             raise ValueError(f"a cadence needs exactly one of steps, samples, epochs; found {found}")
         return self
 
+    def __str__(self) -> str:
+        unit, count = next((name, value) for name, value in self.arguments().items() if value is not None)
+        return f"{count:g} {unit}"
+
     def due(self, before: Progress, now: Progress, dataset_length: int) -> bool:
         """Whether a multiple of the interval lies in (before, now]."""
         return self._count(now, dataset_length) > self._count(before, dataset_length)

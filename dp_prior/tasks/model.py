@@ -38,10 +38,6 @@ class DiffusionModel(nn.Module):
         self.sampler = sampler
 
     def forward(self, batch: Batch, random: Randomness) -> Loss:
-        """The training loss of a batch; see `loss`. Wrappers such as DistributedDataParallel enter here."""
-        return self.loss(batch, random)
-
-    def loss(self, batch: Batch, random: Randomness) -> Loss:
         """The denoising loss of a batch in data units.
 
         Args:

@@ -10,13 +10,13 @@ from torch import Tensor
 from dp_prior.batch import Spec
 from dp_prior.config import Config
 from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.sampler import DDIMConfig, SamplerConfig
+from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import IdentityConfig, LimitsConfig, Normalizer, NormalizerConfig
+from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel
 
@@ -47,7 +47,7 @@ class PolicyConfig(Config):
     diffusion: DiffusionConfig = DiffusionConfig()
     """Noise schedule, objective, loss weighting and timesteps."""
 
-    sampler: SamplerConfig = DDIMConfig()
+    sampler: SamplerConfig = DDIM()
     """How chunks are drawn at evaluation and on the robot; can be replaced when a policy is loaded."""
 
     @model_validator(mode="after")
@@ -95,7 +95,8 @@ class PolicyConfig(Config):
                 raise ValueError(f"task.{field} names {unknown}, which the data do not have; known: {known}")
         encoders = {key: self.encoders.get(key, StateEncoderConfig()) for key in keys}
         modes = {key: self._normalizer(key, encoder) for key, encoder in encoders.items()}
-        observation = ObservationEncoder(encoders, spec.cond_shapes)
+        modules = {key: encoder.create(spec.cond_shapes[key][1:]) for key, encoder in encoders.items()}
+        observation = ObservationEncoder(modules, spec.cond_shapes)
         process = self.diffusion.create()
         return DiffusionPolicy(
             n_obs_steps=self.n_obs_steps,
@@ -103,7 +104,7 @@ class PolicyConfig(Config):
             spec=spec,
             normalizer=Normalizer(
                 {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
-                {"x": self.normalizer.get("action", LimitsConfig()), **modes},
+                {"x": self.normalizer.get("action", Limits()), **modes},
             ),
             encoder=observation,
             backbone=self.backbone.create(spec.x_shape, observation.cond_shape),
@@ -112,7 +113,7 @@ class PolicyConfig(Config):
         )
 
     def _normalizer(self, key: str, encoder: EncoderConfig) -> NormalizerConfig:
-        return self.normalizer.get(key, IdentityConfig() if encoder.type == "angle" else LimitsConfig())
+        return self.normalizer.get(key, Identity() if encoder.type == "angle" else Limits())
 
 
 class DiffusionPolicy(DiffusionModel):

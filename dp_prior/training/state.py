@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def take_snapshot(trainer: PolicyTrainer) -> Snapshot:
+def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot:
     """Everything needed to continue, and on its own in `model.safetensors` everything needed to act.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
@@ -38,7 +38,7 @@ def take_snapshot(trainer: PolicyTrainer) -> Snapshot:
         "global_step": trainer.progress.global_step,
         "seed": trainer.seed,
         "best": trainer.best.state(),
-        "metrics": trainer.metrics,
+        "metrics": metrics,
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": trainer.accelerator.num_processes,
         "scaler": trainer.accelerator.scaler.state_dict() if trainer.accelerator.scaler is not None else None,
@@ -67,7 +67,6 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     progress = snapshot.documents["progress.json"]
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])
     trainer.best.load(progress["best"])
-    trainer.metrics = dict(progress["metrics"])
     if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(progress["scaler"])
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Cadence, Progress
+from dp_prior.diffusion.process import Loss
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.training.best import Best
@@ -40,12 +41,19 @@ class Loader(Protocol):
     def ids_at(self, samples_seen: int) -> list[int]: ...
 
 
+class Measured(Protocol):
+    """Numbers by metric name, and files by name for loggers that show them."""
+
+    metrics: dict[str, float]
+    media: dict[str, Path]
+
+
 class Evaluator(Protocol):
-    """Measures the models of a run. `media` are files by name, for loggers that show them."""
+    """Measures the models of a run; a collective when there are several ranks."""
 
     every: Cadence
 
-    def run(self, models: dict[str, nn.Module], progress: Progress) -> tuple[dict[str, float], dict[str, Path]]: ...
+    def run(self, models: dict[str, nn.Module], accelerator: Accelerator, progress: Progress) -> Measured: ...
 
 
 class Tracker(Protocol):
@@ -57,13 +65,26 @@ class Tracker(Protocol):
 
 
 class Saver(Protocol):
-    """Where snapshots go. Returns before they are durable; an earlier failure is raised by the next call."""
+    """Where snapshots go. Returns before they are durable; what then fails is raised by the next call."""
 
-    def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None: ...
+    def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float]) -> None: ...
+
+    def check(self) -> None: ...
 
 
 class NotFiniteError(RuntimeError):
     """Too many steps in a row had a gradient that was not finite."""
+
+
+class _Wrapped(nn.Module):
+    """What autocast and DistributedDataParallel take hold of, so that the model inside stays as it was built."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch, random: Randomness) -> Loss:
+        return self.model(batch, random)
 
 
 class PolicyTrainer:
@@ -103,10 +124,9 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.model = accelerator.prepare_model(self.online)
-        self.means = Means(self.device)
+        self.wrapped = accelerator.prepare_model(_Wrapped(self.online))
+        self.means = Means()
         self.skipped = torch.zeros(3, dtype=torch.int64, device=self.device)  # all, in a row, step of the last
-        self.metrics: dict[str, float] = {}
         self.stop_requested = False
         self._measured_from = (0, time.perf_counter())
 
@@ -122,6 +142,7 @@ class PolicyTrainer:
         while self.progress.samples_seen < self.total_samples and not self.stop_requested:
             before = self.progress
             self.step(next(batches))
+            self.saver.check()
             done = self.progress.samples_seen >= self.total_samples
             row = self.training_metrics() if done or self._due(self.config.log_every, before) else {}
             row |= self.evaluate([e for e in self.evaluators if done or self._due(e.every, before)])
@@ -129,7 +150,7 @@ class PolicyTrainer:
                 self.tracker.log(row, self.progress)
             is_best = self.best.improves(row, self.progress.global_step)
             if done or is_best or self._due(self.config.save_every, before) or self.stop_requested:
-                self.save(is_best)
+                self.save(row)
         return self.progress
 
     def step(self, micro_batches: list[Batch]) -> None:
@@ -137,11 +158,11 @@ class PolicyTrainer:
         now = self.progress
         torch.manual_seed(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen))
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, self.total_steps))
-        self.model.train()
+        self.online.train()
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
-            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.model):
-                loss = self.model(batch, Randomness.from_counts(self.seed, "training", batch.positions))
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
+                loss = self.wrapped(batch, Randomness.from_counts(self.seed, "training", batch.positions))
                 self.accelerator.backward(loss.total)
             self._count(loss)
         norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
@@ -169,19 +190,18 @@ class PolicyTrainer:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         for evaluator in evaluators:
-            self.online.eval()
             result = evaluator.run(self.models, self.accelerator, self.progress)
             metrics |= result.metrics
             self.tracker.log_images(result.media, self.progress)
-        self.metrics |= metrics
         samples, moment = self._measured_from
         self._measured_from = (samples, moment + time.perf_counter() - start)
         return metrics
 
-    def save(self, is_best: bool) -> None:
-        """Hand a snapshot of everything to the saver; training goes on while it is written."""
+    def save(self, metrics: dict[str, float]) -> None:
+        """Hand a snapshot of everything to the saver, with what was measured at this step; training goes on."""
+        self.means.collect(self.accelerator)
         if self.accelerator.is_main_process:
-            self.saver.submit(take_snapshot(self), self.progress, self.metrics, is_best)
+            self.saver.submit(take_snapshot(self, metrics), self.progress, metrics)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on exactly where `snapshot` was taken."""
@@ -190,13 +210,12 @@ class PolicyTrainer:
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader))
 
-    def _count(self, loss) -> None:
+    def _count(self, loss: Loss) -> None:
         """Add a micro-batch to the means, weighted by its valid elements."""
         weighted = loss.per_sample.detach() * loss.valid
         self.means.add("train/loss", weighted.sum(), loss.valid.sum())
-        sums, counts = by_quartile(weighted, loss.valid, loss.t, self.online.process.steps)
-        for quartile in range(4):
-            self.means.add(f"train/loss_q{quartile}", sums[quartile], counts[quartile])
+        quartiles = by_quartile(loss.per_sample.detach(), loss.t, self.online.process.steps, loss.valid)
+        self.means.add("train/loss_q", *quartiles)
 
     def _guard(self, norm: Tensor, finite: Tensor) -> None:
         """Count skipped steps on the device; look at the count only now and then."""
