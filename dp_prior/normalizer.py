@@ -88,7 +88,7 @@ class Quantile(Config):
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
-        varies = _varies(statistics.q01, statistics.q99, self.range_eps)
+        varies = varies_in(statistics.q01, statistics.q99, self.range_eps)
         low = np.where(varies, statistics.q01, statistics.min)
         high = np.where(varies, statistics.q99, statistics.max)
         return _fit_range(low, high, self.range_eps)
@@ -108,7 +108,7 @@ class Gaussian(Config):
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
         scale, offset = _fit_range(statistics.min, statistics.max, self.range_eps)
-        varies = _varies(statistics.min, statistics.max, self.range_eps)
+        varies = varies_in(statistics.min, statistics.max, self.range_eps)
         offset = np.where(varies, _float32(statistics.mean), offset)
         reach = np.maximum(statistics.max - offset, offset - statistics.min)
         deviation = np.maximum(statistics.std, 0.0 if self.clip is None else reach / self.clip)
@@ -138,7 +138,8 @@ def _float32(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32).astype(np.float64)
 
 
-def _varies(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray:
+def varies_in(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray:
+    """Whether each dimension's range counts as one: relative to its magnitude, and not below any unit's noise."""
     magnitude = np.maximum(np.abs(low), np.abs(high))
     return high - low > np.maximum(range_eps * magnitude, SMALLEST_RANGE)
 
@@ -151,7 +152,7 @@ def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.
     """
     offset = _float32((low + high) / 2)
     half = np.maximum(high - offset, offset - low)
-    varies = _varies(low, high, range_eps)
+    varies = varies_in(low, high, range_eps)
     constant = np.exp2(-np.ceil(np.log2(np.maximum(np.abs(offset), 1.0))))
     return np.where(varies, 1 / np.where(varies, half, 1), constant), offset
 
@@ -199,8 +200,7 @@ class Normalizer(nn.Module):
                 problems.append(f"key {key!r}: statistics have shape {shapes}; expected {self.shapes[key]}")
                 continue
             arrays["scale"], arrays["offset"] = self.modes[key].fit(given)
-            with np.errstate(over="ignore"):
-                values |= {f"{key}/{name}": torch.from_numpy(arrays[name].astype(np.float32)) for name in QUANTITIES}
+            values |= {f"{key}/{name}": torch.tensor(arrays[name], dtype=torch.float32) for name in QUANTITIES}
             values[f"{key}/count"] = torch.tensor(given.count)
         problems += self._problems(values)
         if problems:

@@ -22,8 +22,10 @@ from dp_prior.randomness import Randomness
 class Dataset(Protocol):
     """What the loader needs: samples by index, fetched a batch at a time."""
 
-    valid_counts: Tensor
-    """(n,) int64 on the CPU: number of True in each sample's mask."""
+    @property
+    def valid_counts(self) -> Tensor:
+        """(n,) int64 on the CPU: number of True in each sample's mask."""
+        ...
 
     def __len__(self) -> int: ...
 
@@ -91,11 +93,12 @@ class Loader:
                     f"Lower batch_size or train on more episodes"
                 ],
             )
+        self._length = len(dataset)
         self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:
         """Samples in one epoch, over all ranks."""
-        return len(self.dataset)
+        return self._length
 
     def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]:
         """The micro-batches of each global batch, without end, beginning after `samples_seen` samples."""
@@ -123,19 +126,19 @@ class Loader:
 
     def _span(self, samples_seen: int) -> tuple[Tensor, int]:
         """Ids (G,) of a global batch, which may reach into the next epoch, and its number of valid positions."""
-        epoch, begin = divmod(samples_seen, len(self.dataset))
+        epoch, begin = divmod(samples_seen, self._length)
         end = begin + self.global_batch_size
         here = self._epoch(epoch)
-        if end <= len(self.dataset):
+        if end <= self._length:
             return here.ids[begin:end], int(here.valid_before[end] - here.valid_before[begin])
-        after, rest = self._epoch(epoch + 1), end - len(self.dataset)
+        after, rest = self._epoch(epoch + 1), end - self._length
         valid = here.valid_before[-1] - here.valid_before[begin] + after.valid_before[rest]
         return torch.cat([here.ids[begin:], after.ids[:rest]]), int(valid)
 
     def _epoch(self, epoch: int) -> _Epoch:
         found = self._epochs.get(epoch)
         if found is None:
-            order = epoch_order(self.seed, epoch, len(self.dataset))
+            order = epoch_order(self.seed, epoch, self._length)
             valid_before = np.concatenate([[0], np.cumsum(self.dataset.valid_counts.numpy()[order])])
             found = _Epoch(torch.from_numpy(order).to(self.dataset.device), valid_before)
             self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1}

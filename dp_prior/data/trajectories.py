@@ -20,7 +20,9 @@ from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import Split, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
-from dp_prior.normalizer import Statistics
+from dp_prior.normalizer import Limits, Statistics, varies_in
+
+PARTS = ("train", "val", "test")
 
 HUGE = 1e6
 """Larger magnitudes are worth a warning: they are more often a sentinel or a broken sensor than a measurement."""
@@ -91,20 +93,36 @@ class WindowSet:
         first: (n,) int64 padded row where each window begins.
         counts: (n,) int64 on the CPU, number of True in each window's mask.
         """
+        self.rows = rows
         self.valid_counts = counts
-        self._arguments = (rows, is_valid, first, counts, horizon, n_obs_steps)
-        self._first = first
+        self._is_valid, self._first = is_valid, first
+        self._horizon, self._n_obs_steps = horizon, n_obs_steps
+        self._length = len(first)
         self._x = _runs(rows[ACTION], horizon)
         self._mask = _runs(is_valid, horizon)
         self._cond = {key: _runs(value, n_obs_steps) for key, value in rows.items() if key != ACTION}
 
+    @classmethod
+    def of(cls, rows: dict[str, Tensor], windows: Windows, n_obs_steps: int, mask_padding: bool) -> WindowSet:
+        """The given windows over their padded rows; the mask is True everywhere unless padding is to be masked."""
+        is_valid, counts = windows.is_real, windows.valid_counts
+        if not mask_padding:
+            is_valid, counts = np.ones_like(is_valid), np.full_like(counts, windows.horizon)
+        tensors = [torch.from_numpy(array) for array in (is_valid, windows.first, counts)]
+        return cls(rows, *tensors, windows.horizon, n_obs_steps)
+
     def __len__(self) -> int:
-        return len(self._first)
+        return self._length
 
     @property
     def device(self) -> torch.device:
         """Where the samples are gathered."""
         return self._first.device
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the samples take on their device."""
+        return sum(tensor.nbytes for tensor in (*self.rows.values(), self._is_valid, self._first))
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids, (B,) int64 on this device, in data units; the loader adds positions and denominator."""
@@ -118,9 +136,9 @@ class WindowSet:
 
     def to(self, device: torch.device | str) -> WindowSet:
         """The same samples on another device."""
-        rows, is_valid, first, *rest = self._arguments
-        moved = {key: value.to(device) for key, value in rows.items()}
-        return WindowSet(moved, is_valid.to(device), first.to(device), *rest)
+        rows = {key: value.to(device) for key, value in self.rows.items()}
+        is_valid, first = self._is_valid.to(device), self._first.to(device)
+        return WindowSet(rows, is_valid, first, self.valid_counts, self._horizon, self._n_obs_steps)
 
 
 def _runs(rows: Tensor, length: int) -> Tensor:
@@ -154,46 +172,42 @@ class Trajectories:
     ):
         self._placement = device
         self._described = store.describe()
-        self._arrays, self._ends, self._warnings = read_selected(store, {**obs, ACTION: action})
-        self._horizon, self._n_obs_steps = horizon, n_obs_steps
-        self._split = split.assign(len(self._ends))
+        self._horizon = horizon
+        arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
+        self._lengths = np.diff(ends, prepend=0)
+        self._split = split.assign(len(ends))
         self.split_ids = self._split.ids()
-        self._lengths = np.diff(self._ends, prepend=0)
+        self.fingerprint = _fingerprint(arrays, ends)
         self.spec = Spec(
-            x_shape=(horizon, *self._arrays[ACTION].shape[1:]),
-            cond_shapes={key: (n_obs_steps, *self._arrays[key].shape[1:]) for key in obs},
+            x_shape=(horizon, *arrays[ACTION].shape[1:]),
+            cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs},
         )
-        self.fingerprint = _fingerprint(self._arrays, self._ends)
         self._statistics: dict[str, Statistics] | None = None
-        parts = [getattr(self._split, name) for name in ("train", "val", "test")]
-        self._windows = [
-            make_windows(self._lengths[part], horizon, n_obs_steps - 1, n_action_steps - 1) for part in parts
-        ]
-        self.train, self.val, self.test = (
-            self._window_set(np.array(part, dtype=np.int64), windows, mask_padding)
-            for part, windows in zip(parts, self._windows, strict=True)
-        )
-
-    def _window_set(self, episodes: np.ndarray, windows: Windows, mask_padding: bool) -> WindowSet:
-        source = _rows_of(episodes, self._ends, self._lengths)[windows.source]
-        rows = {key: torch.from_numpy(array[source]) for key, array in self._arrays.items()}
-        is_valid, counts = windows.is_real, windows.valid_counts
-        if not mask_padding:
-            is_valid, counts = np.ones_like(is_valid), np.full_like(counts, self._horizon)
-        return WindowSet(
-            rows,
-            torch.from_numpy(is_valid),
-            torch.from_numpy(windows.first),
-            torch.from_numpy(counts),
-            self._horizon,
-            self._n_obs_steps,
-        )
+        self._counts: dict[str, dict[str, int]] = {}
+        sets = {}
+        for name in PARTS:
+            episodes = np.array(self.split_ids[name], dtype=np.int64)
+            lengths = self._lengths[episodes]
+            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
+            source = _rows_of(ends[episodes], lengths)[windows.source]
+            rows = {key: torch.from_numpy(array[source]) for key, array in arrays.items()}
+            sets[name] = WindowSet.of(rows, windows, n_obs_steps, mask_padding)
+            self._counts[name] = {
+                "episodes": len(lengths),
+                "steps": int(lengths.sum()),
+                "windows": len(windows),
+                "padded_positions": int(len(windows) * horizon - windows.valid_counts.sum()),
+                "short_episodes": int((lengths < horizon).sum()),
+            }
+            if name == "train":
+                self._is_train_step = windows.is_real
+        self.train, self.val, self.test = (sets[name] for name in PARTS)
 
     def statistics(self) -> dict[str, Statistics]:
         """Statistics over the frames of train episodes, by observation key, and of the action as "x"."""
         if self._statistics is None:
-            rows = _rows_of(np.array(self._split.train), self._ends, self._lengths)
-            self._statistics = {key: Statistics.of(array[rows]) for key, array in self._arrays.items()}
+            rows = {key: value.cpu().numpy()[self._is_train_step] for key, value in self.train.rows.items()}
+            self._statistics = {key: Statistics.of(values) for key, values in rows.items()}
         return self._statistics
 
     def to(self, device: torch.device | str) -> Trajectories:
@@ -206,41 +220,29 @@ class Trajectories:
     @property
     def n_bytes(self) -> int:
         """Memory that the samples take on their device."""
-        per_row = sum(array[:1].nbytes for array in self._arrays.values()) + 1
-        return sum(len(windows.source) * per_row + len(windows) * 8 for windows in self._windows)
+        return sum(part.n_bytes for part in (self.train, self.val, self.test))
 
     def report(self) -> dict[str, Any]:
         """What the data set is: counts per part, padding, ranges, and warnings. JSON-able."""
-        parts = {}
-        for name, windows in zip(("train", "val", "test"), self._windows, strict=True):
-            lengths = self._lengths[self.split_ids[name]]
-            parts[name] = {
-                "episodes": len(lengths),
-                "steps": int(lengths.sum()),
-                "windows": len(windows),
-                "padded_positions": int(len(windows) * self._horizon - windows.valid_counts.sum()),
-                "short_episodes": int((lengths < self._horizon).sum()),
-            }
         statistics = self.statistics()
         return {
             **self._described,
-            "episodes": len(self._ends),
-            "steps": int(self._ends[-1]),
+            "episodes": len(self._lengths),
+            "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
             "dropped_train_episodes": len(self._split.dropped),
-            "parts": parts,
+            "parts": self._counts,
             "keys": {key: _describe_key(value) for key, value in statistics.items()},
             "fingerprint": self.fingerprint,
             "warnings": [*self._warnings, *_split_warnings(self._split), *_range_warnings(statistics)],
         }
 
 
-def _rows_of(episodes: np.ndarray, ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows of the given episodes, one episode after another."""
-    if len(episodes) == 0:
-        return np.zeros(0, dtype=np.int64)
-    return np.concatenate([np.arange(ends[e] - lengths[e], ends[e]) for e in episodes])
+def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Rows of the episodes with these end rows and lengths, one episode after another."""
+    starts_here = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(ends - lengths - starts_here, lengths)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -260,7 +262,7 @@ def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray) -> str:
 
 
 def _describe_key(statistics: Statistics) -> dict[str, Any]:
-    constant = np.flatnonzero(statistics.min == statistics.max).tolist()
+    constant = np.flatnonzero(~varies_in(statistics.min, statistics.max, Limits().range_eps)).tolist()
     low, high = statistics.min.ravel().tolist(), statistics.max.ravel().tolist()
     return {"shape": list(statistics.min.shape), "min": low, "max": high, "constant_dimensions": constant}
 

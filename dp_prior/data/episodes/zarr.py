@@ -1,8 +1,14 @@
-"""Replay buffers as Diffusion Policy writes them: zarr v2 or v3, in a directory or a `.zip` file."""
+"""Replay buffers as Diffusion Policy writes them: zarr v2 or v3, in a directory or a `.zip` file.
+
+Metadata are read here, so that an array nobody asks for cannot get in the way; chunks are decoded by zarr. Three things
+zarr lets pass are errors: chunks that are missing (it gives the fill value), blosc chunks that were cut short (it gives
+whatever lies in memory behind them), and arrays that would have to be unpickled.
+"""
 
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
 import zlib
 from pathlib import Path
@@ -29,7 +35,7 @@ class ZarrStoreConfig(Config):
     """Directory or `.zip` file; relative paths start at the working directory."""
 
     data: str = "data"
-    """Group that holds the arrays; keys are named relative to it."""
+    """Group that holds the arrays; keys are named relative to it. Empty means the top."""
 
     episode_ends: str = "meta/episode_ends"
     """Array that holds the exclusive end row of each episode."""
@@ -57,78 +63,117 @@ class ZarrStore:
     def __init__(self, path: Path, data: str, episode_ends: str, missing_chunks: str):
         self.path = path
         self._fill_missing = missing_chunks == "fill"
-        root = _open(path)
-        members = dict(root.members(max_depth=None))
-        arrays = {name: member for name, member in members.items() if hasattr(member, "chunks")}
-        prefix = f"{data.strip('/')}/" if data.strip("/") else ""
-        self._arrays = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
+        self._metadata = _read_metadata(path)
+        self._root: zarr.Group | None = None
+        group, ends = data.strip("/"), episode_ends.strip("/")
+        self._prefix = f"{group}/" if group else ""
+        self._ends = ends
         problems = []
-        if prefix and not any(name.startswith(prefix) for name in members):
-            problems.append(f"has no group {data!r} with the data. {nearest_name(data, members)}")
-        ends = episode_ends.strip("/")
-        if ends not in arrays:
-            problems.append(f"has no array {episode_ends!r} with the episode ends. {nearest_name(ends, arrays)}")
+        if not any(name.startswith(self._prefix) for name in self._metadata):
+            problems.append(f"has no arrays in a group {data!r}. {nearest_name(data, self._metadata)}")
+        if ends not in self._metadata:
+            hint = nearest_name(ends, self._metadata)
+            problems.append(f"has no array {episode_ends!r} with the episode ends. {hint}")
         if problems:
             raise DataError(str(path), problems)
-        self._version = root.metadata.zarr_format
-        self.episode_ends = self._load(arrays[ends])
-        self._arrays = {name: array for name, array in self._arrays.items() if array.name != arrays[ends].name}
+        self.episode_ends = self._load(ends)
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Feature shape of every array that has rows."""
-        return {name: tuple(array.shape[1:]) for name, array in self._arrays.items() if len(array.shape) > 0}
+        return {
+            name.removeprefix(self._prefix): tuple(metadata["shape"][1:])
+            for name, metadata in self._metadata.items()
+            if name.startswith(self._prefix) and name != self._ends and metadata["shape"]
+        }
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
-        return self._load(self._arrays[key])
+        return self._load(self._prefix + key)
 
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
-        return f"{self.path}{self._arrays[key].name}"
+        return f"{self.path}/{self._prefix}{key}"
 
     def describe(self) -> dict[str, Any]:
         """Format and place."""
-        return {"format": f"zarr v{self._version}", "path": str(self.path)}
+        version = self._metadata[self._ends].get("zarr_format")
+        return {"format": f"zarr v{version}", "path": str(self.path)}
 
-    def _load(self, array: zarr.Array) -> np.ndarray:
-        where = f"{self.path}{array.name}"
-        if array.dtype.kind not in "biuf" or "pickle" in json.dumps(array.metadata.to_dict(), default=str).lower():
-            raise DataError(where, [f"holds {array.dtype}, or is pickled; only plain numbers are read"])
+    def _load(self, name: str) -> np.ndarray:
+        where, metadata = f"{self.path}/{name}", self._metadata[name]
+        if "pickle" in json.dumps(metadata) or metadata.get("dtype") == "|O":
+            raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         try:
-            present, expected = array.nchunks_initialized, array.nchunks
-            if present < expected and not self._fill_missing:
+            array = self._open()[name]
+            missing = array.nchunks - array.nchunks_initialized
+            if missing > 0 and not self._fill_missing:
                 remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
-                found = f"{expected - present} of {expected} chunks are missing"
+                found = f"{missing} of {array.nchunks} chunks are missing"
                 raise DataError(where, [f"{found}. Copy the data set again; {remedy}"])
+            cut_short = _chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
+            if cut_short:
+                raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
             return np.asarray(array[...])
         except DataError:
             raise
         except UNREADABLE as error:
             raise DataError(where, [f"cannot be read: {error}"]) from None
 
+    def _open(self) -> zarr.Group:
+        import zarr
+        from zarr.storage import ZipStore
 
-def _open(path: Path) -> zarr.Group:
-    import zarr
-    from zarr.storage import ZipStore
+        if self._root is None:
+            store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
+            self._root = zarr.open_group(store=store, mode="r")
+        return self._root
 
+
+def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
+    """Metadata of every array, by its name from the top."""
     if not path.exists():
         raise DataError(str(path), ["no such file or directory; check data.episodes.path"])
     try:
-        store = ZipStore(path, mode="r") if path.is_file() else str(path)
-        return zarr.open_group(store=store, mode="r")
-    except UNREADABLE as error:
-        hint = _zipped_folder(path) if path.is_file() else ""
-        raise DataError(str(path), [f"is not a readable zarr group: {error}{hint}"]) from None
+        if path.is_file():
+            with zipfile.ZipFile(path) as archive:
+                texts = {name: archive.read(name) for name in archive.namelist() if _is_metadata(name)}
+        else:
+            files = (file for pattern in (".z*", "zarr.json") for file in path.rglob(pattern))
+            texts = {str(file.relative_to(path).as_posix()): file.read_bytes() for file in sorted(files)}
+        documents = {name: json.loads(text) for name, text in texts.items() if not name.endswith(".zattrs")}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(str(path), [f"is not a readable zarr group: {error}"]) from None
+    if not {".zgroup", "zarr.json"} & set(documents):
+        raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
+    arrays = {name.rpartition("/")[0]: found for name, found in documents.items() if isinstance(found, dict)}
+    return {name: found for name, found in arrays.items() if isinstance(found.get("shape"), list)}
 
 
-def _zipped_folder(path: Path) -> str:
-    """A hint for a zip file that holds the replay buffer one folder down."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            roots = [name for name in archive.namelist() if name.endswith(("/.zgroup", "/zarr.json"))]
-    except (OSError, zipfile.BadZipFile):
+def _is_metadata(name: str) -> bool:
+    return name.rpartition("/")[2] in (".zgroup", ".zarray", "zarr.json")
+
+
+def _folder_hint(documents: dict[str, Any]) -> str:
+    """What to do when the group lies one or more folders down."""
+    groups = [name.rpartition("/")[0] for name in documents if name.endswith(("/.zgroup", "/zarr.json"))]
+    if not groups:
         return ""
-    if not roots:
-        return ""
-    folder = min(roots, key=len).rpartition("/")[0]
-    return f". The zip file holds it in the folder {folder!r}: unpack it and give that folder as data.episodes.path"
+    return f". The folder {min(groups, key=len)!r} inside is one: give that as path (unpack it first if this is a zip)"
+
+
+def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:
+    """Chunks whose length is not the one in their blosc header; numcodecs would read on behind them."""
+    codecs = metadata.get("codecs") or [metadata.get("compressor") or {}]
+    if "blosc" not in (codecs[-1].get("id"), codecs[-1].get("name")):
+        return []
+    problems = []
+    for file in folder.rglob("*"):
+        if file.is_file() and file.name not in (".zarray", ".zattrs", "zarr.json"):
+            size = file.stat().st_size
+            with file.open("rb") as stream:
+                header = stream.read(16)
+            declared = struct.unpack("<I", header[12:])[0] if len(header) == 16 else 16
+            if size != declared:
+                chunk = file.relative_to(folder).as_posix()
+                problems.append(f"chunk {chunk} is {size} bytes long; expected {declared}")
+    return sorted(problems)

@@ -1,0 +1,167 @@
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from dp_prior.data.episodes.zarr import ZarrStoreConfig
+from dp_prior.data.errors import DataError
+
+zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
+
+STATE = np.arange(1.0, 201.0, dtype=np.float32).reshape(100, 2)
+
+
+def write(path, zarr_format=2, data="data/", ends="meta/episode_ends", **changes):
+    root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
+    arrays = {f"{data}state": STATE, f"{data}obs/points": np.ones((100, 3, 2)), ends: np.array([40, 100]), **changes}
+    for name, values in arrays.items():
+        root.create_array(name, data=values, chunks=(10, *values.shape[1:]))
+    return path
+
+
+def zipped(path, folder=""):
+    with zipfile.ZipFile(f"{path}.zip", "w") as archive:
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                archive.write(file, f"{folder}{file.relative_to(path)}")
+    return path.parent / f"{path.name}.zip"
+
+
+def problem_of(action) -> str:
+    with pytest.raises(DataError) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("pack", [lambda path: path, zipped], ids=["directory", "zip"])
+def test_replay_buffers_of_both_formats_are_read_from_directory_and_zip(tmp_path, zarr_format, pack):
+    store = ZarrStoreConfig(path=pack(write(tmp_path / "set.zarr", zarr_format))).create()
+    assert store.keys() == {"state": (2,), "obs/points": (3, 2)}
+    assert store.episode_ends.tolist() == [40, 100]
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert store.read("obs/points").shape == (100, 3, 2)
+    assert store.describe()["format"] == f"zarr v{zarr_format}"
+
+
+def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
+    path = write(tmp_path / "set.zarr", data="", ends="ends")
+    store = ZarrStoreConfig(path=path, data="", episode_ends="ends").create()
+    assert store.keys() == {"state": (2,), "obs/points": (3, 2)} and store.episode_ends.tolist() == [40, 100]
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert "2 problems" in message
+    assert "has no arrays in a group 'data'" in message
+    assert "has no array 'meta/episode_ends' with the episode ends. It has: ends, obs/points, state" in message
+
+
+def test_a_missing_path_is_named(tmp_path):
+    message = problem_of(lambda: ZarrStoreConfig(path=tmp_path / "none.zarr").create())
+    assert message == f"{tmp_path / 'none.zarr'}: 1 problem\n  no such file or directory; check data.episodes.path"
+
+
+def test_a_directory_that_is_no_group_is_refused(tmp_path):
+    message = problem_of(lambda: ZarrStoreConfig(path=tmp_path).create())
+    assert "is not a zarr group: it has no .zgroup or zarr.json" in message
+
+
+def test_a_broken_zip_is_refused(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"))
+    path.write_bytes(path.read_bytes()[:-200])
+    assert "is not a readable zarr group" in problem_of(lambda: ZarrStoreConfig(path=path).create())
+
+
+def test_a_zip_with_the_buffer_one_folder_down_says_what_to_do(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"), "pusht/set.zarr/")
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert "The folder 'pusht/set.zarr' inside is one: give that as path (unpack it first" in message
+
+
+@pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "data/state/3.0"), (3, "data/state/c/3/0")])
+def test_a_missing_chunk_is_an_error_and_never_zeros_unless_asked_for(tmp_path, zarr_format, chunk):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    (path / chunk).unlink()
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert "1 of 10 chunks are missing" in message and "set data.episodes.missing_chunks to 'fill'" in message
+    assert f"{path}/data/state" in message
+    assert (ZarrStoreConfig(path=path, missing_chunks="fill").create().read("state")[30:40] == 0).all()
+
+
+def test_missing_chunks_of_episode_ends_are_an_error_too(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    (path / "meta/episode_ends/0").unlink()
+    assert "1 of 1 chunks are missing" in problem_of(lambda: ZarrStoreConfig(path=path).create())
+
+
+CODECS = {
+    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "zlib": {"id": "zlib", "level": 1},
+}
+
+
+@pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
+def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
+    numcodecs = pytest.importorskip("numcodecs")
+    path = write(tmp_path / "set.zarr", zarr_format)
+    if zarr_format == 2:
+        compressor = None if codec is None else numcodecs.get_codec(CODECS[codec])
+        root = zarr.open_group(str(path), mode="a")
+        root.create_array("data/state", data=STATE, chunks=(10, 2), compressors=compressor, overwrite=True)
+    chunk = path / ("data/state/3.0" if zarr_format == 2 else "data/state/c/3/0")
+    content = chunk.read_bytes()
+    length = int(kept * len(content))
+    chunk.write_bytes(content[:length])
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert f"{path}/data/state: 1 problem" in message
+    if codec == "blosc":
+        expected = len(content) if length >= 16 else 16
+        assert f"chunk 3.0 is {length} bytes long; expected {expected}. Copy the data set again" in message
+    else:
+        assert "cannot be read" in message
+
+
+def test_a_damaged_zip_member_is_an_error(tmp_path):
+    path = zipped(write(tmp_path / "set.zarr"))
+    with zipfile.ZipFile(path) as archive:
+        offset = archive.getinfo("data/state/3.0").header_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 30 + len("data/state/3.0") + 40] ^= 0xFF
+    path.write_bytes(content)
+    assert "Bad CRC-32" in problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+
+
+def test_an_array_nobody_asks_for_does_not_get_in_the_way(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    (path / "data/names").mkdir()
+    metadata = (path / "data/state/.zarray").read_text().replace('"<f4"', '"|O"')
+    (path / "data/names/.zarray").write_text(metadata)
+    np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
+    assert "holds Python objects" in problem_of(lambda: ZarrStoreConfig(path=path).create().read("names"))
+
+
+class Payload:
+    decoded = False
+
+    def __reduce__(self):
+        return (setattr, (Payload, "decoded", True))
+
+
+def test_pickled_arrays_are_never_decoded(tmp_path):
+    numcodecs = pytest.importorskip("numcodecs")
+    path = write(tmp_path / "set.zarr")
+    array = path / "data/state"
+    metadata = (array / ".zarray").read_text().replace('"filters": null', '"filters": [{"id": "pickle"}]')
+    assert "pickle" in metadata
+    (array / ".zarray").write_text(metadata)
+    values = np.array([Payload()] * 20, dtype=object).reshape(10, 2)
+    (array / "0.0").write_bytes(numcodecs.Pickle().encode(values))
+    message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
+    assert "holds Python objects; they are never decoded" in message
+    assert not Payload.decoded
+
+
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r'pip install "dp_prior\[zarr\]"'):
+        ZarrStoreConfig(path=tmp_path).create()

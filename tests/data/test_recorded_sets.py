@@ -1,0 +1,111 @@
+"""Recorded robot data, in a folder beside the repository that a clone need not have: `../shared/data`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.data import DataConfig
+from dp_prior.data.loader import Loader
+
+FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
+PUSHT = FOLDER / "pusht"
+PUSHT_STORES = {
+    "zarr": ({"type": "zarr", "path": str(PUSHT / "pusht_cchi_v7_replay_lowdim.zarr.zip")}, "state", [0, 2]),
+    "npz": ({"type": "npz", "path": str(PUSHT / "pusht_lowdim.npz")}, "state", [0, 2]),
+    "lerobot": ({"type": "lerobot", "path": str(PUSHT / "lerobot_v30")}, "observation.state", None),
+}
+LEROBOT_SETS = {  # folder: (format, episodes, steps, state size, action size, state key, action key)
+    "cr5_banana_plate": ("LeRobot v2.1", 3, 687, 6, 7, "observation.state", "action"),
+    "g1_yellow_bottle": ("LeRobot v2.1", 2, 498, 26, 26, "observation.state", "action"),
+    "gr00t_gr1_picknplace": ("LeRobot v2.0", 5, 2096, 44, 44, "observation.state", "action"),
+    "lingzu_open50_v30": ("LeRobot v3.0", 50, 20814, 34, 34, "state", "actions"),
+}
+NPZ_SETS = {  # file: (episodes, steps, state size, action size, state key)
+    "cr5_banana_plate/lowdim_81ep.npz": (81, 18039, 6, 7, "state"),
+    "g1_yellow_bottle/lowdim_100ep.npz": (100, 35965, 26, 26, "state"),
+    "adroit_door_human/adroit_door_human_25.npz": (25, 6729, 39, 28, "observation"),
+    "adroit_pen_human/adroit_pen_human_50x100.npz": (50, 5000, 45, 24, "observation"),
+    "d4rl_kitchen_complete/kitchen_complete_4ep.npz": (4, 755, 60, 9, "observation"),
+}
+
+
+def need(path: Path) -> None:
+    if not path.exists():
+        pytest.skip(f"NOT CHECKED against recorded data: {path} is not there")
+
+
+def open_set(episodes: dict, state_key: str, action_key: str, part=None):
+    if episodes["type"] != "npz":
+        pytest.importorskip({"zarr": "zarr", "lerobot": "pyarrow"}[episodes["type"]])
+    need(Path(episodes["path"]))
+    record = {
+        "episodes": episodes,
+        "obs": {"agent_pos": {"key": state_key, "slice": part}},
+        "action": {"key": action_key},
+    }
+    return DataConfig.from_json(json.dumps(record)).create(horizon=16, n_obs_steps=2, n_action_steps=8)
+
+
+@pytest.mark.parametrize("name", ["npz", "lerobot"])
+def test_human_pusht_gives_bit_equal_batches_from_every_format(name):
+    expected = open_set(PUSHT_STORES["zarr"][0], "state", "action", [0, 2])
+    found = open_set(PUSHT_STORES[name][0], PUSHT_STORES[name][1], "action", PUSHT_STORES[name][2])
+    assert found.fingerprint == expected.fingerprint
+    assert found.split_ids == expected.split_ids
+    assert found.spec == expected.spec
+    for key, value in expected.statistics().items():
+        for field in ("count", "min", "max", "mean", "std", "q01", "q99"):
+            np.testing.assert_array_equal(getattr(found.statistics()[key], field), getattr(value, field))
+    loaders = [
+        Loader(data.train, batch_size=256, accumulation=2, seed=3, rank=0, world_size=1) for data in (found, expected)
+    ]
+    for samples_seen in (0, 512, len(expected.train) - 100, 10**9):
+        for ours, theirs in zip(*(loader.global_batch(samples_seen) for loader in loaders), strict=True):
+            assert torch.equal(ours.x, theirs.x) and torch.equal(ours.mask, theirs.mask)
+            assert torch.equal(ours.cond["agent_pos"], theirs.cond["agent_pos"])
+            assert torch.equal(ours.ids, theirs.ids) and torch.equal(ours.denominator, theirs.denominator)
+
+
+def test_human_pusht_has_the_published_counts():
+    report = open_set(PUSHT_STORES["npz"][0], "state", "action", [0, 2]).report()
+    assert report["episodes"] == 206 and report["steps"] == 25650 and report["warnings"] == []
+    assert report["episode_lengths"] == {"min": 49, "max": 246}
+    # Every episode of 49 steps or more has length + 1 + 7 - 16 + 1 windows.
+    assert sum(part["windows"] for part in report["parts"].values()) == 25650 - 7 * 206
+
+
+@pytest.mark.parametrize("name", LEROBOT_SETS)
+def test_recorded_lerobot_sets_are_read_as_they_are(name):
+    version, episodes, steps, state_size, action_size, state_key, action_key = LEROBOT_SETS[name]
+    data = open_set({"type": "lerobot", "path": str(FOLDER / name / "lerobot")}, state_key, action_key)
+    report = data.report()
+    assert (report["format"], report["episodes"], report["steps"]) == (version, episodes, steps)
+    assert data.spec.x_shape == (16, action_size) and data.spec.cond_shapes == {"agent_pos": (2, state_size)}
+    batch = data.train.fetch(torch.arange(len(data.train)))
+    assert batch.x.isfinite().all() and batch.cond["agent_pos"].isfinite().all()
+
+
+@pytest.mark.parametrize("name", NPZ_SETS)
+def test_recorded_npz_sets_are_read_as_they_are(name):
+    episodes, steps, state_size, action_size, state_key = NPZ_SETS[name]
+    data = open_set({"type": "npz", "path": str(FOLDER / name)}, state_key, "action")
+    report = data.report()
+    assert (report["episodes"], report["steps"]) == (episodes, steps)
+    assert data.spec.x_shape == (16, action_size) and data.spec.cond_shapes == {"agent_pos": (2, state_size)}
+
+
+@pytest.mark.parametrize("name", ["cr5_banana_plate", "g1_yellow_bottle"])
+def test_a_lerobot_copy_and_an_npz_copy_of_the_same_episodes_agree(name):
+    lerobot = open_set({"type": "lerobot", "path": str(FOLDER / name / "lerobot")}, "observation.state", "action")
+    (npz,) = (path for path in NPZ_SETS if path.startswith(name))
+    need(FOLDER / npz)
+    with np.load(FOLDER / npz) as arrays:
+        starts = np.concatenate([[0], arrays["episode_ends"]])
+        first = {"cr5_banana_plate": 0, "g1_yellow_bottle": 29}[name]  # the README there says which episodes were kept
+        rows = np.concatenate([np.arange(starts[first + e], starts[first + e + 1]) for e in lerobot.split_ids["train"]])
+        action = arrays["action"][rows]
+    found = lerobot.train.rows["x"][torch.from_numpy(lerobot._is_train_step)]
+    np.testing.assert_array_equal(found, action)

@@ -1,0 +1,153 @@
+import json
+
+import numpy as np
+import pytest
+
+from dp_prior.data import DataConfig
+from dp_prior.data.errors import DataError
+
+LENGTHS = (20, 30, 25)
+
+
+def good() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "state": rng.normal(size=(75, 5)).astype(np.float32),
+        "action": rng.normal(size=(75, 2)).astype(np.float32),
+        "episode_ends": np.cumsum(LENGTHS),
+    }
+
+
+def create(tmp_path, arrays, obs=None, action="action"):
+    np.savez(tmp_path / "set.npz", **arrays)
+    record = {
+        "episodes": {"type": "npz", "path": str(tmp_path / "set.npz")},
+        "obs": obs or {"agent": {"key": "state"}},
+        "action": {"key": action},
+    }
+    return DataConfig.from_json(json.dumps(record)).create(16, 2, 8)
+
+
+def problems_of(*arguments, **options) -> list[str]:
+    with pytest.raises(DataError) as caught:
+        create(*arguments, **options)
+    return caught.value.problems
+
+
+def test_a_good_set_is_accepted(tmp_path):
+    create(tmp_path, good())
+
+
+def test_a_missing_key_names_the_nearest_and_all_there_are(tmp_path):
+    (problem,) = problems_of(tmp_path, good(), action="actions")
+    assert problem == "action: the data set has no key 'actions'. Did you mean 'action'? It has: action, state"
+
+
+def test_a_key_like_no_other_lists_what_there_is(tmp_path):
+    (problem,) = problems_of(tmp_path, good(), obs={"agent": {"key": "zzz"}})
+    assert problem == "obs.agent: the data set has no key 'zzz'. It has: action, state"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_named_by_file_episode_frame_and_key(tmp_path, value):
+    arrays = good()
+    arrays["state"][27, 3] = value
+    first, last = problems_of(tmp_path, arrays)
+    assert first == (
+        f"obs.agent: {tmp_path / 'set.npz'}[state]: key 'state', episode 1, frame 7, dimension 3 is {value}"
+    )
+    assert "cannot be trained on" in last
+
+
+def test_many_bad_rows_are_counted(tmp_path):
+    arrays = good()
+    arrays["action"][40:] = np.nan
+    problems = problems_of(tmp_path, arrays)
+    assert len(problems) == 7
+    assert problems[5] == "action: key 'action': 30 more rows are not finite"
+
+
+def test_values_outside_a_selected_slice_do_not_matter(tmp_path):
+    arrays = good()
+    arrays["state"][3, 4] = np.nan
+    create(tmp_path, arrays, obs={"agent": {"key": "state", "slice": [0, 4]}})
+
+
+def test_a_value_too_large_for_float32_is_named(tmp_path):
+    arrays = {**good(), "state": np.ones((75, 5))}
+    arrays["state"][0, 0] = 1e300
+    first, _ = problems_of(tmp_path, arrays)
+    assert first.endswith("episode 0, frame 0, dimension 0 is inf (too large for float32)")
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        (np.array([20, 20, 75]), "episode 1 ends at row 20 but begins at row 20; episode ends must increase strictly"),
+        (np.array([20, 10, 75]), "episode 1 ends at row 10 but begins at row 20; episode ends must increase strictly"),
+        (np.array([0, 20, 75]), "episode 0 ends at row 0 but begins at row 0; episode ends must increase strictly"),
+        (np.array([20, 50, 80]), "the last episode ends at row 80, but there are only 75 rows"),
+        (np.array([], dtype=int), "the data set is empty: it has 0 episodes"),
+        (np.array([20.0, 75.0]), "episode ends are float64 of shape (2,); expected integers of shape (episodes,)"),
+        (np.array([[20, 75]]), "episode ends are int64 of shape (1, 2); expected integers of shape (episodes,)"),
+    ],
+)
+def test_bad_episode_ends_are_explained(tmp_path, ends, message):
+    assert message in problems_of(tmp_path, {**good(), "episode_ends": ends})
+
+
+def test_rows_after_the_last_episode_are_left_out_with_a_warning(tmp_path):
+    data = create(tmp_path, {**good(), "episode_ends": np.array([20, 50])})
+    assert data.report()["warnings"][0] == "25 rows after the last episode's end, row 50, are not used"
+    assert data.report()["steps"] == 50
+
+
+def test_keys_of_different_length_are_refused(tmp_path):
+    arrays = {**good(), "action": good()["action"][:-1]}
+    first, second = problems_of(tmp_path, arrays)
+    assert first == "keys have different numbers of rows: 'action' 74, 'state' 75; every key needs one row per step"
+    assert second == "the last episode ends at row 75, but there are only 74 rows"
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"action": np.zeros((75, 2, 3))}, {}, "'action' has shape (2, 3) per step; an action has one axis"),
+        ({"state": np.zeros((75, 0))}, {}, "'state' has shape (0,) per step, which is empty"),
+        (
+            {},
+            {"obs": {"agent": {"key": "state", "slice": [3, 6]}}},
+            "slice [3, 6] reaches past the 5 elements of 'state'",
+        ),
+        ({"state": np.full((75, 5), "a")}, {}, "holds <U1, which is not a number type"),
+        ({"state": np.zeros((75, 5), complex)}, {}, "holds complex128, which is not a number type"),
+    ],
+)
+def test_wrong_dimensions_and_types_are_explained(tmp_path, change, options, message):
+    (problem,) = problems_of(tmp_path, {**good(), **change}, **options)
+    assert message in problem and str(tmp_path / "set.npz") in problem
+
+
+def test_everything_wrong_is_in_one_report(tmp_path):
+    arrays = {**good(), "episode_ends": np.array([30, 20, 80])}
+    arrays["state"][3, 1] = np.nan
+    obs = {"agent": {"key": "state"}, "wrong": {"key": "stat"}, "wide": {"key": "state", "slice": [0, 9]}}
+    with pytest.raises(DataError) as caught:
+        create(tmp_path, arrays, obs=obs, action="actoin")
+    report = str(caught.value)
+    assert report.startswith(f"{tmp_path / 'set.npz'}: 7 problems\n")
+    for part in (
+        "episode 1 ends at row 20",
+        "obs.wrong: the data set has no key 'stat'. Did you mean 'state'?",
+        "obs.wide: ",
+        "action: the data set has no key 'actoin'. Did you mean 'action'?",
+        "the last episode ends at row 80, but there are only 75 rows",
+        "frame 3, dimension 1 is nan",
+    ):
+        assert part in report
+
+
+def test_a_long_report_is_cut_but_keeps_all_problems():
+    error = DataError("set", [f"fault {i}" for i in range(50)])
+    assert len(error.problems) == 50
+    assert str(error).endswith("fault 19\n  ... and 30 more")

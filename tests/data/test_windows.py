@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior.data.windows import make_windows
+
+
+def brute_force(lengths, horizon, pad_before, pad_after):
+    """Per window: episode, first step relative to it, the step of the data set at each position, and which are real."""
+    found, start = [], 0
+    for episode, length in enumerate(lengths):
+        offsets = range(-pad_before, length - horizon + pad_after + 1)
+        for offset in offsets or [-pad_before]:
+            steps = range(offset, offset + horizon)
+            rows = [start + min(max(step, 0), length - 1) for step in steps]
+            found.append((episode, offset, rows, [0 <= step < length for step in steps]))
+        start += length
+    return found
+
+
+@st.composite
+def window_problems(draw):
+    horizon = draw(st.integers(1, 8))
+    pads = st.integers(0, horizon - 1)
+    return draw(st.lists(st.integers(1, 20), max_size=6)), horizon, draw(pads), draw(pads)
+
+
+@settings(max_examples=300, deadline=None)
+@given(window_problems())
+def test_windows_equal_the_brute_force_version(problem):
+    lengths, horizon, *_ = problem
+    windows, expected = make_windows(np.array(lengths, dtype=np.int64), *problem[1:]), brute_force(*problem)
+    assert len(windows) == len(expected)
+    assert windows.episode.tolist() == [episode for episode, *_ in expected]
+    assert windows.offset.tolist() == [offset for _, offset, *_ in expected]
+    for first, (_, _, rows, is_real) in zip(windows.first, expected, strict=True):
+        assert windows.source[first : first + horizon].tolist() == rows
+        assert windows.is_real[first : first + horizon].tolist() == is_real
+    assert windows.valid_counts.tolist() == [sum(is_real) for *_, is_real in expected]
+    assert (windows.valid_counts >= 1).all()
+    assert (windows.pad_before + windows.pad_after + windows.valid_counts == horizon).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(window_problems())
+def test_windows_equal_the_published_sampler_where_it_keeps_the_episode(problem):
+    """Diffusion Policy's index table has four columns: buffer start and stop, sample start and stop."""
+    lengths, horizon, pad_before, pad_after = problem
+    expected, start = [], 0
+    for length in lengths:
+        for offset in range(-pad_before, length - horizon + pad_after + 1):
+            begin, end = max(offset, 0), min(offset + horizon, length)
+            expected.append((start + begin, start + end, begin - offset, horizon - (offset + horizon - end)))
+        start += length
+    windows = make_windows(np.array(lengths, dtype=np.int64), horizon, pad_before, pad_after)
+    starts = np.cumsum([0, *lengths])[windows.episode]
+    columns = [
+        starts + np.maximum(windows.offset, 0),
+        starts + np.minimum(windows.offset + horizon, windows.length),
+        windows.pad_before,
+        horizon - windows.pad_after,
+    ]
+    kept = windows.length + pad_before + pad_after >= horizon
+    assert list(zip(*(column[kept].tolist() for column in columns), strict=True)) == expected
+
+
+def test_every_step_lies_among_the_padded_rows_exactly_once_as_real():
+    windows = make_windows(np.array([1, 5, 30]), horizon=16, pad_before=1, pad_after=7)
+    assert windows.source[windows.is_real].tolist() == list(range(36))
+
+
+def test_window_before_first_frame_repeats_it_and_is_masked():
+    windows = make_windows(np.array([4]), horizon=4, pad_before=1, pad_after=0)
+    assert windows.source[windows.first[0] :][:4].tolist() == [0, 0, 1, 2]
+    assert windows.is_real[windows.first[0] :][:4].tolist() == [False, True, True, True]
+
+
+def test_an_episode_shorter_than_any_window_gets_one_padded_window():
+    windows = make_windows(np.array([2]), horizon=8, pad_before=1, pad_after=1)
+    assert len(windows) == 1
+    assert windows.source.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert windows.valid_counts.tolist() == [2]
+
+
+@pytest.mark.parametrize(("horizon", "before", "after"), [(0, 0, 0), (4, 4, 0), (4, 0, 4), (4, -1, 0)])
+def test_impossible_padding_is_refused(horizon, before, after):
+    message = f"windows of {horizon} steps cannot be padded by {before} before and {after} after"
+    with pytest.raises(ValueError, match=message):
+        make_windows(np.array([3]), horizon, before, after)
