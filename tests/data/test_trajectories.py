@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -192,6 +195,22 @@ def test_batches_of_the_loader_are_those_of_the_set(path):
     expected = data.train.fetch(torch.cat([batch.ids for batch in batches]))
     assert torch.equal(torch.cat([batch.x for batch in batches]), expected.x)
     assert batches[0].denominator.item() == pytest.approx(expected.mask.sum().item() / 2)
+
+
+def test_making_batches_never_waits_for_the_device(path):
+    """A tensor on the meta device has no values, so whatever read one back on the host would fail."""
+    data = configure(path).create(16, 2, 8).to("meta")
+    loader = Loader(data.train, batch_size=8, accumulation=2, seed=0, rank=1, world_size=2)
+    for batches in islice(loader.from_sample(0), 3 * len(loader) // loader.global_batch_size):
+        for batch in batches:
+            assert batch.x.shape == (8, 16, 2) and batch.mask.shape == (8, 16)
+            assert {t.device.type for t in (batch.x, batch.ids, batch.positions, batch.denominator)} == {"meta"}
+
+
+def test_formats_not_in_use_are_not_imported():
+    code = "import sys, dp_prior.data; print({'zarr', 'pyarrow', 'numcodecs'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(
