@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +28,8 @@ def load_policy(
     Args:
         reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
             `@latest` or `@step_00012000`.
-        dtype: of the network, for example torch.bfloat16; None keeps float32. The normalizer, the noise levels and the
-            sampler stay float32, and so do observations and actions.
+        dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
+            levels and the sampler stay float32, and so do observations and actions.
 
     Raises:
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
@@ -47,8 +46,8 @@ def load_policy(
     _load_weights(policy, files.tensors["model.safetensors"], directory / "model.safetensors")
     policy.requires_grad_(False).eval().to(device)
     if dtype is not None and dtype != torch.float32:
-        for network in (policy.encoder, policy.backbone):
-            _compute_in(network, dtype)
+        for parameter in [*policy.encoder.parameters(), *policy.backbone.parameters()]:
+            parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
     return policy
 
 
@@ -76,21 +75,3 @@ def _load_weights(policy: nn.Module, tensors: dict[str, Tensor], path: Path) -> 
         listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         raise ValueError(f"{path} does not fit its config.json: {listed}. Were files of two runs mixed?")
     policy.load_state_dict(tensors)
-
-
-def _compute_in(network: nn.Module, dtype: torch.dtype) -> None:
-    """Cast a network's weights, with float32 at its border: the arithmetic around it keeps its precision."""
-    network.to(dtype)
-    network.register_forward_pre_hook(lambda _, inputs: _cast(inputs, lambda tensor: tensor.to(dtype)))
-    network.register_forward_hook(lambda _, __, output: _cast(output, lambda tensor: tensor.float()))
-
-
-def _cast(values: Any, to: Callable[[Tensor], Tensor]) -> Any:
-    """Floating point tensors in nested tuples and dicts, converted."""
-    if isinstance(values, Tensor):
-        return to(values) if values.is_floating_point() else values
-    if isinstance(values, dict):
-        return {key: _cast(value, to) for key, value in values.items()}
-    if isinstance(values, tuple):
-        return tuple(_cast(value, to) for value in values)
-    return values

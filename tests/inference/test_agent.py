@@ -136,14 +136,19 @@ def test_sampler_reaches_the_policy():
 
 @pytest.mark.parametrize("n_action_steps", [0, 8])
 def test_too_many_actions_are_refused(n_action_steps):
-    with pytest.raises(ValueError, match=r"n_action_steps is \d, but horizon 8 and n_obs_steps 2 leave room for 1 to 7"):
+    with pytest.raises(
+        ValueError, match=r"n_action_steps is \d, but horizon 8 and n_obs_steps 2 leave room for 1 to 7"
+    ):
         Agent(Fake(), n_action_steps=n_action_steps)
 
 
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"observation 'b' is missing; the policy reads a \(3,\), b \(1,\), found"),
+        (
+            {"a": np.zeros(3), "bb": np.zeros(1)},
+            r"observation 'b' is missing; the policy reads a \(3,\), b \(1,\), found",
+        ),
         ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a \(3,\), bb \(1,\)\. Is 'bb' meant\?"),
         ({"a": np.zeros(4), "b": np.zeros(1)}, r"observation 'a' has shape \(4,\); the policy was trained on \(3,\)"),
         ({"a": np.zeros(3), "b": 0.5}, r"observation 'b' has shape \(\); the policy was trained on \(1,\)"),

@@ -1,0 +1,158 @@
+"""Action error: sampled chunks against the demonstrated ones on held-out samples, in data units.
+
+Closer to what a robot does than the denoising loss, and far cheaper than a rollout. Noise is fixed for each sample.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
+from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.randomness import Randomness
+
+_KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
+
+
+class ActionErrorConfig(Config):
+    """Mean squared and mean absolute error of sampled actions, for each of some numbers of sampling steps.
+
+    `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
+    counts nowhere. The report on disk has them for each index of the chunk.
+    """
+
+    type: Literal["action_error"] = "action_error"
+
+    name: str = "action_error"
+    """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
+
+    every: Cadence = Cadence(epochs=5)
+    """How often it runs, besides at the end."""
+
+    models: tuple[str, ...] = Field(default=("ema",), min_length=1)
+    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Part of the data that is measured."""
+
+    n_samples: int = Field(default=512, ge=1)
+    """At most so many samples, evenly spread over the split."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Samples per batch and rank; changes memory and speed, not the result."""
+
+    eval_timesteps: tuple[int, ...] = Field(default=(16,), min_length=1)
+    """Numbers of sampling steps to measure with, otherwise using the policy's own sampler."""
+
+    seed: int = 0
+    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
+
+    @field_validator("eval_timesteps")
+    @classmethod
+    def _positive(cls, eval_timesteps: tuple[int, ...]) -> tuple[int, ...]:
+        if min(eval_timesteps) < 1 or len(set(eval_timesteps)) < len(eval_timesteps):
+            raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
+        return eval_timesteps
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return [
+            f"{self.name}/{model}/{kind}[steps={steps}]"
+            for model in self.models
+            for steps in self.eval_timesteps
+            for kind in _KINDS
+        ]
+
+    def measured_models(self) -> tuple[str, ...]:
+        """Names of the models that `run` needs."""
+        return self.models
+
+    def create(self, data: Any, output_dir: Path | None = None) -> ActionErrorEvaluator:
+        """
+        Args:
+            data: has the parts `train`, `val`, `test`.
+            output_dir: where reports go; None for nowhere.
+        """
+        return ActionErrorEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
+
+
+class ActionErrorEvaluator:
+    """See `ActionErrorConfig`."""
+
+    def __init__(self, config: ActionErrorConfig, samples: Any, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.samples = samples
+        self.output_dir = output_dir
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+        """Measure; a collective when there are several ranks."""
+        result = EvalResult({})
+        for name, policy in pick_models(models, self.config.models, self.config.name).items():
+            for steps in self.config.eval_timesteps:
+                with at_rest(policy):
+                    table = self._by_index(policy, with_steps(policy.sampler, steps), accelerator)
+                result.tables[f"{self.config.name}/{name}/by_index[steps={steps}]"] = table
+                chunk = range(len(table))
+                executed = [index for index in chunk if table[index]["executed"]]
+                for kind, indices in (("", executed), ("_chunk", chunk)):
+                    for error in ("mse", "mae"):
+                        metric = f"{self.config.name}/{name}/{error}{kind}[steps={steps}]"
+                        result.metrics[metric] = _mean(table, error, indices)
+        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
+            write_report(path, self.config, progress, result)
+        return result
+
+    def _by_index(self, policy: Any, sampler: SamplerConfig, accelerator: Any) -> list[dict[str, Any]]:
+        """One row per index of the chunk: mse, mae and how many real actions they are over."""
+        config = self.config
+        totals = torch.zeros(3, policy.horizon, dtype=torch.float64)  # squared, absolute, count; by index
+        for batch in shared_batches(self.samples, config.n_samples, config.batch_size, accelerator, device_of(policy)):
+            random = Randomness.from_counts(config.seed, "action_error", batch.ids)
+            error = policy.predict(batch.cond, random, sampler) - batch.x  # (B, horizon, action_dim)
+            parts = torch.stack([(error**2).mean(-1), error.abs().mean(-1), torch.ones_like(error[..., 0])])
+            totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold anything
+        squared, absolute, count = _sum_over_ranks(totals, accelerator).tolist()
+        first = policy.n_obs_steps - 1
+        return [
+            {
+                "index": index,
+                "executed": first <= index < first + policy.n_action_steps,
+                "n": int(count[index]),
+                "mse": squared[index] / count[index] if count[index] else float("nan"),
+                "mae": absolute[index] / count[index] if count[index] else float("nan"),
+            }
+            for index in range(policy.horizon)
+        ]
+
+
+def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:
+    """The same sampler with another number of steps."""
+    return type(sampler)(**{**sampler.arguments(), "steps": steps})
+
+
+def _mean(table: list[dict[str, Any]], error: str, indices: Any) -> float:
+    """Mean over the real actions at some indices of the chunk; NaN if there are none."""
+    rows = [table[index] for index in indices if table[index]["n"]]
+    count = sum(row["n"] for row in rows)
+    return sum(row[error] * row["n"] for row in rows) / count if count else float("nan")
+
+
+def _sum_over_ranks(totals: Tensor, accelerator: Any) -> Tensor:
+    """Element by element, on every rank."""
+    if rank_of(accelerator)[1] == 1:
+        return totals
+    return accelerator.gather(totals[None].to(accelerator.device)).cpu().sum(0)

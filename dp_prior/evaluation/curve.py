@@ -1,0 +1,192 @@
+"""The learning curve: loss, action error and score of a run against the samples it has seen, as one picture.
+
+Reads the rows that the JSONL logger wrote and nothing else, so it can be drawn of any run at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.evaluation.picture import INK, import_figure
+
+Against = Literal["samples_seen", "step", "minutes"]
+Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
+
+_COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
+_TRAINING = "#9aa4b2"
+_LEGEND = {"frameon": False, "fontsize": 8, "labelcolor": INK}
+_AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "minutes of training"}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a JSONL file in order; a last line that was cut off by a crash is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against: Against = "samples_seen") -> Path:
+    """Draw a PNG with a panel for each kind of metric that the run has.
+
+    Args:
+        metrics: JSONL file with one object of numbers per line.
+        against: the horizontal axis; minutes are those of training alone, reckoned from `train/samples_per_second`.
+
+    Raises:
+        ValueError: no row has a metric to draw.
+    """
+    series = _series(read_rows(metrics), against)
+    panels = [
+        (draw, found)
+        for draw, pattern in (
+            (_draw_losses, r"train/loss|.+/.+/loss"),
+            (_draw_action_errors, r".+/mse\[steps=\d+\]"),
+            (_draw_scores, r".+/score"),
+        )
+        if (found := {name: values for name, values in series.items() if re.fullmatch(pattern, name)})
+    ]
+    if not panels:
+        raise ValueError(
+            f"{metrics} holds no loss, action error or score against {against!r} yet; train a little first"
+        )
+    figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.7), dpi=130, layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=11, fontweight="bold", color=INK, x=0.01, ha="left")
+    right = max(x[-1] for _, found in panels for x, _ in found.values())
+    for axes, (draw, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        draw(axes, found, series)
+        axes.set_xlim(0, 1.03 * right)
+        _dress(axes, _AXES[against])
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary = output.with_name(output.name + ".part")
+    figure.savefig(temporary, format="png")
+    temporary.replace(output)
+    return output
+
+
+def _series(rows: list[dict[str, Any]], against: Against) -> dict[str, Series]:
+    """Each metric with its place on the axis; what is no finite number is left out."""
+    place = _minutes(rows) if against == "minutes" else [row.get(against) for row in rows]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for x, row in zip(place, rows, strict=True):
+        for name, value in row.items():
+            if x is not None and isinstance(value, (int, float)) and "/" in name and math.isfinite(value):
+                points.setdefault(name, []).append((x, value))
+    return {name: (np.array(p)[:, 0], np.array(p)[:, 1]) for name, p in points.items()}
+
+
+def _minutes(rows: list[dict[str, Any]]) -> list[float | None]:
+    """Minutes of training up to each row; None before anything is known about speed."""
+    minutes, seen, rate, result = 0.0, 0, None, []
+    for row in rows:
+        rate = row.get("train/samples_per_second") or rate
+        if rate is not None:
+            minutes, seen = minutes + (row["samples_seen"] - seen) / rate / 60, row["samples_seen"]
+        result.append(minutes if rate is not None else None)
+    return result
+
+
+def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> None:
+    """Training loss, as logged and smoothed, behind the validation losses."""
+    axes.set_title("denoising loss", loc="left", fontsize=10, color=INK)
+    axes.set_yscale("log")
+    for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        each(_decade)
+    if "train/loss" in losses:
+        x, y = losses["train/loss"]
+        axes.plot(x, y, color=_TRAINING, linewidth=0.8, alpha=0.45)
+        axes.plot(x, _smooth(y), color=_TRAINING, linewidth=1.4, label="train")
+    names = sorted(name for name in losses if name != "train/loss")
+    for colour, name in zip(_cycle(names), names, strict=True):
+        axes.plot(*losses[name], color=colour, linewidth=1.6, marker="o", markersize=2.5, label=name[: -len("/loss")])
+    axes.legend(loc="upper right", **_LEGEND)
+
+
+def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Series]) -> None:
+    """Root of the mean squared error, for it has the unit of an action."""
+    axes.set_title("action error (RMSE, data units)", loc="left", fontsize=10, color=INK)
+    names = sorted(errors, key=lambda name: (name.split("[")[0], int(re.findall(r"\d+", name)[-1])))
+    for colour, name in zip(_cycle(names), names, strict=True):
+        x, y = errors[name]
+        model, steps = name.split("/")[-2], re.search(r"steps=(\d+)", name).group(1)
+        label = f"{model}, {steps} sampling steps"
+        axes.plot(x, np.sqrt(y), color=colour, linewidth=1.6, marker="o", markersize=2.5, label=label)
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper right", **_LEGEND)
+
+
+def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]) -> None:
+    """Mean scores with their confidence intervals; the best is named."""
+    axes.set_title("score, 95 % confidence interval", loc="left", fontsize=10, color=INK)
+    for colour, (name, (x, y)) in zip(_cycle(scores), scores.items(), strict=True):
+        axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5, label=name[: -len("/score")], zorder=3)
+        low, high = series.get(f"{name}_ci_low"), series.get(f"{name}_ci_high")
+        if low is not None and high is not None and len(low[0]) == len(high[0]):
+            if len(x) > 1:
+                axes.fill_between(low[0], low[1], high[1], color=colour, alpha=0.16, linewidth=0)
+            else:
+                axes.vlines(low[0], low[1], high[1], color=colour, alpha=0.5)
+        best = int(np.argmax(y))
+        axes.plot(x[best], y[best], marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=4)
+        right = x[best] > (x[0] + x[-1]) / 2
+        axes.annotate(
+            f"{y[best]:.3f}",
+            (x[best], y[best]),
+            (-6 if right else 6, 7),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            fontsize=9,
+            fontweight="bold",
+            color=colour,
+        )
+    if all((y >= 0).all() and (y <= 1).all() for _, y in scores.values()):
+        axes.set_ylim(0, 1.05)
+    axes.legend(loc="lower right", **_LEGEND)
+
+
+def _dress(axes: Any, label: str) -> None:
+    """What all panels share."""
+    axes.set_xlabel(label, fontsize=9, color=INK)
+    axes.tick_params(labelsize=8, colors=INK, which="both")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#9aa4b2")
+    axes.grid(color="#e4e7ec", linewidth=0.7, which="major")
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(_short)
+    axes.xaxis.get_major_locator().set_params(nbins=5)
+
+
+def _short(value: float, _: int) -> str:
+    """1500000 as 1.5M."""
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:g}{letter}"
+    return f"{value:g}"
+
+
+def _decade(value: float, _: int) -> str:
+    """On a logarithmic axis 1, 2 and 5 of each decade, in plain figures."""
+    return f"{value:g}" if value > 0 and f"{value:.0e}"[0] in "125" else ""
+
+
+def _smooth(y: np.ndarray) -> np.ndarray:
+    """Centred mean over about a twentieth of the curve, cut off at its ends."""
+    half = len(y) // 40
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    places = np.arange(len(y))
+    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(y))
+    return (total[last] - total[first]) / (last - first)
+
+
+def _cycle(names: Any) -> list[str]:
+    return [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]

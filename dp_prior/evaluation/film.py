@@ -1,0 +1,103 @@
+"""Film: the first episodes of a block, side by side in one video and as strips of stills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from dp_prior.envs.vector import VectorEnv
+from dp_prior.evaluation.video import VideoWriter
+
+_STILLS = 8  # in a strip
+_SOLVED, _FAILED = (46, 160, 67), (207, 75, 66)
+
+
+class Film:
+    """Records while a block runs. Memory is bounded: frames go to the encoder, of stills a few dozen stay."""
+
+    def __init__(self, path: Path | None, episodes: int):
+        """
+        Args:
+            path: of the video; without one, and with no episodes, nothing is recorded.
+        """
+        self.path = path
+        self.episodes = episodes
+        self._stills: list[list[tuple[int, np.ndarray]]] = [[] for _ in range(episodes)]
+        self._stride = 1
+        self._step = 0
+        self._frames: np.ndarray | None = None
+        self._over = np.zeros(episodes, dtype=bool)
+        self._writer: VideoWriter | None = None
+
+    @property
+    def strips(self) -> list[list[tuple[int, np.ndarray]]]:
+        """For each episode some (step, frame), evenly spread from its first to its last."""
+        strips = []
+        for stills in self._stills:
+            picked = np.linspace(0, len(stills) - 1, min(_STILLS, len(stills))).round().astype(int)
+            strips.append([stills[i] for i in picked])
+        return strips
+
+    def add(self, env: VectorEnv, done: np.ndarray, success: np.ndarray) -> None:
+        """Record the state of the world; episodes that were over at the last call are not drawn again."""
+        if not self.episodes:
+            return
+        rows = np.flatnonzero(~self._over)
+        if not len(rows):
+            return
+        frames = env.render(rows)
+        if self._frames is None:
+            self._frames = np.zeros((self.episodes, *frames.shape[1:]), dtype=np.uint8)
+            self._writer = VideoWriter(self.path, env.fps)
+        self._frames[rows] = frames
+        self._keep_stills(rows, done)
+        for row in np.flatnonzero(done[: self.episodes] & ~self._over):
+            _frame(self._frames[row], _SOLVED if success[row] else _FAILED)
+            self._over[row] = True
+        self._writer.write(_tile(self._frames))
+        self._step += 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._writer is None:
+            return
+        if kind is None:  # let the end be seen
+            for _ in range(round(self._writer.fps)):
+                self._writer.write(_tile(self._frames))
+        self._writer.__exit__(kind, error, trace)
+
+    def _keep_stills(self, rows: np.ndarray, done: np.ndarray) -> None:
+        """Every frame of a stride and the last of each episode; the stride doubles where they get too many."""
+        for row in rows:
+            if self._step % self._stride == 0 or done[row]:
+                self._stills[row].append((self._step, self._frames[row].copy()))
+        if max(map(len, self._stills)) > 6 * _STILLS:
+            self._stride *= 2
+            self._stills = [
+                [still for still in stills if still[0] % self._stride == 0 or still is stills[-1]]
+                for stills in self._stills
+            ]
+
+
+def _frame(picture: np.ndarray, colour: tuple[int, int, int]) -> None:
+    """Draw a border into (height, width, 3): how the episode ended."""
+    width = max(2, picture.shape[0] // 48)
+    picture[:width] = picture[-width:] = colour
+    picture[:, :width] = picture[:, -width:] = colour
+
+
+def _tile(frames: np.ndarray, gap: int = 4) -> np.ndarray:
+    """(n, height, width, 3) in a grid about as wide as high, with gaps between."""
+    n, height, width, _ = frames.shape
+    columns = int(np.ceil(np.sqrt(n)))
+    lines = -(-n // columns)
+    sheet = np.full((lines * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    for i, frame in enumerate(frames):
+        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        sheet[top : top + height, left : left + width] = frame
+    return sheet

@@ -1,0 +1,60 @@
+"""Confidence intervals: how far a score measured on n episodes may be from the one on all."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+
+
+def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """Student's t interval of the mean of n >= 2 independent values; NaN where a value is NaN.
+
+    It assumes a mean that is about normal, which scores in [0, 1] reach at a few dozen episodes; equal values give an
+    interval of no width.
+    """
+    n = len(values)
+    half = student_t_quantile(0.5 + confidence / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a probability from `successes` out of n >= 1 trials; honest at 0 and at n too.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / n
+    centre = share + z * z / (2 * n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = ((centre + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)
+
+
+def student_t_quantile(probability: float, degrees: int) -> float:
+    """The t with P(T <= t) = probability in [0.5, 1), by bisection of the exact distribution; degrees >= 1."""
+    low, high = 0.0, 1.0
+    while _student_t_below(high, degrees) < probability:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _student_t_below(middle, degrees) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _student_t_below(t: float, degrees: int) -> float:
+    """P(T <= t) for t >= 0: a finite sum for whole degrees (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(degrees))
+    cos_squared = math.cos(angle) ** 2
+    term = math.sin(angle) * (math.cos(angle) if degrees % 2 else 1.0)
+    total = 0.0
+    for factor in range(2 + degrees % 2, degrees + 1, 2):  # one factor per further term
+        total += term
+        term *= cos_squared * (factor - 1) / factor
+    if degrees % 2 == 0:
+        return 0.5 + total / 2
+    return 0.5 + (angle + total) / math.pi

@@ -1,0 +1,98 @@
+"""Validation loss: the training objective on held-out samples, with noise and timestep fixed for each sample.
+
+The same weights give the same number whatever the batch size, the number of ranks or the state of the run, so two
+values differ only because the weights do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import nn
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config
+from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
+from dp_prior.evaluation.result import EvalResult
+from dp_prior.metrics import Means, by_quartile
+from dp_prior.randomness import Randomness
+
+
+class LossConfig(Config):
+    """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy)."""
+
+    type: Literal["loss"] = "loss"
+
+    name: str = "validation"
+    """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
+
+    every: Cadence = Cadence(epochs=1)
+    """How often it runs, besides at the end."""
+
+    models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
+    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Part of the data that is measured."""
+
+    max_samples: int | None = Field(default=None, ge=1)
+    """At most so many samples, evenly spread over the split; null for all."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Samples per batch and rank; changes memory and speed, not the result."""
+
+    seed: int = 0
+    """Chooses the noise and timestep that each sample keeps; independent of the run's seed, so runs compare."""
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        kinds = ["loss", *(f"loss_q{quartile}" for quartile in range(4))]
+        return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
+
+    def measured_models(self) -> tuple[str, ...]:
+        """Names of the models that `run` needs."""
+        return self.models
+
+    def create(self, data: Any, output_dir: Path | None = None) -> LossEvaluator:
+        """
+        Args:
+            data: has the parts `train`, `val`, `test`.
+            output_dir: not needed; nothing is written.
+        """
+        return LossEvaluator(self, pick_samples(data, self.split, self.name))
+
+
+class LossEvaluator:
+    """See `LossConfig`."""
+
+    def __init__(self, config: LossConfig, samples: Any):
+        self.config = config
+        self.every = config.every
+        self.samples = samples
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+        """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
+        means = Means()
+        for name in self.metric_names():
+            means.add(name, 0.0, 0.0)  # ranks without samples must add the same names
+        for name, model in pick_models(models, self.config.models, self.config.name).items():
+            with at_rest(model):
+                self._add(means, f"{self.config.name}/{name}/loss", model, accelerator)
+        found = means.reduce(accelerator)
+        return EvalResult({name: found.get(name, float("nan")) for name in self.metric_names()})
+
+    def _add(self, means: Means, name: str, model: nn.Module, accelerator: Any) -> None:
+        config = self.config
+        device = device_of(model)
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device):
+            loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
+            means.add_batch(name, loss.per_sample, loss.valid)
+            sums, counts = by_quartile(loss.per_sample, loss.t, model.process.steps, loss.valid)
+            for quartile in range(4):
+                means.add(f"{name}_q{quartile}", sums[quartile], counts[quartile])

@@ -1,0 +1,86 @@
+"""The picture of a rollout: strips of stills from the filmed episodes above the scores of all episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SOLVED, FAILED, MEAN, INK = "#2ea043", "#cf4b42", "#1f4e8c", "#2b2f36"
+
+
+def import_figure() -> Any:
+    """matplotlib's Figure, which draws without a display, or an ImportError that names the extra."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(f'pictures need matplotlib ({error}): pip install "dp_prior[plots]"') from error
+    return Figure
+
+
+def draw_rollouts(
+    path: Path, strips: list[list[tuple[int, np.ndarray]]], table: list[dict[str, Any]], headline: str
+) -> None:
+    """Draw a PNG.
+
+    Args:
+        strips: for each of the first episodes some (step, frame (height, width, 3) uint8).
+        table: seed, score, success and steps of every episode, in order.
+    """
+    columns = max(map(len, strips), default=1)
+    figure = import_figure()(figsize=(1.25 * columns + 1.4, 1.45 * len(strips) + 2.6), dpi=110, layout="constrained")
+    figure.suptitle(headline, fontsize=11, color=INK, fontweight="bold", x=0.01, ha="left")
+    stills_part, scores_part = figure.subfigures(2, 1, height_ratios=[1.45 * len(strips), 2.0])
+    grid = stills_part.subplots(len(strips), columns, squeeze=False)
+    for axes_row, strip, row in zip(grid, strips, table, strict=False):
+        _draw_strip(axes_row, strip, row)
+    _draw_scores(scores_part.subplots(), table)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    figure.savefig(temporary, format="png")
+    temporary.replace(path)
+
+
+def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[str, Any]) -> None:
+    """One episode: stills with their step below, seed and score at the left, the last still framed by its outcome."""
+    for axes in axes_row:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_visible(False)
+    for axes, (step, frame) in zip(axes_row, strip, strict=False):
+        axes.set_visible(True)
+        axes.imshow(frame, interpolation="antialiased")
+        axes.set_xlabel(f"step {step}", fontsize=7, color=INK, labelpad=2)
+        for spine in axes.spines.values():
+            spine.set_color("#d0d4da")
+    last = axes_row[len(strip) - 1]
+    for spine in last.spines.values():
+        spine.set_color(SOLVED if row["success"] else FAILED)
+        spine.set_linewidth(2.5)
+    axes_row[0].set_ylabel(
+        f"seed {row['seed']}\nscore {row['score']:.2f}", fontsize=8, color=INK, rotation=0, ha="right", va="center"
+    )
+
+
+def _draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
+    """All scores as bars from worst to best, their mean as a line."""
+    order = sorted(table, key=lambda row: row["score"])
+    scores = [row["score"] for row in order]
+    colours = [SOLVED if row["success"] else FAILED for row in order]
+    axes.bar(range(len(scores)), scores, color=colours, width=0.82)
+    axes.axhline(np.mean(scores), color=MEAN, linewidth=1.2, linestyle=(0, (4, 2)))
+    axes.annotate(
+        f"mean {np.mean(scores):.3f}", (0, np.mean(scores)), (2, 3), textcoords="offset points", color=MEAN, fontsize=8
+    )
+    for outcome, colour in (("solved", SOLVED), ("not solved", FAILED)):
+        axes.bar([0], [0], color=colour, label=outcome)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncols=2, frameon=False, fontsize=8, handlelength=1.0)
+    axes.set_xlim(-0.6, len(scores) - 0.4)
+    axes.set_xticks([])
+    axes.set_xlabel(f"{len(scores)} episodes, worst to best", fontsize=8, color=INK)
+    axes.set_ylabel("score", fontsize=8, color=INK)
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e7ec", linewidth=0.8)
+    axes.set_axisbelow(True)

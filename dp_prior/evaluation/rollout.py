@@ -1,0 +1,248 @@
+"""Rollouts: the policy runs in an environment, with the very agent that runs it on a robot.
+
+Episodes are fixed by their seeds and run in blocks of as many as the environment holds. A block is the unit that ranks
+share out, so a block's arithmetic, and with it every score, is the same bit for bit on any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from dp_prior.batch import Spec
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.envs import EnvConfig
+from dp_prior.envs.vector import VectorEnv
+from dp_prior.evaluation.film import Film
+from dp_prior.evaluation.interval import mean_interval, share_interval
+from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of
+from dp_prior.evaluation.picture import draw_rollouts, import_figure
+from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.video import import_av
+from dp_prior.inference.agent import VectorAgent
+
+
+class RolloutConfig(Config):
+    """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
+
+    The interval of the mean score is Student's t, that of the success rate Wilson's.
+    """
+
+    type: Literal["rollout"] = "rollout"
+
+    name: str = "rollout"
+    """First part of the metrics' names, for example `rollout/score`, and of the files'."""
+
+    every: Cadence = Cadence(epochs=50)
+    """How often it runs, besides at the end."""
+
+    env: EnvConfig
+    """The environment."""
+
+    model: str = "ema"
+    """Which weights act: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
+
+    n_episodes: int = Field(default=50, ge=2)
+    """Episodes in all."""
+
+    first_seed: int = Field(default=100_000, ge=0)
+    """Seed of the first episode; the others count up. Keep it away from the seeds of demonstrations."""
+
+    noise_seed: int = 0
+    """Chooses the noise the policy samples from, together with the episode and its step."""
+
+    n_action_steps: int | None = Field(default=None, ge=1)
+    """Actions executed before the next prediction; null for the policy's own."""
+
+    sampler: SamplerConfig | None = None
+    """Replaces the policy's own sampler; null keeps it."""
+
+    videos: int = Field(default=4, ge=0)
+    """The first so many episodes are filmed, side by side in one video and as a picture; 0 for none."""
+
+    @model_validator(mode="after")
+    def _films_one_block(self) -> RolloutConfig:
+        room = min(self.n_episodes, self.env.n_envs)
+        if self.videos > room:
+            raise ValueError(
+                f"videos is {self.videos}, but only episodes that run side by side can be filmed, here {room}; "
+                f"lower videos or raise env.n_envs"
+            )
+        return self
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        kinds = (
+            *("score", "score_std", "score_ci_low", "score_ci_high"),
+            *("success_rate", "success_ci_low", "success_ci_high"),
+            *("episodes", "episode_steps"),
+        )
+        return [f"{self.name}/{kind}" for kind in kinds]
+
+    def measured_models(self) -> tuple[str, ...]:
+        """Names of the models that `run` needs."""
+        return (self.model,)
+
+    def create(self, data: Any = None, output_dir: Path | None = None) -> RolloutEvaluator:
+        """
+        Args:
+            data: not needed.
+            output_dir: where reports, videos and pictures go; None for nowhere.
+
+        Raises:
+            ImportError: the environment, or what films it, is not installed; now rather than hours later.
+        """
+        if self.videos and output_dir is not None:
+            import_av()
+            import_figure()
+        self.env.create().close()
+        return RolloutEvaluator(self, output_dir)
+
+
+class RolloutEvaluator:
+    """See `RolloutConfig`."""
+
+    def __init__(self, config: RolloutConfig, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.output_dir = output_dir
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+        """Run all episodes; a collective after each round of blocks when there are several ranks.
+
+        Raises:
+            ValueError: the environment does not give what the policy reads, or takes other actions.
+            RuntimeError: on every rank, when a block failed on one of them.
+        """
+        config = self.config
+        policy = pick_models(models, [config.model], config.name)[config.model]
+        is_main = rank_of(accelerator)[0] == 0
+        stem = None
+        if self.output_dir is not None and is_main:
+            stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
+        env = config.env.create()
+        try:
+            with at_rest(policy):
+                rows, film = self._run_blocks(env, policy, accelerator, stem)
+        finally:
+            env.close()
+        scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
+        values = (
+            *(scores.mean(), scores.std(ddof=1), *mean_interval(scores)),
+            *(successes.mean(), *share_interval(int(successes.sum()), len(successes))),
+            *(len(scores), steps.mean()),
+        )
+        metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
+        table = [
+            {"seed": config.first_seed + int(row[0]), "score": row[1], "success": bool(row[2]), "steps": int(row[3])}
+            for row in rows.tolist()
+        ]
+        result = EvalResult(metrics, tables={f"{config.name}/by_seed": table})
+        if film is not None:
+            result.media[f"{config.name}/video"] = film.path
+            picture = film.path.with_suffix(".png")
+            draw_rollouts(picture, film.strips, table, self._headline(metrics))
+            result.media[f"{config.name}/picture"] = picture
+        if stem is not None:
+            write_report(stem.with_suffix(".json"), config, progress, result)
+        return result
+
+    def _headline(self, metrics: dict[str, float]) -> str:
+        """The result in one line."""
+        name = self.config.name
+        score, low, high, solved = (
+            metrics[f"{name}/{kind}"] for kind in ("score", "score_ci_low", "score_ci_high", "success_rate")
+        )
+        return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}, solved {solved:.0%}"
+
+    def _run_blocks(
+        self, env: VectorEnv, policy: Any, accelerator: Any, stem: Path | None
+    ) -> tuple[np.ndarray, Film | None]:
+        """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0."""
+        config = self.config
+        rank, ranks = rank_of(accelerator)
+        starts = range(0, config.n_episodes, env.n_envs)
+        rounds, film = [], None
+        for first in range(0, len(starts), ranks):
+            rows = np.full((env.n_envs, 4), -1.0)  # -1: no episode
+            error = None
+            if first + rank < len(starts):
+                start = starts[first + rank]
+                episodes = range(start, min(start + env.n_envs, config.n_episodes))
+                film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
+                try:
+                    rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None)
+                except Exception as caught:  # told to the other ranks first: they wait in the gather
+                    error = caught
+                    rows[:, 0] = -2.0  # -2: failed
+            gathered = _gather(rows, accelerator)
+            if error is not None:
+                raise error
+            failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
+            if len(failed):
+                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; its output tells why")
+            rounds.append(gathered.reshape(-1, 4))
+        rows = np.concatenate(rounds)
+        rows = rows[rows[:, 0] >= 0]
+        return rows[np.argsort(rows[:, 0])], film
+
+    def _run_block(self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None) -> np.ndarray:
+        """(len(episodes), 4) of episode, score, success, steps."""
+        config = self.config
+        _check_fit(env, policy.spec, config.env.type)
+        agent = VectorAgent(
+            policy, n_action_steps=config.n_action_steps, seed=config.noise_seed, sampler=config.sampler
+        )
+        agent.reset(episodes)
+        n = len(episodes)
+        obs = env.reset([config.first_seed + episode for episode in episodes])
+        rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
+        broken = np.zeros(n, dtype=bool)
+        done = np.zeros(n, dtype=bool)
+        with film or Film(None, 0) as film:
+            film.add(env, done, rows[:, 2] > 0)
+            while not (done | broken).all():
+                actions = agent.act(obs, active=~(done | broken))
+                broken |= ~done & ~np.isfinite(actions).all(axis=1)
+                # A policy that gives NaN has no score; its row goes anywhere finite until the block is over.
+                obs, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
+                rows[~done, 3] += 1
+                rows[:, 1], rows[:, 2] = info["score"], info["success"]
+                done = now_done
+                film.add(env, done, info["success"])
+        rows[broken, 1:3] = np.nan, 0.0
+        return rows
+
+
+def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
+    """Raises ValueError unless the environment speaks the policy's language."""
+    wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
+    wrong = [key for key, shape in wanted.items() if env.obs_shapes.get(key) != shape]
+    if wrong:
+        raise ValueError(
+            f"the policy reads observations {wanted}, but environment {kind!r} gives {env.obs_shapes}; "
+            f"they differ in {', '.join(wrong)}. Name the keys of the data as the environment names them"
+        )
+    if env.action_dim != spec.x_shape[-1]:
+        raise ValueError(
+            f"the policy's actions have {spec.x_shape[-1]} numbers, those of environment {kind!r} {env.action_dim}"
+        )
+
+
+def _gather(rows: np.ndarray, accelerator: Any) -> np.ndarray:
+    """(n_envs, 4) on every rank -> (ranks, n_envs, 4) on every rank."""
+    if rank_of(accelerator)[1] == 1:
+        return rows[None]
+    return accelerator.gather(torch.from_numpy(rows)[None].to(accelerator.device)).cpu().numpy()

@@ -1,0 +1,144 @@
+"""Sampled action error against its definition."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM, DDPM
+from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
+from dp_prior.randomness import Randomness
+from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+
+MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
+SPLIT = data(29)
+
+
+def measure(accelerator=None, trained=MODELS, source=SPLIT, **fields):
+    config = ActionErrorConfig(**{"eval_timesteps": (4,), **fields})
+    return config.create(source).run(trained, accelerator, NOW)
+
+
+@pytest.mark.parametrize("steps", [2, 5])
+def test_errors_are_those_of_the_definition(steps):
+    found = measure(eval_timesteps=(steps,), batch_size=7)
+    policy = MODELS["ema"]
+    batch = SPLIT.val.fetch(torch.arange(29))
+    with torch.no_grad():
+        policy.eval()
+        random = Randomness.from_counts(0, "action_error", batch.ids)
+        error = (policy.predict(batch.cond, random, DDIM(steps=steps)) - batch.x).numpy().astype(np.float64)
+    mask = batch.mask.numpy()
+    executed = mask & (np.arange(8) >= 1) & (np.arange(8) < 5)  # n_obs_steps 2, n_action_steps 4
+    for kind, rows in (("", executed), ("_chunk", mask)):
+        assert found.metrics[f"action_error/ema/mse{kind}[steps={steps}]"] == pytest.approx((error[rows] ** 2).mean())
+        assert found.metrics[f"action_error/ema/mae{kind}[steps={steps}]"] == pytest.approx(abs(error[rows]).mean())
+    table = found.tables[f"action_error/ema/by_index[steps={steps}]"]
+    for index, row in enumerate(table):
+        assert row["index"] == index and row["executed"] == (1 <= index < 5) and row["n"] == mask[:, index].sum()
+        assert row["mse"] == pytest.approx((error[mask[:, index], index] ** 2).mean(), rel=1e-5)
+        assert row["mae"] == pytest.approx(abs(error[mask[:, index], index]).mean(), rel=1e-5)
+
+
+def test_perfect_policy_has_no_error_and_padding_does_not_count():
+    class Oracle(TinyPolicy):
+        def predict(self, obs, random, sampler=None):
+            rows = [int((SPLIT.val.a == row).flatten(1).all(1).nonzero()) for row in obs["a"]]
+            return torch.where(SPLIT.val.mask[rows][..., None], SPLIT.val.x[rows], torch.nan)
+
+    found = measure(trained={"ema": Oracle()})
+    assert set(found.metrics.values()) == {0.0}
+
+
+@pytest.mark.parametrize("batch_size", [1, 10, 29])
+def test_errors_do_not_depend_on_the_batch_size(batch_size):
+    assert measure(batch_size=batch_size).metrics == pytest.approx(measure().metrics, rel=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_errors_do_not_depend_on_the_number_of_ranks(ranks):
+    results = on_ranks(ranks, lambda models, accelerator: measure(accelerator, models).metrics, MODELS)
+    for found in results:
+        assert found == pytest.approx(measure().metrics, rel=1e-4)
+
+
+def test_same_call_gives_the_same_numbers():
+    assert measure().metrics == measure().metrics
+
+
+def test_names_are_exactly_what_is_measured():
+    config = ActionErrorConfig(models=("online", "ema"), eval_timesteps=(2, 3), name="chunk")
+    evaluator = config.create(SPLIT)
+    found = evaluator.run(MODELS, None, NOW).metrics
+    assert sorted(found) == sorted(evaluator.metric_names()) == sorted(config.metric_names())
+    assert "chunk/online/mae_chunk[steps=3]" in found and len(found) == 16
+
+
+def test_executed_part_without_real_actions_is_nan():
+    source = data(3)
+    source.val.mask[:] = False
+    source.val.mask[:, 0] = True  # only the index before the executed slice
+    found = measure(source=source).metrics
+    assert math.isnan(found["action_error/ema/mse[steps=4]"])
+    assert math.isfinite(found["action_error/ema/mse_chunk[steps=4]"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split": "test"},
+        {"n_samples": 10},
+        {"seed": 1},
+        {"name": "other"},
+        {"models": ("online",)},
+        {"eval_timesteps": (4, 8)},
+    ],
+)
+def test_every_knob_changes_the_measurement(change):
+    assert measure(**change).metrics != measure().metrics
+
+
+def test_cadence_and_batch_size_are_kept():
+    config = ActionErrorConfig.from_json('{"every": {"steps": 7}, "batch_size": 3}')
+    seen = []
+
+    class Spy(TinyPolicy):
+        def predict(self, obs, random, sampler=None):
+            seen.append((len(random), sampler.steps))
+            return super().predict(obs, random, sampler)
+
+    evaluator = config.create(SPLIT)
+    evaluator.run({"ema": Spy()}, None, NOW)
+    assert evaluator.every.steps == 7 and seen[0] == (3, 16) and config.measured_models() == ("ema",)
+
+
+def test_number_of_steps_replaces_that_of_any_sampler():
+    assert with_steps(DDIM(steps=9, eta=0.5), 3) == DDIM(steps=3, eta=0.5)
+    assert with_steps(DDPM(), 3) == DDPM(steps=3)
+
+
+def test_report_holds_settings_metrics_and_table(tmp_path):
+    config = ActionErrorConfig(eval_timesteps=(4,))
+    result = config.create(SPLIT, tmp_path / "new").run(MODELS, None, NOW)
+    report = json.loads((tmp_path / "new" / "action_error_00000100.json").read_text())
+    assert ActionErrorConfig.from_json(json.dumps(report["settings"])) == config
+    assert report["metrics"] == result.metrics and report["samples_seen"] == 1600
+    assert len(report["tables"]["action_error/ema/by_index[steps=4]"]) == 8
+
+
+def test_only_the_first_rank_writes(tmp_path):
+    def run(models, accelerator):
+        directory = tmp_path / str(accelerator.process_index)
+        return ActionErrorConfig().create(SPLIT, directory).run(models, accelerator, NOW)
+
+    on_ranks(2, run, MODELS)
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+
+
+@pytest.mark.parametrize("steps", ["[]", "[0]", "[4, 4]"])
+def test_wrong_numbers_of_steps_are_refused(steps):
+    with pytest.raises(ConfigError, match="eval_timesteps"):
+        ActionErrorConfig.from_json(f'{{"eval_timesteps": {steps}}}')

@@ -1,0 +1,126 @@
+"""Validation loss: the same number for the same weights, however it is computed."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.evaluation.loss import LossConfig
+from dp_prior.randomness import Randomness
+from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+
+MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
+SPLIT = data(37)
+
+
+class Spy:
+    """A part of the data that remembers what was asked for."""
+
+    def __init__(self, part):
+        self.part, self.fetched = part, []
+
+    def __len__(self):
+        return len(self.part)
+
+    def fetch(self, ids):
+        self.fetched.append(ids.tolist())
+        return self.part.fetch(ids)
+
+
+def measure(accelerator=None, trained=MODELS, source=SPLIT, **fields):
+    return LossConfig(**fields).create(source).run(trained, accelerator, NOW).metrics
+
+
+def test_loss_is_the_objective_over_the_whole_split_at_once():
+    batch = SPLIT.val.fetch(torch.arange(37))
+    found = measure(batch_size=5)
+    for name, model in MODELS.items():
+        with torch.no_grad():
+            whole = copy.deepcopy(model).eval()(batch, Randomness.from_counts(0, "validation", batch.ids))
+        assert found[f"validation/{name}/loss"] == pytest.approx(whole.total.item(), rel=1e-6)
+        quarter = whole.t * 4 // model.process.steps
+        for q in range(4):
+            row = quarter == q
+            expected = (whole.per_sample * whole.valid)[row].sum() / whole.valid[row].sum()
+            assert found[f"validation/{name}/loss_q{q}"] == pytest.approx(expected.item(), rel=1e-6)
+    assert found["validation/ema/loss"] != found["validation/online/loss"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 36, 37, 100])
+def test_loss_does_not_depend_on_the_batch_size(batch_size):
+    """Only rounding differs: a matrix product of another height may add up in another order."""
+    assert measure(batch_size=batch_size) == pytest.approx(measure(batch_size=256), rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_loss_does_not_depend_on_the_number_of_ranks(ranks):
+    results = on_ranks(ranks, lambda models, accelerator: measure(accelerator, models), MODELS)
+    for found in results:
+        assert found == pytest.approx(measure(), rel=1e-5)
+
+
+def test_fewer_samples_than_ranks():
+    small = data(2)
+    results = on_ranks(3, lambda models, accelerator: measure(accelerator, models, small), MODELS)
+    expected = measure(source=small)["validation/ema/loss"]
+    assert [found["validation/ema/loss"] for found in results] == pytest.approx([expected] * 3)
+
+
+def test_measuring_again_after_training_more_gives_the_same_number():
+    before = measure()
+    torch.manual_seed(99)
+    torch.randn(1000)
+    assert measure() == before
+
+
+def test_names_are_exactly_what_is_measured_and_absent_quarters_are_nan():
+    evaluator = LossConfig(models=("online",), name="held_out").create(data(1))
+    found = evaluator.run(MODELS, None, NOW).metrics
+    assert list(found) == evaluator.metric_names() == LossConfig(models=("online",), name="held_out").metric_names()
+    assert list(found)[:2] == ["held_out/online/loss", "held_out/online/loss_q0"]
+    assert sum(math.isnan(value) for value in found.values()) == 3
+
+
+def test_model_goes_back_to_the_mode_it_was_in():
+    model = copy.deepcopy(MODELS["ema"]).train()
+    model.layer.eval()
+    LossConfig(models=("ema",)).create(SPLIT).run({"ema": model}, None, NOW)
+    assert model.training and model.dropout.training and not model.layer.training
+    assert model.layer.weight.grad is None and torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    "change", [{"split": "test"}, {"max_samples": 10}, {"seed": 1}, {"name": "other"}, {"models": ("online",)}]
+)
+def test_every_knob_changes_the_measurement(change):
+    assert measure(**change) != measure()
+
+
+def test_other_knobs_are_kept():
+    config = LossConfig.from_json('{"every": {"steps": 7}, "batch_size": 3}')
+    assert config.create(SPLIT).every.steps == 7
+    source = data(37)
+    source.val = Spy(source.val)
+    config.create(source).run(MODELS, None, NOW)
+    assert max(map(len, source.val.fetched)) == 3
+    assert config.measured_models() == ("ema", "online")
+
+
+def test_samples_are_evenly_spread():
+    source = data(100)
+    source.val = Spy(source.val)
+    LossConfig(max_samples=4, models=("ema",)).create(source).run(MODELS, None, NOW)
+    assert source.val.fetched == [[0, 25, 50, 75]]
+
+
+def test_unknown_model_and_empty_split_say_what_to_do():
+    with pytest.raises(
+        ValueError, match="'validation' measures model 'slow', but this run has ema, online;.*train.ema"
+    ):
+        LossConfig(models=("slow",)).create(SPLIT).run(MODELS, None, NOW)
+    with pytest.raises(ValueError, match="'validation' measures the val part of the data, which is empty"):
+        LossConfig().create(type("Data", (), {"val": []}))
+    with pytest.raises(ConfigError, match="models"):
+        LossConfig.from_json('{"models": []}')

@@ -1,0 +1,190 @@
+"""Rollouts in the toy environment: scores of known policies, the same on any number of ranks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.envs.toy import ToyConfig
+from dp_prior.evaluation.interval import mean_interval, share_interval
+from dp_prior.evaluation.rollout import RolloutConfig
+from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
+
+KEYS = {"agent_pos": (2,), "goal": (2,)}
+
+
+class Way(TinyPolicy):
+    """Plans around the disc, by a side drawn from its noise; a `broken` one gives NaN for goals at the left."""
+
+    def __init__(self, side=None, broken=False):
+        super().__init__(horizon=8, n_obs_steps=2, n_action_steps=4, keys=KEYS)
+        self.side, self.broken, self.samplers, self.batches = side, broken, [], []
+
+    def predict(self, obs, random, sampler=None):
+        self.samplers.append(sampler)
+        self.batches.append(len(random))
+        drawn = torch.where(random.uniform(1) < 0.5, -1.0, 1.0)
+        side = drawn if self.side is None else torch.full_like(drawn, self.side)
+        here = obs["agent_pos"][:, -1]
+        chunk = [here]
+        waypoint = torch.cat([0.62 * side, torch.zeros_like(side)], dim=1)
+        for _ in range(7):
+            way = torch.where(here[:, 1:] < 0, waypoint, obs["goal"][:, -1]) - here
+            here = here + way * (0.1 / way.norm(dim=1, keepdim=True)).clamp(max=1)
+            chunk.append(here)
+        chunk = torch.stack(chunk, dim=1)
+        return torch.where((obs["goal"][:, -1, 0] < 0)[:, None, None], torch.nan, chunk) if self.broken else chunk
+
+
+def config(**fields):
+    return RolloutConfig(**{"env": ToyConfig(n_envs=8), "n_episodes": 20, "videos": 0, "model": "online", **fields})
+
+
+def measure(policy=None, accelerator=None, **fields):
+    return config(**fields).create().run({"online": policy or Way()}, accelerator, NOW)
+
+
+def test_policy_that_keeps_its_side_solves_all_and_one_that_wavers_does_not():
+    assert measure(Way(side=1.0)).metrics["rollout/score"] == 1.0
+    assert measure(Way(side=1.0)).metrics["rollout/success_rate"] == 1.0
+    wavering = measure(Way()).metrics
+    assert wavering["rollout/score"] < 1.0 and 0 < wavering["rollout/success_rate"] < 1
+
+
+def test_metrics_follow_from_the_table_of_seeds():
+    result = measure(first_seed=500)
+    table = result.tables["rollout/by_seed"]
+    assert [row["seed"] for row in table] == list(range(500, 520))
+    scores = np.array([row["score"] for row in table])
+    solved = sum(row["success"] for row in table)
+    expected = [scores.mean(), scores.std(ddof=1), *mean_interval(scores), solved / 20, *share_interval(solved, 20)]
+    expected += [20, np.mean([row["steps"] for row in table])]
+    assert list(result.metrics.values()) == pytest.approx(expected)
+    assert list(result.metrics) == config().metric_names() == config().create().metric_names()
+
+
+def test_every_episode_is_that_of_one_robot():
+    """The published score and the deployed behaviour are one code path: replay seed by seed with `Agent`."""
+    from dp_prior.inference.agent import Agent
+
+    table = measure().tables["rollout/by_seed"]
+    agent, env = Agent(Way(), seed=0), ToyConfig(n_envs=1).create()
+    for episode, row in enumerate(table):
+        agent.reset(episode)
+        obs, done, steps = env.reset([row["seed"]]), [False], 0
+        while not done[0]:
+            obs, _, done, info = env.step(agent.act({key: value[0] for key, value in obs.items()})[None])
+            steps += 1
+        assert (info["score"][0], info["success"][0], steps) == (row["score"], row["success"], row["steps"])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_result_is_the_same_bit_for_bit_on_any_number_of_ranks(ranks):
+    alone = measure()
+
+    def run(models, accelerator):
+        return measure(models["online"], accelerator), models["online"].batches
+
+    for result, _ in (results := on_ranks(ranks, run, {"online": Way()})):
+        assert result.metrics == alone.metrics and result.tables == alone.tables
+    assert [bool(batches) for _, batches in results] == [rank < 3 for rank in range(ranks)]  # 20 episodes, 3 blocks
+
+
+def test_number_of_environments_changes_the_batches_only():
+    assert measure(env=ToyConfig(n_envs=3)).tables == measure(env=ToyConfig(n_envs=20)).tables
+
+
+def test_episodes_that_are_over_are_not_predicted_for():
+    policy = Way(side=1.0)
+    measure(policy, env=ToyConfig(n_envs=20))
+    assert policy.batches[0] == 20 and policy.batches[-1] < 20
+
+
+def test_policy_that_gives_nan_has_no_score_and_does_not_stop_the_run():
+    result = measure(Way(broken=True))
+    assert math.isnan(result.metrics["rollout/score"]) and math.isnan(result.metrics["rollout/score_ci_low"])
+    assert 0 < result.metrics["rollout/success_rate"] < 1
+    scores = [row["score"] for row in result.tables["rollout/by_seed"]]
+    assert 0 < sum(map(math.isnan, scores)) < 20
+
+
+def test_failure_on_one_rank_reaches_all(monkeypatch):
+    class Failing(Way):
+        def predict(self, obs, random, sampler=None):
+            raise OSError("the simulator is gone")
+
+    def run(models, accelerator):
+        return measure(models["online"] if accelerator.process_index == 0 else Failing(), accelerator)
+
+    first, second = on_ranks(2, run, {"online": Way()})
+    assert isinstance(second, OSError)
+    assert isinstance(first, RuntimeError) and "evaluator 'rollout' failed on rank 1" in str(first)
+
+
+def test_named_model_acts_and_goes_back_to_its_mode():
+    good, bad = Way(side=1.0).train(), Way(side=0.0)
+    models = {"ema": good, "online": bad}
+    assert config(model="ema").create().run(models, None, NOW).metrics["rollout/score"] == 1.0
+    assert config(model="online").create().run(models, None, NOW).metrics["rollout/score"] < 1.0
+    assert good.training and config(model="ema").measured_models() == ("ema",)
+    with pytest.raises(ValueError, match="evaluator 'rollout' measures model 'fast', but this run has ema, online"):
+        config(model="fast").create().run(models, None, NOW)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"env": ToyConfig(n_envs=8, max_steps=10)},
+        {"n_episodes": 10},
+        {"first_seed": 7},
+        {"noise_seed": 1},
+        {"n_action_steps": 7},
+    ],
+)
+def test_every_knob_changes_the_measurement(change):
+    assert measure(**change).metrics != measure().metrics
+
+
+def test_sampler_and_cadence_are_kept():
+    policy = Way()
+    measure(policy, sampler=DDIM(steps=3))
+    assert set(policy.samplers) == {DDIM(steps=3)}
+    evaluator = RolloutConfig.from_json('{"env": {"type": "toy"}, "every": {"steps": 9}}').create()
+    assert evaluator.every.steps == 9
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (TinyPolicy(keys={"agent_pos": (2,), "target": (2,)}), "reads observations .*'toy' gives .*differ in target"),
+        (TinyPolicy(keys={"agent_pos": (3,)}), "differ in agent_pos"),
+        (TinyPolicy(keys=KEYS, action_dim=3), "the policy's actions have 3 numbers, those of environment 'toy' 2"),
+    ],
+)
+def test_policy_of_another_world_is_refused(policy, message):
+    with pytest.raises(ValueError, match=message):
+        measure(policy)
+
+
+def test_config_refuses_what_cannot_be_filmed_or_measured():
+    with pytest.raises(ConfigError, match="videos is 4, but only episodes that run side by side can be filmed, here 2"):
+        RolloutConfig.from_json('{"env": {"type": "toy", "n_envs": 2}}')
+    with pytest.raises(ConfigError, match="n_episodes"):
+        RolloutConfig.from_json('{"env": {"type": "toy"}, "n_episodes": 1, "videos": 0}')
+
+
+def test_report_reproduces_the_setting(tmp_path):
+    chosen = config()
+    result = chosen.create(None, tmp_path / "media").run({"online": Way(broken=True)}, None, NOW)
+    report = json.loads((tmp_path / "media" / "rollout_00000100.json").read_text())
+    assert RolloutConfig.from_json(json.dumps(report["settings"])) == chosen
+    assert report["metrics"]["rollout/score"] is None  # JSON has no NaN
+    assert [row["seed"] for row in report["tables"]["rollout/by_seed"]] == [
+        row["seed"] for row in result.tables["rollout/by_seed"]
+    ]
+    assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]

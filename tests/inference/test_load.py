@@ -1,0 +1,168 @@
+"""load_policy: what was saved is what acts, and nothing else gets in."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.batch import Spec
+from dp_prior.checkpoints.format import CheckpointError, Manifest, Snapshot, write_checkpoint
+from dp_prior.config import ConfigError
+from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.load import load_policy
+from dp_prior.normalizer import Statistics
+from dp_prior.randomness import Randomness
+from dp_prior.tasks.policy import PolicyConfig
+
+SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
+TASK = PolicyConfig.from_json(
+    '{"horizon": 8, "n_action_steps": 4, "encoders": {"angle": {"type": "angle"}},'
+    ' "sampler": {"type": "ddim", "steps": 4},'
+    ' "backbone": {"type": "unet1d", "down_dims": [16, 32], "step_embed_dim": 16},'
+    ' "diffusion": {"objective": {"type": "x0"}}}'  # whose samples do not all end at the clip when untrained
+)
+
+
+def statistics(shape, low=0.0, high=512.0):
+    ends = {"min": low, "max": high, "mean": (low + high) / 2, "std": (high - low) / 4, "q01": low, "q99": high}
+    return Statistics(count=100, **{name: np.full(shape, value) for name, value in ends.items()})
+
+
+@pytest.fixture(scope="module")
+def policy():
+    torch.manual_seed(0)
+    policy = TASK.create(SPEC)
+    policy.normalizer.fit({"x": statistics(2), "position": statistics(2), "angle": statistics(1, 0.0, 6.28)})
+    return policy.eval()
+
+
+@pytest.fixture
+def save(policy, tmp_path):
+    """`save(**changes)` writes a checkpoint of the policy and returns its directory."""
+
+    def write(name="step_00000100", task=None, spec=None, drop=None, **tensors):
+        weights = {**policy.state_dict(), **tensors}
+        weights.pop(drop, None)
+        config = {"seed": 3, "task": task or json.loads(TASK.to_json()), "data": {"type": "anything"}}
+        documents = {"config.json": config, "spec.json": spec or json.loads(SPEC.to_json())}
+        manifest = Manifest(sequence=1, step=100, samples_seen=1600, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        return write_checkpoint(tmp_path / name, Snapshot({"model.safetensors": weights}, documents), manifest)[0]
+
+    return write
+
+
+def observations(n, seed=0):
+    random = np.random.default_rng(seed)
+    return {
+        "position": torch.tensor(random.uniform(0, 512, (n, 2, 2)), dtype=torch.float32),
+        "angle": torch.tensor(random.uniform(0, 6.28, (n, 2, 1)), dtype=torch.float32),
+    }
+
+
+def predict(policy, n=6):
+    with torch.no_grad():
+        return policy.predict(observations(n), Randomness.from_counts(0, "test", torch.arange(n)))
+
+
+def test_loaded_policy_is_the_saved_one(policy, save):
+    loaded = load_policy(save())
+    assert torch.equal(predict(loaded), predict(policy))
+    assert (loaded.n_obs_steps, loaded.n_action_steps, loaded.horizon, loaded.spec) == (2, 4, 8, SPEC)
+    assert not loaded.training and not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
+    assert torch.equal(predict(load_policy(str(save("run/checkpoints/step_00000100").parents[1]))), predict(policy))
+
+
+def test_loading_leaves_the_random_state_alone(save):
+    path, before = save(), torch.random.get_rng_state()
+    load_policy(path)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_bfloat16_is_for_the_network_alone(policy, save):
+    loaded = load_policy(save(), dtype=torch.bfloat16)
+    assert {p.dtype for p in loaded.backbone.parameters()} == {torch.bfloat16}
+    assert {b.dtype for b in loaded.normalizer.buffers() if b.is_floating_point()} == {torch.float32}
+    assert {b.dtype for b in loaded.backbone.buffers()} == {torch.float32}
+    assert loaded.process.levels.dtype == torch.float32
+    found, exact = predict(loaded), predict(policy)
+    assert found.dtype == torch.float32 and not torch.equal(found, exact)
+    assert (found - exact).abs().max() < 0.02 * 512  # bfloat16 has 8 bits; actions span 512
+
+
+def test_real_policy_acts_alone_as_in_a_batch(save):
+    """Up to the rounding of matrix products of another height; actions span 512."""
+    loaded = load_policy(save())
+    together, alone = VectorAgent(loaded, seed=1), Agent(loaded, seed=1)
+    together.reset(range(3))
+    seen = [{key: value[:, 0] for key, value in observations(3, seed).items()} for seed in range(9)]
+    actions = np.stack([together.act(obs) for obs in seen])
+    assert actions.shape == (9, 3, 2) and ((actions > 0) & (actions < 512)).mean() > 0.9
+    for row in range(3):
+        alone.reset(row)
+        single = [alone.act({key: value[row] for key, value in obs.items()}) for obs in seen]
+        np.testing.assert_allclose(single, actions[:, row], atol=0.01)
+    fast = Agent(loaded, seed=1, sampler=type(loaded.sampler)(steps=1))
+    assert not np.array_equal(fast.act({key: value[0] for key, value in seen[0].items()}), actions[0, 0])
+
+
+def test_acting_needs_nothing_of_training(save):
+    """A robot installs torch, numpy, pydantic and safetensors: loading and acting pull in nothing else of weight."""
+    source = (
+        "import sys, numpy, dp_prior\n"
+        "agent = dp_prior.Agent(dp_prior.load_policy(sys.argv[1]))\n"
+        "agent.act({'position': numpy.zeros(2), 'angle': numpy.zeros(1)})\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", source, str(save())]
+    root = Path(__file__).parents[2]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.split()
+    extras = {"accelerate", "gymnasium", "rich", "click", "wandb", "matplotlib", "av", "PIL", "zarr", "pyarrow"}
+    rooms = {f"dp_prior.{room}" for room in ("data", "training", "tracking", "evaluation", "envs", "experiment")}
+    assert "torch" in loaded
+    assert not extras & {name.split(".")[0] for name in loaded}
+    assert not rooms & set(loaded)
+
+
+def test_weights_of_another_network_are_refused(save):
+    name = "backbone.head.out.bias"
+    with pytest.raises(ValueError, match=f"{name} is missing. Were files of two runs mixed"):
+        load_policy(save("a", drop=name))
+    with pytest.raises(ValueError, match=rf"{name} has shape \(3,\), expected \(2,\)"):
+        load_policy(save("b", **{name: torch.zeros(3)}))
+    with pytest.raises(ValueError, match="extra is unknown"):
+        load_policy(save("c", extra=torch.zeros(1)))
+
+
+def test_normalizer_without_statistics_is_refused(policy, save):
+    name = next(key for key in policy.state_dict() if key.startswith("normalizer.") and "position" in key)
+    with pytest.raises(ValueError, match="position"):
+        load_policy(save("a", **{name: torch.full_like(policy.state_dict()[name], torch.nan)}))
+
+
+def test_configuration_is_checked_like_any_other(save):
+    task = json.loads(TASK.to_json())
+    with pytest.raises(
+        ConfigError, match="config.json, task: 1 problem\n  horizn: unknown key. Did you mean 'horizon'"
+    ):
+        load_policy(save("a", task={**task, "horizn": 3}))
+    with pytest.raises(ConfigError, match="spec.json: 1 problem"):
+        load_policy(save("b", spec={"x_shape": [8, 2]}))
+    with pytest.raises(ValueError, match="config.json has no key 'task'"):
+        load_policy(save("c", task="os.system"))
+
+
+def test_missing_places_and_damage_are_named(save, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*nowhere"):
+        load_policy(tmp_path / "nowhere")
+    path = save()
+    (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match="model.safetensors does not have the SHA-256 of the manifest"):
+        load_policy(path)
