@@ -16,7 +16,7 @@ FLOORS = [
     {"tasks"},
     {"training", "inference"},
     {"evaluation"},
-    {"experiment", "ranks", "reference", "cli", "__init__", "__main__"},
+    {"experiment", "changes", "ranks", "reference", "stopping", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}

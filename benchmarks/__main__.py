@@ -1,0 +1,47 @@
+"""`python -m benchmarks [--quick] [SUBJECT ...]`: measure and report."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.measure import Options
+from benchmarks.subjects import SUBJECTS
+
+
+@click.command(help="Measure dp_prior beside a baseline of public libraries.")
+@click.argument("subjects", nargs=-1, type=click.Choice(SUBJECTS))
+@click.option("--quick", is_flag=True, help="A small network and two repeats: does everything still run?")
+@click.option("--repeats", type=int, help="Repeats of every measurement; else what each subject deserves.")
+@click.option("--threads", type=int, help="torch threads; else torch's own choice.")
+@click.option("--widths", default="256,512,1024", help="Channels of the UNet's levels; the paper's are 256,512,1024.")
+@click.option("--output", type=Path, default=Path("runs/benchmarks.json"), help="Where the JSON goes.")
+def main(subjects: tuple[str, ...], quick: bool, repeats: int, threads: int, widths: str, output: Path) -> None:
+    os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # the baseline is one for the CPU
+    if threads:
+        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes that some subjects start
+    options = Options(quick, repeats, tuple(map(int, widths.split(","))), 256)
+    if quick:
+        options = Options(quick, repeats, (16, 32), 32)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    results = {}
+    for name in subjects or SUBJECTS:
+        console.print(f"measuring {name} ...", style="dim")
+        results[name] = importlib.import_module(f"benchmarks.subjects.{name}").run(options)
+    about = report.machine()
+    report.show(results, about, console)
+    report.write(output, results, about)
+    console.print(f"written to {output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Results as a table to read and JSON to keep."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import Case, Timing, compare
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on, with the speed of this machine's own arithmetic and memory, measured now."""
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    half_a, half_b = a.bfloat16(), b.bfloat16()
+    source, target = torch.zeros(64_000_000), torch.zeros(64_000_000)
+    found = compare(
+        {"fp32": lambda: a @ b, "bf16": lambda: half_a @ half_b, "copy": lambda: target.copy_(source)}, 9, scale=1.0
+    )
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "fp32_gflops": round(2 * 1024**3 / found["fp32"].median / 1e9),
+        "bf16_gflops": round(2 * 1024**3 / found["bf16"].median / 1e9),
+        "copy_gb_per_s": round(2 * source.nbytes / found["copy"].median / 1e9, 1),
+        "heap_kept": "MALLOC_MMAP_THRESHOLD_" in os.environ,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console) -> None:
+    """Medians with quartiles, and how many times better each variant is than the first of its case."""
+    console.print(
+        f"{about['processor']}, {about['threads']} threads, torch {about['torch']}; "
+        f"{about['fp32_gflops']} GFLOP/s fp32, {about['bf16_gflops']} bf16, copy {about['copy_gb_per_s']} GB/s; "
+        f"heap kept: {about['heap_kept']}"
+    )
+    table = Table("what", "variant", "median", "quartiles", "unit", "times better")
+    for cases in results.values():
+        for case in cases:
+            for index, (name, timing) in enumerate(case.variants.items()):
+                low, high = timing.quartiles
+                table.add_row(
+                    case.name if index == 0 else "",
+                    name,
+                    _number(timing.median),
+                    f"{_number(low)} .. {_number(high)}",
+                    case.unit,
+                    f"{case.ratio(name):.2f}" if index else "",
+                )
+            table.add_section()
+    console.print(table)
+    for case in itertools.chain(*results.values()):
+        if case.note:
+            console.print(f"{case.name}: {case.note}", style="dim")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def write(path: Path, results: dict[str, list[Case]], about: dict[str, Any]) -> None:
+    """Everything measured, single repeats included."""
+
+    def timing(found: Timing) -> dict[str, Any]:
+        return {"median": found.median, "quartiles": found.quartiles, "values": found.values}
+
+    document = {
+        "machine": about,
+        "subjects": {
+            subject: [
+                {
+                    "name": case.name,
+                    "unit": case.unit,
+                    "more_is_better": case.more_is_better,
+                    "note": case.note,
+                    "variants": {name: timing(found) for name, found in case.variants.items()},
+                    "times_better": {name: case.ratio(name) for name in list(case.variants)[1:]},
+                }
+                for case in cases
+            ]
+            for subject, cases in results.items()
+        },
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,108 @@
+"""What is measured: a data set of the size of human Push-T, a policy of the paper's shape, and its trainer."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState
+
+from benchmarks.baseline import Training, UNet
+from benchmarks.measure import Options
+from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.loader import Loader
+from dp_prior.data.trajectories import Trajectories, TrajectoriesConfig
+from dp_prior.experiment import make_accelerator
+from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
+from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.training.config import TrainingConfig
+from dp_prior.training.trainer import PolicyTrainer
+
+HORIZON, N_OBS_STEPS, N_ACTION_STEPS = 16, 2, 8
+STATE_DIM, ACTION_DIM = 5, 2
+COND_DIM = N_OBS_STEPS * STATE_DIM
+
+
+@functools.cache
+def arrays(episodes: int = 206, steps: int = 25_650) -> dict[str, np.ndarray]:
+    """Random walks with the counts of the human Push-T demonstrations, whose shortest episode has 49 steps."""
+    rng = np.random.default_rng(0)
+    ends = 49 * np.arange(1, episodes) + np.sort(rng.integers(0, steps - 49 * episodes, episodes - 1))
+    walk = rng.normal(size=(steps, STATE_DIM + ACTION_DIM)).cumsum(0).astype(np.float32)
+    return {
+        "state": walk[:, :STATE_DIM],
+        "action": walk[:, STATE_DIM:],
+        "episode_ends": np.append(ends, steps).astype(np.int64),
+    }
+
+
+@functools.cache
+def trajectories() -> Trajectories:
+    """The same arrays as dp_prior reads them, all of them for training."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "walks.npz"
+        np.savez(path, **arrays())
+        config = TrajectoriesConfig.model_validate(
+            {
+                "episodes": NpzStoreConfig(path=path),
+                "obs": {"state": {"key": "state"}},
+                "action": {"key": "action"},
+                "split": {"train": 1.0, "val": 0.0, "test": 0.0},
+            }
+        )
+        return config.create(HORIZON, N_OBS_STEPS, N_ACTION_STEPS)
+
+
+def loader(options: Options) -> Loader:
+    """Our batches."""
+    return Loader(trajectories().train, batch_size=options.batch_size, accumulation=1, seed=0, rank=0, world_size=1)
+
+
+def policy(options: Options) -> DiffusionPolicy:
+    """Our policy, fitted to the data."""
+    config = PolicyConfig(
+        horizon=HORIZON,
+        n_obs_steps=N_OBS_STEPS,
+        n_action_steps=N_ACTION_STEPS,
+        backbone=UNet1DConfig(down_dims=options.widths),
+    )
+    torch.manual_seed(0)
+    found = config.create(trajectories().spec)
+    found.normalizer.fit(trajectories().statistics())
+    return found
+
+
+def trainer(options: Options, precision: str = "fp32", **train: Any) -> PolicyTrainer:
+    """Our trainer, with nothing to evaluate and nowhere to save."""
+    nowhere = SimpleNamespace(
+        log=lambda row, progress: None, log_images=lambda images, progress: None, submit=lambda *arguments: None
+    )
+    # accelerate knows one precision per process; a trainer that is built already keeps its own through this
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return PolicyTrainer(
+        policy(options),
+        loader(options),
+        TrainingConfig.model_validate({"steps": 1_000_000, "precision": precision, **train}),
+        accelerator=make_accelerator(precision),
+        tracker=nowhere,
+        saver=nowhere,
+        evaluators=[],
+        seed=0,
+        documents={},
+    )
+
+
+def baseline(options: Options, precision: str = "fp32") -> Training:
+    """The baseline's training state."""
+    torch.manual_seed(0)
+    return Training(ACTION_DIM, COND_DIM, options.widths, precision)
+
+
+def same_weights(net: UNet, ours: DiffusionPolicy) -> None:
+    """Give our backbone the baseline's weights, so that both compute the same function."""
+    ours.backbone.load_state_dict(rename_published(net.state_dict()))

@@ -1,0 +1,66 @@
+"""Drawing actions: what a sampler costs beside its network, and the whole latency."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from benchmarks import baseline, setting
+from benchmarks.measure import Case, Options, compare
+from dp_prior.diffusion.sampler import DDIM, DDPM
+from dp_prior.randomness import Randomness
+
+
+def run(options: Options) -> list[Case]:
+    return [*_overhead(options), *_latency(options)]
+
+
+def _overhead(options: Options) -> list[Case]:
+    """Whole loops around a network that costs nothing, per step."""
+    process = setting.policy(options).process
+    shape = (setting.HORIZON, setting.ACTION_DIM)
+    answer, cond = torch.randn(1, *shape), torch.zeros(1, 1)
+    random = Randomness.from_counts(0, "benchmark", torch.arange(1))
+    cases = []
+    for name, steps, theirs, ours in (
+        ("DDIM-10", 10, baseline.ddim(10), DDIM(steps=10)),
+        ("DDPM-100", 100, baseline.ddpm(), DDPM()),
+    ):
+
+        def their_loop(theirs=theirs) -> None:
+            for _ in range(10):
+                baseline.sample(lambda x, t, c: answer, theirs, cond, shape)
+
+        @torch.no_grad()
+        def our_loop(ours=ours) -> None:
+            for _ in range(10):
+                process.sample(lambda x, t: answer, shape, random, ours)
+
+        found = compare({"baseline": their_loop, "dp_prior": our_loop}, options.times(15), scale=1e6 / steps / 10)
+        cases.append(Case(f"{name} beside the network", "microseconds/step", found))
+    return cases
+
+
+def _latency(options: Options) -> list[Case]:
+    training, ours = setting.baseline(options), setting.policy(options)
+    setting.same_weights(training.net, ours)
+    for model in (training.net, ours):
+        model.requires_grad_(False).eval()
+    stored_bf16 = copy.deepcopy(ours)
+    stored_bf16.backbone.to(torch.bfloat16)
+    scheduler, sampler = baseline.ddim(10), DDIM(steps=10)
+    cases = []
+    for batch in (1, 56):
+        state = torch.randn(batch, setting.N_OBS_STEPS, setting.STATE_DIM)
+        random = Randomness.from_counts(0, "benchmark", torch.arange(batch))
+        shape = (setting.HORIZON, setting.ACTION_DIM)
+        variants = {
+            "baseline": lambda state=state, shape=shape: baseline.sample(
+                training.net, scheduler, state.flatten(1), shape
+            )
+        }
+        for name, model in (("dp_prior fp32", ours), ("dp_prior bf16 weights", stored_bf16)):
+            variants[name] = lambda model=model, s=state, r=random: model.predict({"state": s}, r, sampler)
+        cases.append(Case(f"DDIM-10, batch {batch}", "ms", compare(variants, options.times(9))))
+    return cases

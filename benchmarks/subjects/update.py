@@ -1,0 +1,50 @@
+"""The passes over all parameters: clipping with AdamW, and the moving average."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks import setting
+from benchmarks.measure import Case, Options, compare
+from dp_prior.training.optimizer import update
+
+
+def run(options: Options) -> list[Case]:
+    training, ours = setting.baseline(options), setting.trainer(options, max_grad_norm=1.0)
+    theirs_parameters = list(training.net.parameters())
+    our_parameters = list(ours.online.parameters())
+    (average,) = ours.averages.values()
+    finite = torch.tensor(True)
+    gradients = [torch.randn_like(parameter) for parameter in theirs_parameters]
+    our_gradients = [torch.randn_like(parameter) for parameter in our_parameters]
+
+    def with_gradients(parameters, values, function):
+        def work() -> None:
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.grad = value
+            function()
+
+        return work
+
+    def copy() -> None:
+        """One pass that reads and writes all parameters: what the memory allows."""
+        torch._foreach_copy_(targets, theirs_parameters)
+
+    targets = [torch.empty_like(parameter) for parameter in theirs_parameters]
+    with torch.no_grad():
+        moving = compare(
+            {
+                "baseline": lambda: training.ema.step(theirs_parameters),
+                "dp_prior": lambda: average.update(ours.online, 1000, finite),
+                "one copy": copy,
+            },
+            options.times(15),
+        )
+    stepping = compare(
+        {
+            "baseline": with_gradients(theirs_parameters, gradients, training.update),
+            "dp_prior": with_gradients(our_parameters, our_gradients, lambda: update(ours.optimizer, 1.0)),
+        },
+        options.times(15),
+    )
+    return [Case("clip and AdamW", "ms", stepping), Case("moving average", "ms", moving)]

@@ -1,0 +1,72 @@
+"""The benchmarks measure what they say, and every subject still runs."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import measure
+from benchmarks.baseline import UNet, WindowDataset
+from benchmarks.measure import Case, Options, Timing, compare, per_second
+from benchmarks.setting import HORIZON, N_ACTION_STEPS, N_OBS_STEPS, arrays, trajectories
+from benchmarks.subjects import SUBJECTS
+
+
+def test_variants_take_turns_in_alternating_order():
+    calls = []
+    found = compare({name: lambda name=name: calls.append(name) for name in "ab"}, repeats=4)
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab" + "ba"
+    assert [len(timing.values) for timing in found.values()] == [4, 4]
+
+
+def test_times_and_rates_come_from_the_clock(monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: next(clock) * 0.25)
+    assert compare({"a": lambda: None}, 3, scale=1e3)["a"].values == [250.0] * 3
+    assert per_second({"a": lambda: 50}, 3)["a"].values == [200.0] * 3
+
+
+def test_a_ratio_says_how_many_times_better():
+    slow, fast = Timing([10.0, 12.0, 11.0]), Timing([5.5])
+    assert Case("time", "ms", {"first": slow, "second": fast}).ratio("second") == 2.0
+    assert Case("rate", "1/s", {"first": slow, "second": fast}, more_is_better=True).ratio("second") == 0.5
+    assert slow.median == 11.0 and slow.quartiles == (10.5, 11.5) and fast.quartiles == (5.5, 5.5)
+
+
+def test_repeats_follow_the_options():
+    assert Options(quick=True, repeats=9).times(5) == 2
+    assert Options(repeats=9).times(5) == 9 and Options().times(5) == 5
+
+
+def test_the_baseline_has_the_papers_size():
+    with torch.device("meta"):
+        net = UNet(2, 40, (256, 512, 1024))  # two observations of nine keypoints and the agent
+    assert round(sum(parameter.numel() for parameter in net.parameters()) / 1e6, 1) == 65.8
+
+
+def test_both_sides_read_the_same_windows():
+    theirs = WindowDataset(arrays(), HORIZON, N_OBS_STEPS, N_ACTION_STEPS)
+    ours, statistics = trajectories().train, trajectories().statistics()
+    assert len(theirs) == len(ours) == 25_650 - 206 * (HORIZON - N_OBS_STEPS - N_ACTION_STEPS + 1)
+    ids = torch.arange(0, len(ours), 97)
+    batch = ours.fetch(ids)
+    for row, index in enumerate(ids.tolist()):
+        for values, key, name in ((batch.x, "x", "action"), (batch.cond["state"], "state", "state")):
+            low, high = (torch.from_numpy(bound).float() for bound in (statistics[key].min, statistics[key].max))
+            normalised = 2 * (values[row] - low) / (high - low) - 1
+            torch.testing.assert_close(theirs[index][name], normalised, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_every_subject_runs(subject, tmp_path):
+    output = tmp_path / "results.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output), subject]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(output.read_text())["subjects"][subject]
+    assert cases and all(timing["median"] > 0 for case in cases for timing in case["variants"].values())
