@@ -41,7 +41,9 @@ class VideoWriter:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._container = av.open(str(self._part), "w", format="mp4", options={"movflags": "+faststart"})
             rate = fractions.Fraction(self.fps).limit_denominator(1000)
-            self._stream = self._container.add_stream("h264", rate=rate, options={"crf": str(self.crf)})
+            self._stream = self._container.add_stream(
+                "h264", rate=rate, options={"crf": str(self.crf), "preset": "veryfast"}
+            )
             self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
             self._stream.pix_fmt = "yuv420p"  # the only format every player knows; it needs even sides
             self._stream.codec_context.thread_count = 1  # the other cores are training

@@ -1,0 +1,36 @@
+"""All evaluators on two real ranks; the tests of each evaluator use threads instead."""
+
+import json
+
+import pytest
+
+from dp_prior.envs.toy import ToyConfig
+from dp_prior.evaluation.action_error import ActionErrorConfig
+from dp_prior.evaluation.loss import LossConfig
+from dp_prior.evaluation.rollout import RolloutConfig
+from tests.evaluation.fakes import NOW, TinyPolicy, data
+
+KEYS = {"agent_pos": (2,), "goal": (2,)}
+
+
+def measure(accelerator=None):
+    """Metrics of all evaluators, as they come."""
+    evaluators = [
+        (LossConfig(models=("ema",), batch_size=8), TinyPolicy()),
+        (ActionErrorConfig(eval_timesteps=(4,), batch_size=8), TinyPolicy()),
+        (RolloutConfig(env=ToyConfig(n_envs=4), n_episodes=10, videos=0), TinyPolicy(keys=KEYS)),
+    ]
+    metrics = {}
+    for config, policy in evaluators:
+        metrics |= config.create(data(37)).run({"ema": policy}, accelerator, NOW).metrics
+    return metrics
+
+
+def test_two_gloo_ranks_measure_what_one_does(run_ranks):
+    source = "import json; from tests.evaluation.test_ranks import measure; print(json.dumps(measure(accelerator)))"
+    alone = measure()
+    for output in run_ranks(source, 2):
+        found = json.loads(output.splitlines()[-1])
+        assert found == pytest.approx(alone, rel=1e-5)
+        rollout = {name: value for name, value in alone.items() if name.startswith("rollout/")}
+        assert {name: found[name] for name in rollout} == rollout  # bit for bit
