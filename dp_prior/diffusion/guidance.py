@@ -1,13 +1,19 @@
-"""What is done to the estimate of x_0 between the network and the sampler."""
+"""What is done to the estimates of x_0 between the network and the sampler: guidance, clipping, fixed values."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config
+
+Bounds = tuple[Tensor, Tensor]
+Stage = Callable[[Tensor], Tensor]
 
 
 class FixedClip(Config):
@@ -18,9 +24,89 @@ class FixedClip(Config):
     bound: float = Field(default=1.0, gt=0)
     """Largest magnitude of x_0; 1 for data normalised by their limits, a few for unit variance."""
 
-    def apply(self, x_0: Tensor) -> Tensor:
-        """(B, ...) clipped."""
-        return x_0.clamp(-self.bound, self.bound)
+    def stage(self, bounds: Bounds | None) -> Stage:
+        """Maps an estimate (B, ...) to the clipped one."""
+        return partial(torch.clamp, min=-self.bound, max=self.bound)
 
 
-ClipConfig = FixedClip
+class DynamicClip(Config):
+    """Keeps all but the largest elements of x_0 and shrinks it into the range where those leave it.
+
+    Source: Saharia et al. 2022 (arXiv:2205.11487), section 2.3.
+    """
+
+    type: Literal["dynamic"] = "dynamic"
+
+    bound: float = Field(default=1.0, gt=0)
+    """Largest magnitude of x_0."""
+
+    quantile: float = Field(default=0.995, gt=0, le=1)
+    """Share of a sample's elements that is not clipped."""
+
+    def stage(self, bounds: Bounds | None) -> Stage:
+        """Maps an estimate (B, ...) to the clipped one."""
+
+        def clip(x_0: Tensor) -> Tensor:
+            reach = torch.quantile(x_0.abs().flatten(1), self.quantile, dim=1).clamp(min=self.bound)
+            reach = reach.view(-1, *[1] * (x_0.dim() - 1))
+            return x_0.clamp(-reach, reach) * (self.bound / reach)
+
+        return clip
+
+
+class BoundsClip(Config):
+    """Keeps every dimension of x_0 within the range of the training data, whatever their normalizer."""
+
+    type: Literal["bounds"] = "bounds"
+
+    margin: float = Field(default=0.0, ge=0)
+    """How far x_0 may leave that range at either end, as a fraction of its width."""
+
+    def stage(self, bounds: Bounds | None) -> Stage:
+        """Maps an estimate (B, ...) to the clipped one.
+
+        Raises:
+            ValueError: the bounds of the data are not known.
+        """
+        if bounds is None:
+            raise ValueError("clip 'bounds' needs the range of the data; pass bounds=normalizer.bounds('x')")
+        low, high = bounds
+        room = self.margin * (high - low)
+        return partial(torch.clamp, min=low - room, max=high + room)
+
+
+ClipConfig = Annotated[FixedClip | DynamicClip | BoundsClip, Field(discriminator="type")]
+
+
+class Guidance(Config):
+    """Classifier-free guidance (Ho and Salimans 2022): from the unconditional estimate towards the conditional, and on.
+
+    Mixing estimates of x_0 is the same as mixing those of eps, v or the flow.
+    """
+
+    scale: float = 1.0
+    """1 is the conditional estimate, 0 the unconditional; above 1 the condition counts more than the data say."""
+
+    rescale: float = Field(default=0.0, ge=0, le=1)
+    """How far the std of a guided x_0 is brought back to that of the conditional one (Lin et al. 2024, equation 15)."""
+
+    def mix(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
+        """The guided estimate of x_0; all (B, ...)."""
+        guided = torch.lerp(unconditional, conditional, self.scale)
+        if self.rescale:
+            wanted, found = (x_0.flatten(1).std(1) for x_0 in (conditional, guided))
+            factor = 1 + self.rescale * (wanted / found.clamp(min=1e-12) - 1)
+            guided = guided * factor.view(-1, *[1] * (guided.dim() - 1))
+        return guided
+
+
+def fixed_values(values: Tensor, is_known: Tensor) -> Stage:
+    """Puts known elements into the estimate of x_0 (inpainting; the start of a chunk that is already decided).
+
+    All samplers end on an estimate, so they are exact in the sample; before that x_t holds them noised as in training.
+
+    Args:
+        values: (B, *x_shape), read where known.
+        is_known: bool, broadcasts against `values`.
+    """
+    return lambda x_0: torch.where(is_known, values, x_0)

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.diffusion.schedule import NoiseTable
+from dp_prior.diffusion.table import NoiseTable
 
 Level = TypeVar("Level", float, Tensor)
 

@@ -11,19 +11,20 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.diffusion.guidance import ClipConfig, FixedClip
+from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
+from dp_prior.diffusion.denoiser import Denoiser, Network, SelfCondition
+from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
-from dp_prior.diffusion.sampler import Denoise, SamplerConfig
+from dp_prior.diffusion.sampler import SamplerConfig, States
 from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
-from dp_prior.diffusion.timesteps import TimestepsConfig, UniformTimesteps
+from dp_prior.diffusion.timesteps import LossAwareSampler, TimestepsConfig, UniformTimesteps
+from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig, decoder_nll, normal_kl
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
-from dp_prior.randomness import Randomness
-
-Network = Callable[[Tensor, Tensor], Tensor]
+from dp_prior.randomness import Randomness, derive_seed
 
 
 class DiffusionConfig(Config):
@@ -35,18 +36,45 @@ class DiffusionConfig(Config):
     objective: ObjectiveConfig = Eps()
     """What the network predicts."""
 
+    criterion: CriterionConfig = L2()
+    """What an error of the prediction costs."""
+
     weighting: WeightingConfig = Uniform()
     """How much an error at each timestep counts."""
+
+    dim_weights: tuple[float, ...] | None = None
+    """How much an error in each dimension of x counts, one number per dimension; null weighs all the same."""
+
+    horizon_weights: tuple[float, ...] | None = None
+    """How much an error at each place of the horizon counts, one number per place; null weighs all the same."""
 
     timesteps: TimestepsConfig = UniformTimesteps()
     """Which timesteps are trained."""
 
+    variance: VarianceConfig = FixedSmall()
+    """The variance of the reverse steps, for the DDPM sampler and the variational bound."""
+
+    data_step: float | None = Field(default=None, gt=0)
+    """Distance of neighbouring data values in normalised units, such as 2 / 255 for 8-bit images, for likelihoods; null
+    takes the data as continuous, and likelihoods as densities."""
+
+    self_condition: float = Field(default=0.0, ge=0, le=1)
+    """Probability that a training step shows the network its own first estimate of x_0 (Chen et al. 2022, Analog Bits).
+    Above 0 the network has an input for it, and samplers feed every estimate to the next step."""
+
     clip: ClipConfig | None = FixedClip()
     """What keeps the estimates of x_0 in range while sampling; null leaves them."""
 
+    guidance: Guidance | None = None
+    """Classifier-free guidance while sampling; null samples the conditional model as it is."""
+
     @model_validator(mode="after")
-    def _invertible(self) -> DiffusionConfig:
+    def _compatible(self) -> DiffusionConfig:
         self.objective.check(self.schedule.table())
+        if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
+            raise ValueError(
+                f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'"
+            )
         return self
 
     def create(self) -> DiffusionProcess:
@@ -58,10 +86,11 @@ class Loss(NamedTuple):
     """The training loss of B samples.
 
     Attributes:
-        total: () weighted squared error over the valid elements, divided by the denominator: what is differentiated.
-        per_sample: (B,) mean weighted error over each sample's valid elements; 0 for a sample without any.
+        total: () weighted cost over the valid elements, divided by the denominator: what is differentiated.
+        per_sample: (B,) mean weighted cost over each sample's valid elements, without the factors of importance
+            sampling; 0 for a sample without any.
         t: (B,) int64 timesteps.
-        terms: further (B,) losses by name.
+        terms: (B,) parts of `per_sample` by name, where it has several: `simple`, and `vb` in bits per dimension.
         valid: (B,) number of valid positions of each sample.
     """
 
@@ -72,26 +101,69 @@ class Loss(NamedTuple):
     valid: Tensor
 
 
+class BitsPerDim(NamedTuple):
+    """The variational bound of B samples, in bits per dimension, and its parts; means over valid elements.
+
+    Attributes:
+        total: (B,) bound on the negative log likelihood: `prior` and the sum of `vb`.
+        prior: (B,) cost of the noisiest timestep against standard normal noise; the network has no part in it.
+        vb: (B, T) cost of each reverse step.
+        x_0_error: (B, T) squared error of x_0.
+        eps_error: (B, T) squared error of the noise.
+    """
+
+    total: Tensor
+    prior: Tensor
+    vb: Tensor
+    x_0_error: Tensor
+    eps_error: Tensor
+
+
 class DiffusionProcess(nn.Module):
-    """Adds noise, measures the prediction, and samples."""
+    """Adds noise, measures the prediction, and samples.
+
+    Attributes:
+        channel_dim: dimension of x (B, *x_shape) along which network input and output are widened; -1 for a chunk
+            (B, horizon, action_dim), 1 for images.
+        input_factor: how many times the channels of x the network is given; 2 with self-conditioning.
+        output_factor: how many times the channels of x the network has to return; 2 where the variance is learned.
+    """
 
     def __init__(
         self,
         *,
         schedule: NoiseScheduleConfig,
         objective: ObjectiveConfig,
+        criterion: CriterionConfig,
         weighting: WeightingConfig,
+        dim_weights: tuple[float, ...] | None,
+        horizon_weights: tuple[float, ...] | None,
         timesteps: TimestepsConfig,
+        variance: VarianceConfig,
+        data_step: float | None,
+        self_condition: float,
         clip: ClipConfig | None,
+        guidance: Guidance | None,
+        channel_dim: int = -1,
     ):
         super().__init__()
         self.table = schedule.table()
         self.objective = objective
+        self.criterion = criterion
+        self.dim_weights = dim_weights
+        self.horizon_weights = horizon_weights
         self.timesteps = timesteps.create(len(self.table))
+        self.variance = variance
+        self.output_factor = 2 if isinstance(variance, Learned | LearnedRange) else 1
+        self.data_step = data_step
+        self.self_condition = self_condition
+        self.input_factor = 2 if self_condition else 1
         self.clip = clip
+        self.guidance = guidance
+        self.channel_dim = channel_dim
         alpha, sigma = self.table.alpha, self.table.sigma
         weight = weighting.weight(self.table.snr, objective.error_scale(alpha, sigma))
-        self._exact = torch.stack([alpha, sigma, weight])
+        self._exact = torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])
         self.register_buffer("levels", self._exact.float(), persistent=False)
         self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
         self._inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
@@ -107,6 +179,20 @@ class DiffusionProcess(nn.Module):
         """Number T of timesteps."""
         return len(self.table)
 
+    @property
+    def learns_timesteps(self) -> bool:
+        """Whether `observe` wants the losses of all ranks after each step."""
+        return isinstance(self.timesteps, LossAwareSampler)
+
+    def observe(self, t: Tensor, per_sample: Tensor, valid: Tensor) -> None:
+        """Tell the timestep sampler the (N,) losses of all ranks, in the same order on each; see `LossAwareSampler`."""
+        if self.learns_timesteps:
+            self.timesteps.update(t, per_sample, valid)
+
+    def self_conditions(self, seed: int, samples_seen: int) -> bool:
+        """Whether the training step at this point of the run is self-conditioned; the same on every rank."""
+        return derive_seed(seed, "self_condition", samples_seen) < self.self_condition * 2.0**63
+
     def loss(
         self,
         network: Network,
@@ -114,55 +200,214 @@ class DiffusionProcess(nn.Module):
         mask: Tensor | None,
         random: Randomness,
         denominator: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        self_condition: bool = False,
+        bounds: Bounds | None = None,
     ) -> Loss:
         """The denoising loss.
 
         Args:
-            network: (x_t (B, *x_shape), t (B,) int64) -> output (B, *x_shape).
+            network: (x_t (B, *x_shape), t (B,) int64) -> output (B, *x_shape); channels times `input_factor` and
+                `output_factor`.
             x_0: (B, *x_shape) float32, normalised.
             mask: (B, *x_shape[:-1]) bool, True where x_0 is real; None if everywhere.
             random: B rows; the timestep and the noise of a sample depend on its row alone.
             denominator: () valid positions that the sum is divided by; None counts those of this batch.
+            positions: (B,) int64 of the samples in the order of the run, for stratified timesteps.
+            self_condition: show the network its own estimate; `self_conditions` decides it in training, and sampling is
+                like True.
+            bounds: normalised range of the data, where `clip` wants it.
         """
-        batch, width = x_0.shape[0], x_0.shape[-1]
-        t = self.timesteps.draw(random.stream("timestep"))
+        t, factor = self.timesteps.draw(random.stream("timestep"), positions)
         eps = random.stream("noise").normal(*x_0.shape[1:])
-        alpha, sigma, weight = self.levels[:, t]
-        alpha, sigma = (level.view(batch, *[1] * (x_0.dim() - 1)) for level in (alpha, sigma))
-        output = network(alpha * x_0 + sigma * eps, t).float()
-        error = (output - self.objective.target(x_0, eps, alpha, sigma)) ** 2
-        if mask is None:
-            valid = t.new_full((batch,), math.prod(x_0.shape[1:-1]))
+        alpha, sigma, weight, *step = (level.view(-1, *[1] * (x_0.dim() - 1)) for level in self.levels[:, t])
+        x_t = alpha * x_0 + sigma * eps
+        if self.self_condition:
+            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, bounds)
+        output, raw = self._split(network(x_t, t), x_t)
+        mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights)
+
+        def bound(output: Tensor) -> Tensor:
+            difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
+            return mean(self._bound(difference, x_0, t, raw, step))
+
+        if isinstance(self.criterion, VLB):
+            terms = {"vb": bound(output)}
+            per_sample = self.steps * terms["vb"]
         else:
-            valid = mask.flatten(1).sum(1)
-            error = error * mask[..., None]
-        row = error.flatten(1).sum(1) * weight
-        denominator = valid.sum() if denominator is None else denominator
+            target = self.objective.target(x_0, eps, alpha, sigma)
+            per_sample = weight.flatten() * mean(self.criterion.error(output, target))
+            terms = {}
+            if raw is not None:
+                terms = {"simple": per_sample, "vb": bound(output.detach())}
+                per_sample = per_sample + self.variance.vlb_weight * self.steps * terms["vb"]
+        counted = per_sample if factor is None else per_sample * factor
+        denominator = mean.valid.sum() if denominator is None else denominator
         return Loss(
-            total=row.sum() / (denominator.clamp(min=1e-6) * width),
-            per_sample=row / (valid.clamp(min=1) * width),
+            total=(counted * mean.valid).sum() / denominator.clamp(min=1e-6),
+            per_sample=per_sample,
             t=t,
-            terms={},
-            valid=valid,
+            terms=terms,
+            valid=mean.valid,
         )
 
-    def denoiser(self, network: Network, batch: int) -> Denoise:
-        """The network as samplers see it: (x_t (batch, *x_shape), t) -> estimate of x_0, clipped as configured."""
-        indices = self.indices[:, None].expand(-1, batch)
+    def denoiser(
+        self,
+        network: Network,
+        shape: tuple[int, ...],
+        *,
+        unconditional: Network | None = None,
+        bounds: Bounds | None = None,
+        known: tuple[Tensor, Tensor] | None = None,
+    ) -> Denoiser:
+        """The network as samplers see it: (x_t, t) -> estimate of x_0, guided, clipped and with known values in place.
 
-        def denoise(x_t: Tensor, t: int) -> Tensor:
+        Args:
+            network: see `loss`.
+            shape: (B, *x_shape).
+            unconditional: the network without its condition, where guidance is wanted.
+            bounds: normalised range of the data, where `clip` wants it; see `Normalizer.bounds`.
+            known: values (B, *x_shape) and where they are known, bool; see `fixed_values`.
+
+        Raises:
+            ValueError: something that the configuration wants is missing.
+        """
+        if self.guidance is not None and unconditional is None:
+            raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
+        indices = self.indices[:, None].expand(-1, shape[0])
+        stages: list[Stage] = []
+        if self.clip is not None:
+            stages.append(self.clip.stage(bounds))
+        if known is not None:
+            stages.append(fixed_values(*known))
+        if self.self_condition:
+            memory = SelfCondition(torch.zeros(shape, device=self.levels.device), self.channel_dim)
+            network = memory.widen(network)
+            unconditional = unconditional and memory.widen(unconditional)
+            stages.append(memory.store)
+
+        def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             a, b = self._inversions[t]
-            output = network(x_t, indices[t]).float()
-            x_0 = torch.mul(output, b).add_(x_t, alpha=a)
-            return x_0 if self.clip is None else self.clip.apply(x_0)
+            output, raw = self._split(network(x_t, indices[t]), x_t)
+            return torch.mul(output, b).add_(x_t, alpha=a), raw
 
-        return denoise
+        def estimate(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+            x_0, raw = read(network, x_t, t)
+            if self.guidance is not None:
+                x_0 = self.guidance.mix(x_0, read(unconditional, x_t, t)[0])
+            for stage in stages:
+                x_0 = stage(x_0)
+            return x_0, raw
 
-    def sample(self, network: Network, x_shape: tuple[int, ...], random: Randomness, sampler: SamplerConfig) -> Tensor:
+        return Denoiser(estimate, self.variance)
+
+    def sample(
+        self,
+        network: Network,
+        x_shape: tuple[int, ...],
+        random: Randomness,
+        sampler: SamplerConfig,
+        *,
+        previous: Tensor | None = None,
+        **how,
+    ) -> Tensor:
         """Draw one sample for each row of `random`.
+
+        Args:
+            network: see `loss`.
+            previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
+                done. None starts from pure noise.
+            how: see `denoiser`.
 
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
+        for x_t, _ in self.progressive(network, x_shape, random, sampler, previous=previous, **how):  # noqa: B007
+            pass
+        return x_t
+
+    def progressive(
+        self,
+        network: Network,
+        x_shape: tuple[int, ...],
+        random: Randomness,
+        sampler: SamplerConfig,
+        *,
+        previous: Tensor | None = None,
+        **how,
+    ) -> States:
+        """Like `sample`, but yields (x after the step, estimate of x_0 before it) at every step."""
         noise = random.stream("start").normal(*x_shape)
-        return sampler(self.denoiser(network, len(random)), noise, self.table, random)
+        timesteps = sampler.timesteps(self.table)
+        if previous is not None:
+            timesteps = timesteps[-max(1, round(sampler.renoise * len(timesteps))) :]
+            alpha, sigma = self.table.levels[timesteps[0]]
+            noise = alpha * previous + sigma * noise
+        denoiser = self.denoiser(network, tuple(noise.shape), **how)
+        return sampler.progressive(denoiser, noise, self.table, random, timesteps)
+
+    @torch.no_grad()
+    def bits_per_dim(self, network: Network, x_0: Tensor, mask: Tensor | None, random: Randomness, **how) -> BitsPerDim:
+        """The variational bound of each sample, every timestep evaluated once (IDDPM's `calc_bpd_loop`).
+
+        Args:
+            network, x_0, mask: see `loss`.
+            random: B rows; the noise of each timestep.
+            how: see `denoiser`. The bound is that of the denoiser as it samples, clipped as configured.
+        """
+        denoiser = self.denoiser(network, tuple(x_0.shape), **how)
+        mean = ElementMean(x_0, mask)
+        vb, x_0_error = [], []
+        for t in reversed(range(self.steps)):
+            alpha, sigma, _, *step = self.levels[:, t]
+            x_t = alpha * x_0 + sigma * random.stream("bits", t).normal(*x_0.shape[1:])
+            estimate, raw = denoiser.estimate(x_t, t)
+            vb.insert(0, mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
+            x_0_error.insert(0, mean((x_0 - estimate) ** 2))
+        alpha, log_sigma = self.table.alpha[-1].item(), self.table.sigma[-1].log().item()
+        prior = mean(normal_kl(alpha * x_0, log_sigma, 0.0)) / math.log(2)
+        vb, x_0_error = torch.stack(vb, 1), torch.stack(x_0_error, 1)
+        alpha, sigma = self.levels[0], self.levels[1]
+        return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, (alpha / sigma) ** 2 * x_0_error)
+
+    def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The prediction and the raw variance, float32."""
+        found, wanted = output.shape[self.channel_dim], self.output_factor * x_t.shape[self.channel_dim]
+        if found != wanted:
+            raise ValueError(
+                f"the network returned {found} channels for x of shape {tuple(x_t.shape[1:])}, but variance "
+                f"{self.variance.type!r} needs {wanted}; build it with output factor {self.output_factor}"
+            )
+        if self.output_factor == 1:
+            return output.float(), None
+        return output.float().chunk(2, self.channel_dim)
+
+    def _bound(self, difference: Tensor, x_0: Tensor, t: Tensor, raw: Tensor | None, step: list[Tensor]) -> Tensor:
+        """Cost of the reverse step from t in bits, element by element; `difference` is x_0 less its estimate.
+
+        The means of posterior and model differ in x_0 alone.
+        """
+        c_0, least, largest = step
+        log_std = self.variance.log_std(raw, least, largest)
+        kl = normal_kl(c_0 * difference, least, log_std)
+        nll = decoder_nll(x_0, x_0 - difference, log_std, self.data_step)
+        return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
+
+    def _with_own_estimate(
+        self,
+        network: Network,
+        x_t: Tensor,
+        t: Tensor,
+        level: tuple[Tensor, Tensor],
+        wanted: bool,
+        bounds: Bounds | None,
+    ) -> Network:
+        """The network with its own estimate of x_0 as further input, or zeros where that is not wanted."""
+        memory = SelfCondition(torch.zeros_like(x_t), self.channel_dim)
+        network = memory.widen(network)
+        if wanted:
+            with torch.no_grad():
+                x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
+                memory.store(x_0 if self.clip is None else self.clip.stage(bounds)(x_0))
+        return network

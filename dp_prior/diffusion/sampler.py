@@ -1,42 +1,29 @@
 """Samplers: from noise to x_0, given a denoiser `denoise(x_t, t) -> x_0` and the noise table it was trained on.
 
-No sampler asks what the network predicts. Most take linear steps x_s = c_x x_t + c_0 x_0 + std n between two levels of
-the table; `NoiseTable.transition` has the coefficients for all, as plain numbers.
+No sampler asks what the network predicts. All take linear steps in x_t, the estimates of x_0 and fresh noise, with
+coefficients from the table that are plain numbers.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.diffusion.schedule import NoiseTable
+from dp_prior.diffusion.denoiser import Denoise, Denoiser
+from dp_prior.diffusion.spacing import Spacing, spaced_timesteps
+from dp_prior.diffusion.table import NoiseTable
 from dp_prior.randomness import Randomness
 
-Denoise = Callable[[Tensor, int], Tensor]
-Spacing = Literal["trailing", "linspace", "leading"]
-
-
-def spaced_timesteps(trained: int, steps: int, spacing: Spacing) -> list[int]:
-    """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
-
-    `leading` is published to begin below it, where the network is told less noise than there is: its first step is
-    moved up.
-    """
-    if steps > trained:
-        raise ValueError(f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps")
-    if spacing == "trailing":
-        return [round(trained - i * trained / steps) - 1 for i in range(steps)]
-    if spacing == "linspace":
-        return [round((trained - 1) * (1 - i / max(steps - 1, 1))) for i in range(steps)]
-    return [trained - 1, *(i * (trained // steps) for i in range(steps - 2, -1, -1))]
+Path = list[tuple[int, int]]
+States = Iterator[tuple[Tensor, Tensor]]
 
 
 def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
@@ -48,22 +35,36 @@ def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterat
 
 
 class _Sampler(Config):
-    """A sampler; a subclass says how it steps."""
+    """A sampler; a subclass says how it walks from timestep to timestep."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Number of sampling steps; null visits every timestep trained."""
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
 
     spacing: Spacing = "trailing"
-    """Which timesteps are visited: `trailing` counts down from the last in equal strides, `linspace` goes from the last
-    to the first, `leading` counts up from the first."""
+    """Which timesteps are visited, always beginning with the noisiest. `trailing`: equal strides down from the last.
+    `linspace`: the last to the first. `leading`: equal strides up from the first. `ddim`: the same, for a stride that
+    gives exactly this many steps. `quadratic`: dense at the clean end. `karras`: even in sigma^(1/7). A list of counts,
+    clean end first: that many from each of as many equal sections."""
 
-    def timesteps(self, trained: int) -> list[int]:
-        """The timesteps to visit of those `trained`, noisiest first.
+    renoise: float = Field(default=0.5, gt=0, le=1)
+    """Where there is a previous sample to start from: the share of the steps that is done again, on its noised copy."""
+
+    @model_validator(mode="after")
+    def _sections_add_up(self) -> _Sampler:
+        if isinstance(self.spacing, tuple) and self.steps not in (None, sum(self.spacing)):
+            raise ValueError(
+                f"steps is {self.steps}, but the sections of spacing add up to {sum(self.spacing)}; "
+                f"make them agree or set steps to null"
+            )
+        return self
+
+    def timesteps(self, table: NoiseTable) -> list[int]:
+        """The timesteps to visit, noisiest first.
 
         Raises:
-            ValueError: there are more steps than timesteps.
+            ValueError: the table does not have as many, or they cannot be spaced like this.
         """
-        return spaced_timesteps(trained, self.steps or trained, self.spacing)
+        return spaced_timesteps(table, self.steps, self.spacing)
 
     def __call__(
         self,
@@ -76,7 +77,7 @@ class _Sampler(Config):
         """Draw x_0.
 
         Args:
-            denoise: (x_t (B, ...), t) -> estimate of x_0 (B, ...).
+            denoise: (x_t (B, ...), t) -> estimate of x_0 (B, ...); a plain function or a `Denoiser`.
             noise: (B, ...) x at the first timestep; standard normal where that is the noisiest.
             table: levels of all timesteps trained.
             random: B rows, for samplers that add noise on the way.
@@ -90,7 +91,6 @@ class _Sampler(Config):
             pass
         return x_t
 
-    @abstractmethod
     def progressive(
         self,
         denoise: Denoise,
@@ -98,8 +98,14 @@ class _Sampler(Config):
         table: NoiseTable,
         random: Randomness,
         timesteps: list[int] | None = None,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Like calling the sampler, but yields (x after the step, estimate of x_0) at every step."""
+    ) -> States:
+        """Like calling the sampler, but yields (x after the step, estimate of x_0 before it) at every step."""
+        path = list(pairwise([*(timesteps or self.timesteps(table)), -1]))
+        return self._walk(Denoiser.of(denoise), noise, table, path, random)
+
+    @abstractmethod
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        """Go from x_t along `path`, the pairs of timesteps of each step; the last leads to timestep -1, the sample."""
 
 
 class DDIM(_Sampler):
@@ -108,48 +114,167 @@ class DDIM(_Sampler):
     type: Literal["ddim"] = "ddim"
 
     steps: int | None = Field(default=16, ge=1)
-    """Number of sampling steps; null visits every timestep trained."""
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
 
     eta: float = Field(default=0.0, ge=0, le=1)
     """Share of fresh noise: 0 is deterministic given the starting noise, 1 is DDPM on the visited timesteps."""
 
-    def progressive(
-        self,
-        denoise: Denoise,
-        noise: Tensor,
-        table: NoiseTable,
-        random: Randomness,
-        timesteps: list[int] | None = None,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `_Sampler.progressive`."""
-        timesteps = timesteps or self.timesteps(len(table))
-        fresh = step_noise(random, noise.shape[1:], len(timesteps))
-        x_t = noise
-        for t, s in pairwise([*timesteps, -1]):
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        noise = step_noise(random, x_t.shape[1:], len(path))
+        for t, s in path:
             c_x, c_0, std = table.transition(t, s, self.eta)
             x_0 = denoise(x_t, t)
             x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
             if std:
-                x_t.add_(next(fresh), alpha=std)
+                x_t.add_(next(noise), alpha=std)
             yield x_t, x_0
+
+    def encode(self, denoise: Denoise, x_0: Tensor, table: NoiseTable) -> Tensor:
+        """The noise from which the deterministic sampler (eta 0) draws `x_0`, the more exactly the more steps it takes.
+
+        Walks the probability-flow ODE upwards; as in IDDPM, the clean x_0 stands in for x at the first timestep.
+
+        Args:
+            x_0: (B, ...) normalised samples.
+
+        Returns:
+            (B, ...) x at the noisiest timestep.
+        """
+        x_t = x_0
+        for t, s in pairwise(reversed(self.timesteps(table))):
+            c_x, c_0, _ = table.transition(t, s, 0.0)
+            x_t = torch.mul(x_t, c_x).add_(denoise(x_t, t), alpha=c_0)
+        return x_t
 
 
 class DDPM(_Sampler):
-    """Ancestral sampling of the posterior (Ho et al. 2020); on fewer steps, of the shortened chain."""
+    """Ancestral sampling (Ho et al. 2020) with the variance the model was trained with.
+
+    On fewer steps it samples the shortened chain, variances included, as IDDPM's respacing does.
+    """
 
     type: Literal["ddpm"] = "ddpm"
 
-    def progressive(
-        self,
-        denoise: Denoise,
-        noise: Tensor,
-        table: NoiseTable,
-        random: Randomness,
-        timesteps: list[int] | None = None,
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """See `_Sampler.progressive`."""
-        ancestral = DDIM(steps=self.steps, spacing=self.spacing, eta=1.0)
-        return ancestral.progressive(denoise, noise, table, random, timesteps)
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        noise = step_noise(random, x_t.shape[1:], len(path))
+        for t, s in path:
+            c_x, c_0, _ = table.transition(t, s, 1.0)
+            x_0, raw = denoise.estimate(x_t, t)
+            x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
+            if s != -1:
+                log_std = denoise.variance.log_std(raw, *table.log_stds(t, s))
+                x_t.add_(next(noise) * (math.exp(log_std) if isinstance(log_std, float) else log_std.exp()))
+            yield x_t, x_0
 
 
-SamplerConfig = Annotated[DDPM | DDIM, Field(discriminator="type")]
+class Euler(_Sampler):
+    """Euler's method for the probability-flow ODE along the straight path x_0 to eps; the same as DDIM with eta 0.
+
+    Divided by alpha + sigma, every table is a flow table, on which dx / dsigma = eps - x_0.
+    """
+
+    type: Literal["euler"] = "euler"
+
+    steps: int | None = Field(default=16, ge=1)
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
+
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        return DDIM(eta=0.0)._walk(denoise, x_t, table, path, random)
+
+
+class Heun(_Sampler):
+    """Heun's method of second order for the same ODE (Karras et al. 2022, algorithm 1); all but the last step take two
+    network evaluations."""
+
+    type: Literal["heun"] = "heun"
+
+    steps: int | None = Field(default=8, ge=1)
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
+
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        for t, s in path:
+            c_x, c_0, _ = table.transition(t, s, 0.0)
+            x_0 = denoise(x_t, t)
+            x_s = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
+            if s != -1:
+                (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
+                norm_t, norm_s = alpha_t + sigma_t, alpha_s + sigma_s
+                stride = sigma_s / norm_s - sigma_t / norm_t
+                velocity = (x_s - norm_s * denoise(x_s, s)) / sigma_s
+                x_s = (x_s + norm_s * (x_t / norm_t + stride * velocity)) / 2
+            x_t = x_s
+            yield x_t, x_0
+
+
+class DPMSolver(_Sampler):
+    """DPM-Solver++ (2M) of second order, one network evaluation a step (Lu et al. 2022, arXiv:2211.01095).
+
+    A DDIM or DDPM step whose x_0 is extrapolated in log(alpha / sigma) from the last two estimates; the first and the
+    last step are of first order.
+    """
+
+    type: Literal["dpm_solver"] = "dpm_solver"
+
+    steps: int | None = Field(default=10, ge=1)
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
+
+    stochastic: bool = False
+    """Solve the reverse SDE, with fresh noise at every step (SDE-DPM-Solver++), rather than the ODE."""
+
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        noise = step_noise(random, x_t.shape[1:], len(path))
+        before = None  # the previous timestep and its estimate
+        for t, s in path:
+            c_x, c_0, std = table.transition(t, s, float(self.stochastic))
+            x_0 = denoise(x_t, t)
+            middle = x_0
+            if before is not None and s != -1:
+                r, x_0_r = before
+                lambda_r, lambda_t, lambda_s = (table.half_log_snr[i] for i in (r, t, s))
+                middle = torch.lerp(x_0_r, x_0, 1 + (lambda_s - lambda_t) / (lambda_t - lambda_r) / 2)
+            x_t = torch.mul(x_t, c_x).add_(middle, alpha=c_0)
+            if std:
+                x_t.add_(next(noise), alpha=std)
+            before = t, x_0
+            yield x_t, x_0
+
+
+class UniPC(_Sampler):
+    """Unified predictor-corrector with varying coefficients, one network evaluation a step (Zhao et al. 2023,
+    arXiv:2302.04867).
+
+    The estimate of x_0 at a predicted point also corrects that point, which raises the order by one.
+    """
+
+    type: Literal["unipc"] = "unipc"
+
+    steps: int | None = Field(default=10, ge=1)
+    """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
+
+    order: int = Field(default=2, ge=1, le=3)
+    """Number of estimates of x_0 that predict the next point; with 1 and no corrector it would be DDIM."""
+
+    def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
+        estimates: dict[int, Tensor] = {}  # by timestep, oldest first
+
+        def step(x_t: Tensor, t: int, s: int) -> Tensor:
+            c_x, *weights = table.multistep(t, s, tuple(estimates))
+            x_s = torch.mul(x_t, c_x)
+            for weight, x_0 in zip(weights, estimates.values(), strict=True):
+                x_s.add_(x_0, alpha=weight)
+            return x_s
+
+        before = None  # the previous timestep and its corrected point
+        for t, s in path:
+            x_0 = estimates[t] = denoise(x_t, t)
+            if before is not None:
+                r, x_r = before
+                x_t = step(x_r, r, t)
+            before = t, x_t
+            while len(estimates) > (1 if s == -1 else self.order):
+                del estimates[next(iter(estimates))]
+            x_t = step(x_t, t, s)
+            yield x_t, x_0
+
+
+SamplerConfig = Annotated[DDPM | DDIM | DPMSolver | UniPC | Euler | Heun, Field(discriminator="type")]

@@ -1,15 +1,9 @@
-"""Noise schedules: tables of (alpha_t, sigma_t) with x_t = alpha_t x_0 + sigma_t eps.
-
-Everything else in this folder knows a schedule by its table only. Timestep 0 is the least noisy; timestep -1 stands for
-the clean sample, (alpha, sigma) = (1, 0), which is no row of the table. Tables are computed and kept in float64.
-"""
+"""Noise schedules: what the table of (alpha_t, sigma_t) in x_t = alpha_t x_0 + sigma_t eps is filled with."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
@@ -17,64 +11,25 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.diffusion.table import NoiseTable
 
 
-@dataclass(frozen=True, eq=False)
-class NoiseTable:
-    """Signal and noise level of T timesteps, the noise growing with every one.
-
-    Attributes:
-        alpha: (T,) float64, >= 0; only the last may be 0.
-        sigma: (T,) float64, > 0.
-    """
-
-    alpha: Tensor
-    sigma: Tensor
-    _transitions: dict[tuple[int, int, float], tuple[float, float, float]] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if not (torch.isfinite(self.alpha).all() and torch.isfinite(self.sigma).all() and (self.sigma > 0).all()):
-            raise ValueError("a noise schedule needs finite alpha and sigma, and sigma above 0 at every timestep")
-        rises = (self.snr.diff() >= 0).nonzero().flatten().tolist()
-        if rises:
-            raise ValueError(
-                f"the signal-to-noise ratio must fall with every timestep, but it is {self.snr[rises[0]]:.3g} at "
-                f"timestep {rises[0]} and {self.snr[rises[0] + 1]:.3g} at the next"
-            )
-
-    def __len__(self) -> int:
-        return len(self.alpha)
-
-    @property
-    def snr(self) -> Tensor:
-        """(T,) signal-to-noise ratio (alpha / sigma) squared."""
-        return (self.alpha / self.sigma) ** 2
-
-    @cached_property
-    def levels(self) -> list[tuple[float, float]]:
-        """(alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample."""
-        return [*zip(self.alpha.tolist(), self.sigma.tolist(), strict=True), (1.0, 0.0)]
-
-    def transition(self, t: int, s: int, eta: float) -> tuple[float, float, float]:
-        """(c_x, c_0, std) of the step x_s = c_x x_t + c_0 x_0 + std n from timestep t to s, which is less noisy.
-
-        eta 1 samples the posterior q(x_s | x_t, x_0), eta 0 follows the probability-flow ODE, as in DDIM (Song et al.
-        2021, equations 12 and 16). Holds on every table.
-        """
-        step = self._transitions.get((t, s, eta))
-        if step is None:
-            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-            fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)  # share of the noise drawn anew
-            c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
-            step = self._transitions[t, s, eta] = c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
-        return step
-
-
-class _VariancePreserving(Config):
-    """A schedule with alpha^2 + sigma^2 = 1, given by its alpha-bar = alpha^2."""
+class _Schedule(Config):
+    """What all schedules have."""
 
     steps: int = Field(default=100, ge=1)
     """Number T of timesteps trained."""
+
+    scale: float = Field(default=1.0, gt=0)
+    """Factor on the signal before noise is added; below 1 every timestep is noisier (Chen 2023, arXiv:2301.10972). The
+    levels are divided by their norm again, so it is a shift of log(alpha / sigma)."""
+
+
+class _VariancePreserving(_Schedule):
+    """A schedule with alpha^2 + sigma^2 = 1, given by its alpha-bar = alpha^2."""
+
+    zero_terminal_snr: bool = False
+    """Stretch alpha so that the last timestep is pure noise (Lin et al. 2024, algorithm 1); not for objective eps."""
 
     @abstractmethod
     def alpha_bar(self) -> Tensor:
@@ -82,8 +37,12 @@ class _VariancePreserving(Config):
 
     def table(self) -> NoiseTable:
         """The levels of every timestep."""
-        alpha_bar = self.alpha_bar()
-        return NoiseTable(alpha_bar.sqrt(), (1 - alpha_bar).sqrt())
+        alpha = self.alpha_bar().sqrt()
+        if self.zero_terminal_snr:
+            alpha = (alpha - alpha[-1]) * alpha[0] / (alpha[0] - alpha[-1])
+        sigma = (1 - alpha**2).sqrt()
+        norm = (self.scale**2 * alpha**2 + sigma**2).sqrt()
+        return NoiseTable(self.scale * alpha / norm, sigma / norm)
 
 
 class _Betas(_VariancePreserving):
@@ -135,6 +94,16 @@ class ScaledLinear(_Betas):
         return torch.linspace(math.sqrt(start), math.sqrt(end), self.steps, dtype=torch.float64) ** 2
 
 
+class SigmoidBeta(_Betas):
+    """Betas on a sigmoid from -6 to 6, as in DALL-E 2's prior and diffusers."""
+
+    type: Literal["sigmoid_beta"] = "sigmoid_beta"
+
+    def betas(self, start: float, end: float) -> Tensor:
+        """(T,) float64 variances of the noise added at each step."""
+        return start + (end - start) * torch.linspace(-6, 6, self.steps, dtype=torch.float64).sigmoid()
+
+
 class Cosine(_VariancePreserving):
     """alpha-bar a squared cosine with its betas capped (Nichol and Dhariwal 2021, equation 17).
 
@@ -156,21 +125,108 @@ class Cosine(_VariancePreserving):
         return torch.cumprod(1 - (1 - f[1:] / f[:-1]).clamp(max=self.beta_max), 0)
 
 
-class Flow(Config):
+class _Continuous(_VariancePreserving):
+    """alpha-bar a function of continuous time, evaluated at (t + 1) / T (Chen 2023, arXiv:2301.10972)."""
+
+    floor: float = Field(default=1e-9, ge=0, lt=1)
+    """Least alpha-bar; 0 makes the last timestep pure noise, which objective eps refuses."""
+
+    @abstractmethod
+    def gamma(self, u: Tensor) -> Tensor:
+        """alpha-bar at times `u` from 0, where it is 1, to 1, where it is 0."""
+
+    def alpha_bar(self) -> Tensor:
+        """(T,) float64, falling."""
+        return self.gamma(torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps).clamp(self.floor)
+
+
+class LinearSignal(_Continuous):
+    """alpha-bar on a line; with floor 0 this is the jsd schedule, whose betas are 1 / T, 1 / (T - 1), ..., 1."""
+
+    type: Literal["linear_signal"] = "linear_signal"
+
+    def gamma(self, u: Tensor) -> Tensor:
+        """alpha-bar at times `u`."""
+        return 1 - u
+
+
+class _Span(_Continuous):
+    """A stretch of a curve, brought to alpha-bar from 1 to 0."""
+
+    start: float
+    """Where on the curve the clean end lies."""
+
+    end: float
+    """Where on the curve the noisy end lies; above `start`."""
+
+    tau: float = Field(default=1.0, gt=0)
+    """Temperature of the curve."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> _Span:
+        if self.start >= self.end:
+            raise ValueError(f"start is {self.start:g} and end {self.end:g}; start must be below end")
+        return self
+
+    @abstractmethod
+    def curve(self, place: Tensor) -> Tensor:
+        """A falling curve."""
+
+    def gamma(self, u: Tensor) -> Tensor:
+        """alpha-bar at times `u`."""
+        first, last = self.curve(torch.tensor([self.start, self.end], dtype=torch.float64))
+        return (self.curve(self.start + (self.end - self.start) * u) - last) / (first - last)
+
+
+class Sigmoid(_Span):
+    """alpha-bar a stretch of a falling sigmoid (Jabri et al. 2022, arXiv:2212.11972)."""
+
+    type: Literal["sigmoid"] = "sigmoid"
+
+    start: float = -3.0
+    """Where on the sigmoid the clean end lies."""
+
+    end: float = 3.0
+    """Where on the sigmoid the noisy end lies; above `start`."""
+
+    def curve(self, place: Tensor) -> Tensor:
+        """Falls from 1 to 0 around 0; a higher tau is flatter."""
+        return torch.sigmoid(-place / self.tau)
+
+
+class PowerCosine(_Span):
+    """alpha-bar a stretch of a power of a cosine (Chen 2023, arXiv:2301.10972)."""
+
+    type: Literal["power_cosine"] = "power_cosine"
+
+    start: float = Field(default=0.0, ge=0, lt=1)
+    """Where on the quarter wave the clean end lies, 0 being its crest."""
+
+    end: float = Field(default=1.0, gt=0, le=1)
+    """Where on the quarter wave the noisy end lies, 1 being its zero; above `start`."""
+
+    def curve(self, place: Tensor) -> Tensor:
+        """Falls from 1 at 0 to 0 at 1; a higher tau falls earlier."""
+        return torch.cos(place * math.pi / 2).clamp(min=0) ** (2 * self.tau)
+
+
+class Flow(_Schedule):
     """The straight path of rectified flow (Liu et al. 2022): sigma = (t + 1) / T and alpha = 1 - sigma.
 
-    Its last timestep is pure noise, so it goes with the objectives x0, v and flow.
+    Its last timestep is pure noise, so it goes with the objectives x0, v and flow. A `scale` of 1 / shift is the
+    timestep shift of Stable Diffusion 3.
     """
 
     type: Literal["flow"] = "flow"
 
-    steps: int = Field(default=100, ge=1)
-    """Number T of timesteps trained."""
-
     def table(self) -> NoiseTable:
         """The levels of every timestep."""
         sigma = torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps
-        return NoiseTable(1 - sigma, sigma)
+        alpha = self.scale * (1 - sigma)
+        return NoiseTable(alpha / (alpha + sigma), sigma / (alpha + sigma))
 
 
-NoiseScheduleConfig = Annotated[Linear | ScaledLinear | Cosine | Flow, Field(discriminator="type")]
+NoiseScheduleConfig = Annotated[
+    Linear | ScaledLinear | SigmoidBeta | Cosine | LinearSignal | Sigmoid | PowerCosine | Flow,
+    Field(discriminator="type"),
+]

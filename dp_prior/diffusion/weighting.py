@@ -40,4 +40,23 @@ class MinSNR(Config):
         return snr.clamp(max=self.gamma) / error_scale
 
 
-WeightingConfig = Annotated[Uniform | MinSNR, Field(discriminator="type")]
+class P2(Config):
+    """Errors of eps count by 1 / (k + SNR)^gamma, so that nearly clean timesteps count less.
+
+    Source: Choi et al. 2022 (arXiv:2204.00227).
+    """
+
+    type: Literal["p2"] = "p2"
+
+    gamma: float = Field(default=1.0, ge=0)
+    """Strength; 0.5 and 1 in the paper, 0 weighs all errors of eps the same."""
+
+    k: float = Field(default=1.0, gt=0)
+    """Keeps the weight of the noisiest timesteps finite; 1 in the paper."""
+
+    def weight(self, snr: Tensor, error_scale: Tensor) -> Tensor:
+        """(T,) weights of the squared error of the output, from (T,) `snr` and `error_scale`."""
+        return snr / (self.k + snr) ** self.gamma / error_scale
+
+
+WeightingConfig = Annotated[Uniform | MinSNR | P2, Field(discriminator="type")]

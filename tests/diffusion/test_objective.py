@@ -4,11 +4,22 @@ import pytest
 import torch
 
 from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
-from dp_prior.diffusion.schedule import Cosine, Flow, Linear, ScaledLinear
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear, LinearSignal, PowerCosine, ScaledLinear, Sigmoid
 
 OBJECTIVES = [Eps(), X0(), V(), FlowVelocity()]
-SCHEDULES = [Linear(), ScaledLinear(), Cosine(), Flow()]
-PAIRS = [(o, s) for o in OBJECTIVES for s in SCHEDULES if not (o.type == "eps" and s.type == "flow")]
+SCHEDULES = [
+    Linear(),
+    ScaledLinear(),
+    Cosine(),
+    Cosine(scale=0.5),
+    Cosine(zero_terminal_snr=True),
+    LinearSignal(),
+    Sigmoid(),
+    PowerCosine(),
+    Flow(),
+    Flow(scale=0.5),
+]
+PAIRS = [(o, s) for o in OBJECTIVES for s in SCHEDULES if o.type != "eps" or s.table().alpha[-1] > 0]
 
 
 def noised(schedule, dtype=torch.float64):
@@ -46,7 +57,7 @@ def test_closed_forms_of_the_general_mixture(schedule):
         (X0(), x_0, output, torch.ones_like(a)),
         (FlowVelocity(), eps - x_0, (x_t - s * output) / (a + s), ((a + s) / s) ** 2),
     ]
-    if schedule.type != "flow":
+    if schedule.table().alpha[-1] > 0:
         forms.append((Eps(), eps, (x_t - s * output) / a, (a / s) ** 2))
     for objective, target, x_0_estimate, scale in forms:
         torch.testing.assert_close(objective.target(x_0, eps, a, s), target)
@@ -80,8 +91,9 @@ def test_all_objectives_have_one_optimum(objective, schedule):
         torch.testing.assert_close(estimate, torch.tanh(alpha * x_t / sigma**2), rtol=1e-6, atol=1e-8)
 
 
-def test_eps_is_refused_where_no_signal_is_left():
+@pytest.mark.parametrize("schedule", [Flow(), Linear(zero_terminal_snr=True), LinearSignal(floor=0)], ids=repr)
+def test_eps_is_refused_where_no_signal_is_left(schedule):
     with pytest.raises(ValueError, match=r"objective 'eps' .* timestep 99 of 100, .* use objective x0, v or flow"):
-        Eps().check(Flow().table())
+        Eps().check(schedule.table())
     for objective in OBJECTIVES[1:]:
-        objective.check(Flow().table())
+        objective.check(schedule.table())

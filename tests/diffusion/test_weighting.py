@@ -5,7 +5,7 @@ import torch
 
 from dp_prior.diffusion.objective import X0, Eps, FlowVelocity, V
 from dp_prior.diffusion.schedule import Cosine, Flow
-from dp_prior.diffusion.weighting import MinSNR, Uniform
+from dp_prior.diffusion.weighting import P2, MinSNR, Uniform
 
 TABLE = Cosine(steps=1000).table()
 SNR = TABLE.snr
@@ -36,5 +36,13 @@ def test_uniform_is_one():
     assert (Uniform().weight(SNR, SNR) == 1).all()
 
 
-def test_every_field_changes_the_weights():
-    assert not torch.equal(MinSNR(gamma=2.0).weight(SNR, SNR), MinSNR().weight(SNR, SNR))
+@pytest.mark.parametrize(("gamma", "k"), [(0.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+def test_p2_equals_its_published_form(gamma, k):
+    """Choi et al.: the simple loss of eps, weighted by (k + SNR)^-gamma; with gamma 0 it is that loss."""
+    weight = P2(gamma=gamma, k=k).weight(SNR, Eps().error_scale(TABLE.alpha, TABLE.sigma))
+    torch.testing.assert_close(weight, (k + SNR) ** -gamma, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("changed", [MinSNR(gamma=2.0), P2(gamma=0.5), P2(k=2.0)], ids=repr)
+def test_every_field_changes_the_weights(changed):
+    assert not torch.equal(changed.weight(SNR, SNR), type(changed)().weight(SNR, SNR))

@@ -1,0 +1,103 @@
+"""Criteria: what an error of the network's output costs, and the mean of it over what is real."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from dp_prior.config import Config
+
+
+class L2(Config):
+    """The squared error."""
+
+    type: Literal["l2"] = "l2"
+
+    def error(self, output: Tensor, target: Tensor) -> Tensor:
+        """(B, ...) cost of every element."""
+        return (output - target) ** 2
+
+
+class L1(Config):
+    """The absolute error."""
+
+    type: Literal["l1"] = "l1"
+
+    def error(self, output: Tensor, target: Tensor) -> Tensor:
+        """(B, ...) cost of every element."""
+        return (output - target).abs()
+
+
+class Huber(Config):
+    """Half the squared error up to `delta`, and a line from there on; with delta 1 it is smooth L1."""
+
+    type: Literal["huber"] = "huber"
+
+    delta: float = Field(default=1.0, gt=0)
+    """Error at which the square turns into a line."""
+
+    def error(self, output: Tensor, target: Tensor) -> Tensor:
+        """(B, ...) cost of every element."""
+        return F.huber_loss(output, target, reduction="none", delta=self.delta)
+
+
+class VLB(Config):
+    """The variational bound alone, in bits per dimension: the sum over all T timesteps, as estimated from one.
+
+    It trains mean and variance together (L_vlb of Nichol and Dhariwal 2021); its gradient is noisy, for which they drew
+    timesteps by `loss_second_moment`.
+    """
+
+    type: Literal["vlb"] = "vlb"
+
+
+CriterionConfig = Annotated[L2 | L1 | Huber | VLB, Field(discriminator="type")]
+
+
+class ElementMean:
+    """Means over the valid elements of each sample: element, mask, weight, mean, in that order.
+
+    Attributes:
+        valid: (B,) number of valid positions.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        dim_weights: tuple[float, ...] | None = None,
+        horizon_weights: tuple[float, ...] | None = None,
+    ):
+        """See `DiffusionProcess.loss`.
+
+        Args:
+            x: (B, *x_shape), for its shape.
+            mask: (B, *x_shape[:-1]) bool, or None.
+            dim_weights: of the last dimension of x.
+            horizon_weights: of the first dimension of a sample.
+        """
+        positions = math.prod(x.shape[1:-1])
+        self.valid = torch.full((len(x),), positions, device=x.device) if mask is None else mask.flatten(1).sum(1)
+        self.size = self.valid.clamp(min=1) * x.shape[-1]
+        self.factors = [] if mask is None else [mask[..., None]]
+        for name, weights, dim in (("dim_weights", dim_weights, -1), ("horizon_weights", horizon_weights, 1)):
+            if weights is not None:
+                if len(weights) != x.shape[dim]:
+                    raise ValueError(
+                        f"diffusion.{name} has {len(weights)} numbers, but x has {x.shape[dim]} of these; "
+                        f"its shape is {tuple(x.shape[1:])}"
+                    )
+                shape = [1] * x.dim()
+                shape[dim] = len(weights)
+                self.factors.append(torch.tensor(weights, device=x.device).view(shape))
+
+    def __call__(self, cost: Tensor) -> Tensor:
+        """(B,) from (B, *x_shape)."""
+        for factor in self.factors:
+            cost = cost * factor
+        return cost.flatten(1).sum(1) / self.size

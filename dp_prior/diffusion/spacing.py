@@ -1,0 +1,105 @@
+"""Timestep spacings: which of the trained timesteps a sampler visits."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dp_prior.diffusion.table import NoiseTable
+
+Spacing = (
+    Literal["trailing", "linspace", "leading", "ddim", "quadratic", "karras"]
+    | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+)
+
+KARRAS_SIGMA_MAX = 80.0
+"""Largest sigma / alpha that Karras et al. 2022 space from, table 1; what is noisier is left to the first step."""
+
+
+def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> list[int]:
+    """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
+
+    Some spacings are published to begin below it, where the network is told less noise than there is; the first step
+    of those is moved up.
+
+    Args:
+        steps: how many; None for all, or for the sum of the sections.
+    """
+    trained = len(table)
+    if isinstance(spacing, tuple):
+        rising = _sections(trained, spacing)
+    else:
+        steps = steps or trained
+        if steps > trained:
+            raise ValueError(
+                f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps"
+            )
+        rising = _PLACES[spacing](table, steps)
+    return [trained - 1, *reversed(rising[:-1])]
+
+
+def _trailing(table: NoiseTable, steps: int) -> list[int]:
+    return [round(i * len(table) / steps) - 1 for i in range(1, steps + 1)]
+
+
+def _linspace(table: NoiseTable, steps: int) -> list[int]:
+    return [round(i * (len(table) - 1) / max(steps - 1, 1)) for i in range(steps)]
+
+
+def _leading(table: NoiseTable, steps: int) -> list[int]:
+    return [i * (len(table) // steps) for i in range(steps)]
+
+
+def _ddim(table: NoiseTable, steps: int) -> list[int]:
+    for stride in range(1, len(table) + 1):
+        if len(range(0, len(table), stride)) == steps:
+            return list(range(0, len(table), stride))
+    possible = sorted({len(range(0, len(table), stride)) for stride in range(1, len(table) + 1)})
+    nearest = sorted(sorted(possible, key=lambda count: abs(count - steps))[:2])
+    raise ValueError(
+        f"spacing 'ddim' needs a whole stride, and none gives {steps} of {len(table)} timesteps; "
+        f"use {' or '.join(map(str, nearest))} steps, or spacing 'trailing'"
+    )
+
+
+def _quadratic(table: NoiseTable, steps: int) -> list[int]:
+    return _distinct([(len(table) - 1) * (i / max(steps - 1, 1)) ** 2 for i in range(steps)], len(table))
+
+
+def _karras(table: NoiseTable, steps: int) -> list[int]:
+    noise = [math.exp(-half_log_snr) for half_log_snr in table.half_log_snr]
+    low, high = noise[0] ** (1 / 7), min(noise[-1], KARRAS_SIGMA_MAX) ** (1 / 7)
+    wanted = [(low + i / max(steps - 1, 1) * (high - low)) ** 7 for i in range(steps)]
+    return _distinct([min(range(len(noise)), key=lambda t: abs(math.log(noise[t] / w))) for w in wanted], len(table))
+
+
+def _sections(trained: int, counts: tuple[int, ...]) -> list[int]:
+    """Evenly spaced from each of equal sections, both ends of each included (IDDPM's `space_timesteps`)."""
+    sizes = [trained // len(counts) + (i < trained % len(counts)) for i in range(len(counts))]
+    places = []
+    for i, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        if count > size:
+            raise ValueError(f"spacing asks for {count} timesteps of section {i}, which has {size}; lower it")
+        places += [sum(sizes[:i]) + round(j * (size - 1) / max(count - 1, 1)) for j in range(count)]
+    return places
+
+
+def _distinct(places: list[float], trained: int) -> list[int]:
+    """Rising places rounded to different timesteps, moved no further than that takes."""
+    result: list[int] = []
+    for i, place in enumerate(places):
+        lowest, highest = (result[-1] + 1 if result else 0), trained - len(places) + i
+        result.append(min(max(round(place), lowest), highest))
+    return result
+
+
+_PLACES = {
+    "trailing": _trailing,
+    "linspace": _linspace,
+    "leading": _leading,
+    "ddim": _ddim,
+    "quadratic": _quadratic,
+    "karras": _karras,
+}

@@ -1,0 +1,111 @@
+"""The noise table: all that the rest of this folder knows of a schedule, and the steps between its timesteps.
+
+Timestep 0 is the least noisy; timestep -1 stands for the clean sample, (alpha, sigma) = (1, 0), which is no row of the
+table. Tables are computed and kept in float64, and remember the steps they were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseTable:
+    """Signal and noise level of T timesteps, the noise growing with every one.
+
+    Attributes:
+        alpha: (T,) float64, >= 0; only the last may be 0.
+        sigma: (T,) float64, > 0.
+    """
+
+    alpha: Tensor
+    sigma: Tensor
+    _steps: dict[tuple, tuple[float, ...]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (torch.isfinite(self.alpha).all() and torch.isfinite(self.sigma).all() and (self.sigma > 0).all()):
+            raise ValueError("a noise schedule needs finite alpha and sigma, and sigma above 0 at every timestep")
+        rises = (self.snr.diff() >= 0).nonzero().flatten().tolist()
+        if rises:
+            raise ValueError(
+                f"the signal-to-noise ratio must fall with every timestep, but it is {self.snr[rises[0]]:.3g} at "
+                f"timestep {rises[0]} and {self.snr[rises[0] + 1]:.3g} at the next"
+            )
+
+    def __len__(self) -> int:
+        return len(self.alpha)
+
+    @property
+    def snr(self) -> Tensor:
+        """(T,) signal-to-noise ratio (alpha / sigma) squared."""
+        return (self.alpha / self.sigma) ** 2
+
+    @cached_property
+    def levels(self) -> list[tuple[float, float]]:
+        """(alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample."""
+        return [*zip(self.alpha.tolist(), self.sigma.tolist(), strict=True), (1.0, 0.0)]
+
+    @cached_property
+    def half_log_snr(self) -> list[float]:
+        """log(alpha / sigma) of every timestep, which DPM-Solver calls lambda; no signal at all counts as -30."""
+        return [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
+
+    def transition(self, t: int, s: int, eta: float) -> tuple[float, float, float]:
+        """(c_x, c_0, std) of the step x_s = c_x x_t + c_0 x_0 + std n from timestep t to s.
+
+        eta 1 samples the posterior q(x_s | x_t, x_0) of a less noisy s, eta 0 follows the probability-flow ODE either
+        way, as in DDIM (Song et al. 2021, equations 12 and 16). Holds on every table.
+        """
+        step = self._steps.get((t, s, eta))
+        if step is None:
+            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+            fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2) if eta else 0.0  # share of new noise
+            c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
+            step = self._steps[t, s, eta] = c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
+        return step
+
+    def log_stds(self, t: int, s: int) -> tuple[float, float]:
+        """Logarithms of the least and the largest sensible std of the step from t to a less noisy s.
+
+        The least is that of the posterior q(x_s | x_t, x_0), the largest that of q(x_t | x_s): beta, for neighbours.
+        """
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+        return math.log(self.transition(t, s, 1.0)[2]), math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
+
+    def multistep(self, t: int, s: int, nodes: tuple[int, ...]) -> tuple[float, ...]:
+        """(c_x, w_1, ...) of the step x_s = c_x x_t + w_1 x_0(node_1) + ... along the probability-flow ODE.
+
+        Integrates the polynomial in log(alpha / sigma) through the estimates of x_0 at the nodes exactly; as many nodes
+        as the order of the local error. With the one node t this is `transition` with eta 0.
+
+        Source: Zhao et al. 2023 (arXiv:2302.04867), UniPC with varying coefficients.
+        """
+        step = self._steps.get((t, s, nodes))
+        if step is None:
+            (_, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+            start = self.half_log_snr[t]
+            length = math.inf if s == -1 else self.half_log_snr[s] - start
+            integrals = [1 - math.exp(-length)]
+            for power in range(1, len(nodes)):
+                integrals.append(1 - power / length * integrals[-1])
+            places = torch.tensor([(self.half_log_snr[node] - start) / length for node in nodes], dtype=torch.float64)
+            powers = places ** torch.arange(len(nodes), dtype=torch.float64)[:, None]
+            weights = alpha_s * torch.linalg.solve(powers, torch.tensor(integrals, dtype=torch.float64))
+            step = self._steps[t, s, nodes] = sigma_s / sigma_t, *weights.tolist()
+        return step
+
+    def reverse_steps(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(T,) c_0, and logarithms of the least and largest std, of the step from each timestep to the one before it.
+
+        The step to the clean sample has a point for posterior; it takes the least std of the step before (IDDPM).
+        """
+        c_0 = [self.transition(t, t - 1, 1.0)[1] for t in range(len(self))]
+        stds = [self.log_stds(t, t - 1) for t in range(1, len(self))]
+        largest = math.log(self.levels[0][1])
+        least, largest = zip((stds[0][0] if stds else largest, largest), *stds, strict=True)
+        return tuple(torch.tensor(column, dtype=torch.float64) for column in (c_0, least, largest))

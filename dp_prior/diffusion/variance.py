@@ -1,0 +1,97 @@
+"""The variance of a reverse step, and the variational bound that judges it (Nichol and Dhariwal 2021).
+
+A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds,
+`least` (that of the posterior given x_0) and `largest` (that of the forward step); `NoiseTable.log_stds` has them. A
+learned variance is read from the second half of the network's output.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dp_prior.config import Config
+
+Level = float | Tensor
+
+
+class FixedSmall(Config):
+    """The variance of the posterior given x_0; right where the data are a single point."""
+
+    type: Literal["fixed_small"] = "fixed_small"
+
+    def log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
+        """Logarithm of the std, from those of the bounds."""
+        return least
+
+
+class FixedLarge(Config):
+    """The variance of the forward step; right where the data are standard normal."""
+
+    type: Literal["fixed_large"] = "fixed_large"
+
+    def log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
+        """Logarithm of the std, from those of the bounds."""
+        return largest
+
+
+class _Learned(Config):
+    """What learned variances have."""
+
+    vlb_weight: float = Field(default=0.001, gt=0)
+    """lambda in simple loss + lambda * bound, the bound summed over T timesteps, in bits per dimension; 0.001 in the
+    paper, 1 / T for the unscaled form of its code. The bound does not move the mean."""
+
+
+class Learned(_Learned):
+    """The network's output is the log variance."""
+
+    type: Literal["learned"] = "learned"
+
+    def log_std(self, raw: Tensor, least: Level, largest: Level) -> Level:
+        """Logarithm of the std, from those of the bounds."""
+        return raw / 2
+
+
+class LearnedRange(_Learned):
+    """The network's output, -1 to 1, interpolates the log variance between the bounds (equation 15)."""
+
+    type: Literal["learned_range"] = "learned_range"
+
+    def log_std(self, raw: Tensor, least: Level, largest: Level) -> Level:
+        """Logarithm of the std, from those of the bounds."""
+        return least + (raw + 1) / 2 * (largest - least)
+
+
+VarianceConfig = Annotated[FixedSmall | FixedLarge | Learned | LearnedRange, Field(discriminator="type")]
+
+
+def normal_kl(difference: Tensor, log_std_1: Level, log_std_2: Level) -> Tensor:
+    """KL(N(m + difference, std_1^2) || N(m, std_2^2)) in nats, element by element."""
+    ratio = torch.as_tensor(log_std_1 - log_std_2)
+    return (torch.exp(2 * ratio) + (difference / torch.as_tensor(log_std_2).exp()) ** 2 - 1) / 2 - ratio
+
+
+def decoder_nll(x_0: Tensor, mean: Tensor, log_std: Level, data_step: float | None) -> Tensor:
+    """-log p(x_0) in nats under N(mean, std^2), element by element.
+
+    Args:
+        data_step: distance of neighbouring values of x_0; their bins are integrated, and those at -1 and 1 reach to
+            infinity. None: x_0 is continuous and p a density, so the result may be negative.
+    """
+    std = torch.as_tensor(log_std).exp()
+    if data_step is None:
+        return ((x_0 - mean) / std) ** 2 / 2 + log_std + math.log(2 * math.pi) / 2
+    above, below = (x_0 - mean + data_step / 2) / std, (x_0 - mean - data_step / 2) / std
+    is_tail = below > 0  # mirrored into the lower tail, where differences of probabilities keep their digits
+    inside = torch.special.ndtr(torch.where(is_tail, -below, above)) - torch.special.ndtr(
+        torch.where(is_tail, -above, below)
+    )
+    log_inside = inside.clamp(min=1e-30).log()
+    is_lowest, is_highest = x_0 < -1 + data_step / 4, x_0 > 1 - data_step / 4
+    log_outside = torch.special.log_ndtr(torch.where(is_lowest, above, -below))
+    return -torch.where(is_lowest | is_highest, log_outside, log_inside)

@@ -1,0 +1,71 @@
+"""Timestep spacings: those published, and the law that the noisiest timestep comes first."""
+
+import json
+import math
+
+import pytest
+
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM, DDPM
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.spacing import spaced_timesteps
+
+EVERY = ["trailing", "linspace", "leading", "quadratic", "karras"]
+
+
+@pytest.mark.parametrize("spacing", EVERY)
+@pytest.mark.parametrize(("trained", "steps"), [(100, 100), (100, 16), (100, 7), (100, 1), (1000, 999), (10, 3)])
+def test_spacings_begin_at_the_noisiest_timestep_and_fall(spacing, trained, steps):
+    for schedule in (Cosine(steps=trained), Flow(steps=trained)):
+        timesteps = spaced_timesteps(schedule.table(), steps, spacing)
+        assert len(timesteps) == steps and timesteps[0] == trained - 1 and timesteps[-1] >= 0
+        assert all(a > b for a, b in zip(timesteps, timesteps[1:], strict=False))
+
+
+@pytest.mark.parametrize("counts", [(100,), (10,), (1, 1, 1), (10, 15, 20), (30, 2, 30)])
+def test_sections_begin_at_the_noisiest_timestep_and_fall(counts):
+    timesteps = spaced_timesteps(Cosine().table(), None, counts)
+    assert len(timesteps) == sum(counts) and timesteps[0] == 99
+    assert all(a > b for a, b in zip(timesteps, timesteps[1:], strict=False))
+
+
+@pytest.mark.parametrize("spacing", EVERY)
+def test_no_number_of_steps_visits_every_timestep(spacing):
+    assert spaced_timesteps(Cosine(steps=50).table(), None, spacing) == list(range(49, -1, -1))
+
+
+def test_spacings_are_those_published():
+    table = Cosine().table()
+    assert spaced_timesteps(table, 5, "trailing") == [99, 79, 59, 39, 19]
+    assert spaced_timesteps(Cosine(steps=101).table(), 5, "linspace") == [100, 75, 50, 25, 0]
+    assert spaced_timesteps(Cosine(steps=101).table(), 5, "quadratic") == [100, 56, 25, 6, 0]
+    assert spaced_timesteps(table, 5, "leading") == [99, 60, 40, 20, 0]
+    assert spaced_timesteps(table, 5, "ddim") == [99, 60, 40, 20, 0]
+    assert spaced_timesteps(table, 34, "ddim")[:3] == [99, 96, 93]
+    # improved-diffusion: space_timesteps(300, [10, 15, 20]) has 0..99 with 10, 100..199 with 15, 200..299 with 20
+    sections = spaced_timesteps(Cosine(steps=300).table(), None, (10, 15, 20))
+    assert sections[-10:] == [99, 88, 77, 66, 55, 44, 33, 22, 11, 0]
+    assert sections[:20][::-1][:3] == [200, 205, 210] and sections[20] == 199 and sections[34] == 100
+    assert spaced_timesteps(table, None, (10,)) == spaced_timesteps(table, 10, "linspace")
+
+
+def test_karras_spacing_is_even_in_the_seventh_root_of_sigma():
+    table = Linear(steps=1000).table()
+    timesteps = spaced_timesteps(table, 10, "karras")
+    roots = [math.exp(-table.half_log_snr[t]) ** (1 / 7) for t in timesteps[1:]]
+    strides = [a - b for a, b in zip(roots, roots[1:], strict=False)]
+    assert max(strides) / min(strides) < 1.05
+    assert timesteps[-1] == 0
+
+
+def test_what_cannot_be_spaced_is_refused_with_the_remedy():
+    table = Cosine().table()
+    with pytest.raises(ValueError, match="the sampler has 200 steps, but only 100 timesteps are trained; lower"):
+        DDIM(steps=200).timesteps(table)
+    with pytest.raises(ValueError, match="none gives 30 of 100 timesteps; use 25 or 34 steps"):
+        DDIM(steps=30, spacing="ddim").timesteps(table)
+    with pytest.raises(ValueError, match="60 timesteps of section 1, which has 50"):
+        DDPM(spacing=(10, 60)).timesteps(table)
+    with pytest.raises(ConfigError, match="steps is 16, but the sections of spacing add up to 45"):
+        DDIM.from_json(json.dumps({"spacing": [10, 15, 20]}))
+    assert len(DDIM.from_json(json.dumps({"spacing": [10, 15, 20], "steps": None})).timesteps(table)) == 45

@@ -1,0 +1,88 @@
+"""Steps between the timesteps of a table, against Gaussian conditioning and against quadrature."""
+
+import math
+
+import pytest
+import torch
+
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.table import NoiseTable
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Flow()], ids=repr)
+def test_transition_with_eta_one_is_the_posterior(schedule):
+    """q(x_s | x_t, x_0) by conditioning the joint Gaussian of x_s and x_t given x_0."""
+    table = schedule.table()
+    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0), (5, -1)):
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
+        forward = alpha_t / alpha_s
+        gain = forward * sigma_s**2 / sigma_t**2
+        c_x, c_0, std = table.transition(t, s, 1.0)
+        assert c_x == pytest.approx(gain, rel=1e-9, abs=1e-12)
+        assert c_0 == pytest.approx(alpha_s - gain * alpha_t, rel=1e-9)
+        assert std**2 == pytest.approx(sigma_s**2 - gain * forward * sigma_s**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Flow()], ids=repr)
+def test_transitions_keep_the_marginals(schedule, eta):
+    """With the true x_0, a step from q(x_t | x_0) lands on q(x_s | x_0)."""
+    table = schedule.table()
+    for t, s in ((99, 98), (99, 10), (50, 20), (1, 0), (5, -1)):
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
+        c_x, c_0, std = table.transition(t, s, eta)
+        assert c_x * alpha_t + c_0 == pytest.approx(alpha_s)
+        assert c_x**2 * sigma_t**2 + std**2 == pytest.approx(sigma_s**2)
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(), Flow()], ids=repr)
+def test_log_stds_are_those_of_posterior_and_forward_step(schedule):
+    table = schedule.table()
+    for t, s in ((99, 98), (50, 20), (1, 0)):
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
+        forward = sigma_t**2 - (alpha_t / alpha_s) ** 2 * sigma_s**2
+        posterior = forward * sigma_s**2 / sigma_t**2
+        assert table.log_stds(t, s) == pytest.approx((math.log(posterior) / 2, math.log(forward) / 2), rel=1e-7)
+
+
+def test_betas_are_the_largest_variances_of_neighbours():
+    table = Linear(steps=1000).table()
+    betas = [1e-4 + (0.02 - 1e-4) * t / 999 for t in range(1000)]
+    assert [2 * table.log_stds(t, t - 1)[1] for t in (1, 500, 999)] == pytest.approx(
+        [math.log(betas[t]) for t in (1, 500, 999)], rel=1e-9
+    )
+    _, least, largest = table.reverse_steps()
+    assert 2 * largest[0].item() == pytest.approx(math.log(betas[0])) and least[0] == least[1] < least[2]
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Flow()], ids=repr)
+def test_a_step_with_one_node_is_the_ddim_step(schedule):
+    table = schedule.table()
+    for t, s in ((98, 50), (50, 20), (20, 50), (1, 0), (7, -1)):
+        c_x, c_0, _ = table.transition(t, s, 0.0)
+        assert table.multistep(t, s, (t,)) == pytest.approx((c_x, c_0), rel=1e-12)
+
+
+@pytest.mark.parametrize("nodes", [(40,), (60, 40), (40, 20), (80, 60, 40), (60, 40, 20), (80, 60, 40, 20)])
+def test_multistep_integrates_polynomials_in_lambda_exactly(nodes):
+    """The ODE's solution is (sigma_s / sigma_t) x_t + sigma_s * integral of exp(lambda) x_0(lambda)."""
+    table = Cosine().table()
+    t, s = 40, 20
+    place = table.half_log_snr
+    c_x, *weights = table.multistep(t, s, nodes)
+    grid = torch.linspace(place[t], place[s], 20001, dtype=torch.float64)
+    for power in range(len(nodes)):
+        exact = table.levels[s][1] * torch.trapezoid(grid.exp() * grid**power, grid).item()
+        assert sum(w * place[node] ** power for w, node in zip(weights, nodes, strict=True)) == pytest.approx(exact)
+    assert c_x == table.levels[s][1] / table.levels[t][1]
+
+
+def test_pure_noise_counts_as_a_finite_half_log_snr():
+    assert Flow(steps=4).table().half_log_snr == pytest.approx([math.log(3), 0.0, -math.log(3), -30.0])
+
+
+def test_a_table_that_does_not_lose_signal_is_refused():
+    with pytest.raises(ValueError, match="must fall with every timestep, but it is 1 at timestep 0 and 1 at the next"):
+        NoiseTable(torch.ones(2).double(), torch.ones(2).double())
+    with pytest.raises(ValueError, match="sigma above 0 at every timestep"):
+        NoiseTable(torch.ones(2).double(), torch.tensor([0.0, 1.0]).double())
