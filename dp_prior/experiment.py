@@ -21,7 +21,7 @@ from dp_prior.changes import check_changes
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import Snapshot, encode_document, read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.checkpoints.store import CheckpointStore, Saved, Stored
+from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 from dp_prior.config import Config, ConfigError
@@ -174,7 +174,7 @@ class Experiment:
                 status = "stopped"
             else:
                 status = "complete" if trainer.progress == begun else "finished"
-            best = decide(self.accelerator, lambda: _path(store.best() or store.latest()))
+            best = decide(self.accelerator, lambda: store.best() or store.latest())
             progress = trainer.progress
             if status == "finished" or (status == "complete" and not self._has_result()):
                 self._test(trainer, tracker, best)
@@ -193,9 +193,9 @@ class Experiment:
                 trainer.step(batches)
                 row = trainer.training_metrics()
                 chunk = trial._act(batches[0][:2])
-                trainer.save(row)
+                trainer.save(row, is_best=False)
                 writer.close()
-                saved = decide(trial.accelerator, lambda: _path(store.latest()))
+                saved = decide(trial.accelerator, store.latest)
                 if saved is None or not torch.isfinite(chunk).all():
                     raise RuntimeError("after one step the weights or a sample are not finite; look at the data")
                 trial._restore(trainer, read_checkpoint(saved))
@@ -258,12 +258,12 @@ class Experiment:
             if own is not None:
                 raise ConfigError(
                     "--resume never",
-                    [f"{self.directory} already holds checkpoints, up to {own.path.name}; nothing is overwritten. "
+                    [f"{self.directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
                      f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"],
                 )
             return None
         if own is not None:
-            return own.path
+            return own
         reference = tracker.recall()
         if reference is None and resume == "must":
             raise ConfigError("--resume must", [f"there is no checkpoint in {self.directory}; start with --resume auto"])
@@ -349,10 +349,6 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
 
 def _models(evaluator: EvaluatorConfig) -> tuple[str, ...]:
     return (evaluator.model,) if isinstance(evaluator, RolloutConfig) else evaluator.models
-
-
-def _path(stored: Stored | None) -> Path | None:
-    return None if stored is None else stored.path
 
 
 def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:

@@ -38,8 +38,6 @@ class Loader(Protocol):
 
     def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]: ...
 
-    def ids_at(self, samples_seen: int) -> list[int]: ...
-
 
 class Measured(Protocol):
     """Numbers by metric name, and files by name for loggers that show them."""
@@ -67,7 +65,9 @@ class Tracker(Protocol):
 class Saver(Protocol):
     """Where snapshots go. Returns before they are durable; what then fails is raised by the next call."""
 
-    def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float]) -> None: ...
+    def submit(
+        self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool
+    ) -> None: ...
 
     def check(self) -> None: ...
 
@@ -150,7 +150,7 @@ class PolicyTrainer:
                 self.tracker.log(row, self.progress)
             is_best = self.best.improves(row, self.progress.global_step)
             if done or is_best or self._due(self.config.save_every, before) or self.stop_requested:
-                self.save(row)
+                self.save(row, is_best)
         return self.progress
 
     def step(self, micro_batches: list[Batch]) -> None:
@@ -197,11 +197,11 @@ class PolicyTrainer:
         self._measured_from = (samples, moment + time.perf_counter() - start)
         return metrics
 
-    def save(self, metrics: dict[str, float]) -> None:
+    def save(self, metrics: dict[str, float], is_best: bool) -> None:
         """Hand a snapshot of everything to the saver, with what was measured at this step; training goes on."""
         self.means.collect(self.accelerator)
         if self.accelerator.is_main_process:
-            self.saver.submit(take_snapshot(self, metrics), self.progress, metrics)
+            self.saver.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go on exactly where `snapshot` was taken."""
@@ -228,7 +228,7 @@ class PolicyTrainer:
         limit = self.config.nonfinite_limit
         if self.progress.global_step % limit == 0 and self.skipped[1].item() >= limit:
             first = self.progress.samples_seen - limit * self.loader.global_batch_size
-            ids = self.loader.ids_at(first)
+            ids = [sample for batch in next(self.loader.from_sample(first)) for sample in batch.ids.tolist()]
             raise NotFiniteError(
                 f"the gradient was not finite in {limit} optimizer steps in a row, up to step "
                 f"{self.progress.global_step}; none of them changed the weights. The first of these batches held "

@@ -81,7 +81,10 @@ def test_one_pass_update_equals_clip_grad_norm_then_adamw(max_norm):
     reference.load_state_dict(ours.state_dict())
     optimizer = AdamWConfig(weight_decay=0.1).create(ours)
     decayed, free = decay_groups(reference)
-    groups = [{"params": list(decayed.values()), "weight_decay": 0.1}, {"params": list(free.values()), "weight_decay": 0}]
+    groups = [
+        {"params": list(decayed.values()), "weight_decay": 0.1},
+        {"params": list(free.values()), "weight_decay": 0},
+    ]
     plain = torch.optim.AdamW(groups, lr=0.05, betas=(0.95, 0.999), foreach=False)
     set_learning_rate(optimizer, 0.05)
     for _ in range(5):
