@@ -7,25 +7,23 @@ memory, and nothing is serialised a second time. Nothing here can run code: ther
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from dp_prior.checkpoints.direct import write_file
+from dp_prior.checkpoints.snapshot import Snapshot, file_pieces, nonfinite
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
 
@@ -33,25 +31,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_PIECE = 16 << 20  # bytes handed to the kernel or the hash at once; flat between 4 and 64 MB
+_READ_AT_ONCE = 16 << 20  # bytes
 _LARGEST_DOCUMENT = 64 << 20  # bytes of JSON read back; guards against a hostile file
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.uint16: "U16",
-    torch.int16: "I16",
-    torch.uint32: "U32",
-    torch.int32: "I32",
-    torch.uint64: "U64",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
 
 
 class CheckpointError(RuntimeError):
@@ -65,74 +46,6 @@ class DamagedError(CheckpointError):
         self.path = path
         self.problem = problem
         super().__init__(f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The content of a checkpoint in memory.
-
-    Attributes:
-        tensors: tensors by name, by file name ending in `.safetensors`.
-        documents: what JSON can hold, by file name ending in `.json`.
-    """
-
-    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    documents: dict[str, Any] = field(default_factory=dict)
-
-    def copy(self) -> Snapshot:
-        """The same content in memory of its own, on the CPU."""
-        return SnapshotMemory().hold(self)
-
-
-class SnapshotMemory:
-    """Owned CPU memory that takes the place of one snapshot after another.
-
-    The pages stay mapped between saves, because mapping them anew costs several times the copy itself.
-    """
-
-    def __init__(self) -> None:
-        self._files: dict[str, Tensor] = {}
-
-    def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Copy a snapshot into this memory. What was held before is overwritten."""
-        tensors = {name: self._hold_file(name, content) for name, content in snapshot.tensors.items()}
-        for name in self._files.keys() - tensors.keys():
-            del self._files[name]
-        if any(tensor.is_cuda for content in snapshot.tensors.values() for tensor in content.values()):
-            torch.cuda.synchronize()
-        documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
-        return Snapshot(tensors, documents)
-
-    def _hold_file(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        offsets, size = {}, 0
-        for key in _file_order(tensors):
-            offsets[key] = size
-            size += tensors[key].nbytes
-        if name not in self._files or self._files[name].numel() != size:
-            self._files.pop(name, None)
-            self._files[name] = _allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
-        held = {}
-        for key, tensor in tensors.items():
-            tensor = tensor.detach()
-            flat = self._files[name][offsets[key] : offsets[key] + tensor.nbytes]
-            held[key] = flat.view(tensor.dtype).view(tensor.shape)
-            held[key].copy_(tensor, non_blocking=True)
-        return held
-
-
-def _allocate(size: int, is_pinned: bool) -> Tensor:
-    """(size,) uint8; in huge pages where the system grants them, since each page costs a fault on first use."""
-    if is_pinned:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8)
-    import mmap
-
-    memory = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class FileEntry(Config):
@@ -208,7 +121,7 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
     temporary.mkdir()
     try:
         manifest = _write_files(temporary, snapshot, manifest)
-        write_document(temporary / MANIFEST, seal(manifest.model_dump(mode="json")))
+        write_file(temporary / MANIFEST, [memoryview(seal(manifest.model_dump(mode="json")))])
         sync_directory(temporary)
         if manifest.nonfinite:
             directory = unused(directory.with_name(f"quarantine_{directory.name}"))
@@ -225,37 +138,20 @@ def _write_files(directory: Path, snapshot: Snapshot, manifest: Manifest) -> Man
     contents: dict[str, list[memoryview]] = {
         name: [memoryview(encode_document(content))] for name, content in snapshot.documents.items()
     }
-    contents |= {name: list(_pieces(tensors)) for name, tensors in snapshot.tensors.items()}
+    contents |= {name: list(file_pieces(tensors)) for name, tensors in snapshot.tensors.items()}
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in contents.items()}
     with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-hash") as pool:
         hashes = {name: pool.submit(_sha256, contents[name]) for name in sorted(sizes, key=sizes.get, reverse=True)}
-        nonfinite = {name: pool.submit(_nonfinite, tensors) for name, tensors in snapshot.tensors.items()}
+        bad = {name: pool.submit(nonfinite, tensors) for name, tensors in snapshot.tensors.items()}
         try:
             for name, pieces in contents.items():
-                _write(directory / name, pieces)
+                write_file(directory / name, pieces)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         files = {name: FileEntry(size=sizes[name], sha256=hashes[name].result()) for name in sorted(sizes)}
-        bad = [f"{file}:{key}" for file, found in nonfinite.items() for key in found.result()]
-    return manifest.model_copy(update={"files": files, "nonfinite": bad})
-
-
-def write_document(path: Path, data: bytes) -> None:
-    """Write a new file and sync it."""
-    _write(path, [memoryview(data)])
-
-
-def _write(path: Path, pieces: Iterable[memoryview]) -> None:
-    try:
-        with open(path, "xb", buffering=1 << 20) as file:  # large pieces bypass the buffer; the mode obeys the umask
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
+        named = [f"{file}:{key}" for file, found in bad.items() for key in found.result()]
+    return manifest.model_copy(update={"files": files, "nonfinite": named})
 
 
 def _sha256(pieces: Iterable[memoryview]) -> str:
@@ -263,51 +159,6 @@ def _sha256(pieces: Iterable[memoryview]) -> str:
     for piece in pieces:
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _file_order(tensors: dict[str, Tensor]) -> list[str]:
-    """Names in the order of the safetensors format: wide elements first, so that all are aligned."""
-    return sorted(tensors, key=lambda key: (-tensors[key].element_size(), key))
-
-
-def _pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of a safetensors file: header length (8 bytes, little-endian), JSON header, tensors end to end."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
-    order = _file_order(tensors)
-    for key in order:
-        tensor = tensors[key]
-        if tensor.dtype not in _DTYPES:
-            raise ValueError(f"tensor {key!r} is {tensor.dtype}, which safetensors cannot hold")
-        end = position + tensor.nbytes
-        header[key] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [position, end]}
-        position = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield memoryview(len(text).to_bytes(8, "little") + text)
-    for key in order:
-        if tensors[key].nbytes:
-            data = memoryview(_bytes(tensors[key]))
-            yield from (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
-
-
-def _bytes(tensor: Tensor) -> np.ndarray:
-    """(nbytes,) uint8 view of a CPU tensor, or a copy of any other."""
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def _nonfinite(tensors: dict[str, Tensor]) -> list[str]:
-    """Names of the tensors that hold NaN or infinity."""
-    return [key for key, tensor in tensors.items() if tensor.dtype.is_floating_point and not _is_finite(tensor)]
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """A sum over NaN or infinity is never finite, so a finite sum clears a tensor at the speed of memory."""
-    if tensor.dtype in (torch.float32, torch.float64):
-        values = tensor.detach().cpu().numpy()
-        with np.errstate(over="ignore", invalid="ignore"):
-            return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
-    return bool(torch.isfinite(tensor).all())
 
 
 def unused(path: Path) -> Path:
@@ -370,7 +221,7 @@ def _each(task: Callable[[str], None], names: list[str]) -> None:
 
 def _verify_file(directory: Path, name: str, entry: FileEntry) -> None:
     digest, size = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(min(_PIECE, entry.size + 1)))
+    buffer = memoryview(bytearray(min(_READ_AT_ONCE, entry.size + 1)))
     try:
         with open(directory / name, "rb", buffering=0) as file:
             while count := file.readinto(buffer):

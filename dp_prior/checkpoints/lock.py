@@ -77,9 +77,14 @@ class RunLock:
             ) from None
         return True
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this object still keeps others out."""
+        return not self._file.closed
+
     def release(self) -> None:
         """Let others in. Releasing twice is allowed."""
-        if not self._file.closed:
+        if self.is_held:
             with contextlib.suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()

@@ -23,7 +23,6 @@ from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
     Manifest,
-    Snapshot,
     read_checkpoint,
     read_manifest,
     unused,
@@ -32,6 +31,7 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.lock import RunLock
 from dp_prior.checkpoints.retention import Mode, Record, RetentionConfig, ranked
+from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.durable import (
     encode_document,
@@ -131,6 +131,10 @@ class CheckpointStore:
         self._remove_stale()
         return self._lock
 
+    @property
+    def _is_locked(self) -> bool:
+        return self._lock is not None and self._lock.is_held
+
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest, each with all its hashes compared just before it is given out."""
         for stored in self._scan():
@@ -167,7 +171,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: it could not be saved. Older checkpoints are as they were.
         """
-        if self._lock is None:
+        if not self._is_locked:
             raise RuntimeError("the run directory is not locked; call lock() before write()")
         manifest = Manifest(
             sequence=self._next_sequence(),
@@ -195,7 +199,7 @@ class CheckpointStore:
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
         """Write under a name not yet used. After an I/O error all is written anew: a failed sync may drop pages."""
         name = f"step_{manifest.step:08d}"
-        needed = sum(tensor.nbytes for tensors in snapshot.tensors.values() for tensor in tensors.values())
+        needed = snapshot.nbytes
         for is_last_attempt in (False, True):
             try:
                 free = _free_bytes(self.root)
@@ -226,7 +230,10 @@ class CheckpointStore:
             kept = self.retention.kept(records, self.mode)
             if all([self._is_sound(one) for one in stored if one.manifest.sequence in kept]):
                 break
-        self._write_index(kept)
+        try:
+            self._write_index(kept)
+        except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
+            log.warning("%s cannot be updated: %s", self.root / INDEX, error)
         for one in stored:
             if one.manifest.sequence not in kept:
                 self._delete(one.path)
@@ -270,7 +277,7 @@ class CheckpointStore:
         return True
 
     def _set_aside(self, damage: DamagedError) -> None:
-        if self._lock is None:
+        if not self._is_locked:
             log.warning("skipping checkpoint %s: %s", damage.path, damage.problem)
             return
         aside = unused(damage.path.with_name(f"damaged_{damage.path.name}"))
@@ -301,7 +308,10 @@ class CheckpointStore:
             if lives is None:
                 log.warning("%s was left by process %s on host %s; delete it if that is over", path, pid, host)
             elif not lives:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                try:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                except OSError as error:
+                    log.warning("%s was left by a dead process and cannot be deleted: %s", path, error)
 
     def _next_sequence(self) -> int:
         return max((one.manifest.sequence for one in self._scan()), default=0) + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dp_prior.checkpoints.format import Snapshot, SnapshotMemory
+from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.clock import Progress
 

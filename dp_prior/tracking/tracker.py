@@ -102,6 +102,7 @@ class Tracker:
         self._unsaved: dict[int, Durable] = {}
         self._lock = threading.RLock()
         self._progress = Progress()
+        self._is_closed = False
 
     def log(self, metrics: dict[str, Any], progress: Progress) -> None:
         """Tell numbers. At one step this may be called again with more of them, but the clock never goes back.
@@ -171,7 +172,10 @@ class Tracker:
         return self.loader.recall() if self.can_recall else None
 
     def close(self) -> list[str]:
-        """Say farewell to all loggers. Returns one line for each part that failed during the run."""
+        """Say farewell to all loggers. Returns one line for each part that failed; a second call returns none."""
+        if self._is_closed:
+            return []
+        self._is_closed = True
         for index, durable in list(self._unsaved.items()):
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]

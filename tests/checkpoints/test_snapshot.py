@@ -1,0 +1,114 @@
+"""A snapshot in memory: owned, laid out as the file, and copied by threads."""
+
+import mmap
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from dp_prior.checkpoints.snapshot import PAGE, Snapshot, SnapshotMemory, file_pieces, nonfinite
+
+
+def bytes_of(tensors):
+    return b"".join(file_pieces(tensors))
+
+
+def some_tensors():
+    return {"b": torch.tensor([True]), "a": torch.ones(2), "c": torch.ones(3, dtype=torch.float64)}
+
+
+def test_the_file_is_that_of_the_library_but_for_padding_to_a_page():
+    """Same order, same header: a file of ours is no special dialect."""
+    ours, theirs = bytes_of(some_tensors()), safetensors.torch.save(some_tensors(), {"format": "pt"})
+    length = int.from_bytes(ours[:8], "little")
+    assert (length + 8) % PAGE == 0
+    their_length = int.from_bytes(theirs[:8], "little")
+    assert ours[8 : 8 + length].rstrip() == theirs[8 : 8 + their_length].rstrip()
+    assert ours[8 + length :] == theirs[8 + their_length :]
+
+
+def test_held_tensors_lie_in_memory_as_in_their_file():
+    held = Snapshot({"model.safetensors": some_tensors()}).copy().tensors["model.safetensors"]
+    pieces = list(file_pieces(held))
+    assert b"".join(pieces) == bytes_of(some_tensors())
+    assert [len(piece) for piece in pieces] == [PAGE, 3 * 8 + 2 * 4 + 1]
+    assert all(tensor.untyped_storage().data_ptr() % mmap.PAGESIZE == 0 for tensor in held.values())
+
+
+@pytest.mark.parametrize("change", ["renamed", "reshaped", "fewer", "moved", "head"])
+def test_tensors_that_only_seem_to_lie_as_in_their_file_are_written_one_by_one(change):
+    held = Snapshot({"model.safetensors": some_tensors()}).copy().tensors["model.safetensors"]
+    if change == "renamed":
+        held["aa"] = held.pop("a")
+    elif change == "reshaped":
+        held["a"] = held["a"].view(2, 1)
+    elif change == "fewer":
+        del held["b"]
+    elif change == "moved":
+        held["c"] = held["c"].clone()
+    elif change == "head":
+        torch.empty(0, dtype=torch.uint8).set_(held["a"].untyped_storage())[20] = 0
+    expected = {key: tensor.clone() for key, tensor in held.items()}
+    assert bytes_of(held) == bytes_of(expected)
+
+
+def test_opposite_infinities_do_not_cancel_and_a_large_sum_is_finite():
+    infinite = {"w": torch.tensor([float("inf"), -float("inf")]), "n": torch.tensor([1]), "v": torch.tensor(0.0)}
+    assert nonfinite(infinite) == ["w"]
+    large = [torch.full((64,), 3e38), torch.full((64,), 6e4, dtype=torch.float16), torch.empty(0)]
+    assert nonfinite({str(i): tensor for i, tensor in enumerate(large)}) == []
+
+
+def test_memory_holds_every_kind_of_tensor_by_value(tmp_path):
+    base = torch.arange(24.0).view(2, 3, 4)
+    tied = torch.ones(3)
+    tensors = {
+        "transposed": base.transpose(0, 2),
+        "slice": base[:, 1],
+        "expanded": torch.ones(1, 2).expand(3, 2),
+        "scalar": torch.tensor(4),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "tied": tied,
+        "tied again": tied,
+        "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "flag": torch.tensor([True, False]),
+    }
+    expected = {key: tensor.detach().clone() for key, tensor in tensors.items()}
+    documents = {"config.json": {"list": [1, 2], "nan": float("nan")}}
+    held = Snapshot({"model.safetensors": tensors}, documents).copy()
+    for tensor in {id(t): t for t in [base, tied, tensors["parameter"].data]}.values():
+        tensor.zero_()
+    documents["config.json"]["list"].append(3)
+    assert held.documents == {"config.json": {"list": [1, 2], "nan": None}}
+    held = held.tensors["model.safetensors"]
+    for key in tensors:
+        assert held[key].is_contiguous() and not held[key].requires_grad
+        assert torch.equal(held[key], expected[key]), key
+
+
+def test_memory_is_reused_as_long_as_the_sizes_stay(monkeypatch):
+    memory = SnapshotMemory()
+    big = {"w": torch.ones(9 << 20), "b": torch.ones(3)}  # 36 MB: several copying threads and pieces
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    first = memory.hold(Snapshot({"model.safetensors": big}))
+    place = first.tensors["model.safetensors"]["w"].data_ptr()
+    big["w"].copy_(torch.arange(9 << 20))
+    second = memory.hold(Snapshot({"model.safetensors": big}))
+    assert second.tensors["model.safetensors"]["w"].data_ptr() == place
+    assert torch.equal(second.tensors["model.safetensors"]["w"], big["w"])
+    third = memory.hold(Snapshot({"model.safetensors": {"w": torch.ones(4)}}))
+    assert torch.equal(third.tensors["model.safetensors"]["w"], torch.ones(4))
+
+
+def test_a_failing_copy_thread_is_not_silent(monkeypatch):
+    """The copy raises in the caller, whichever thread failed."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+    def broken(to, source):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(np, "copyto", broken)
+    with pytest.raises(MemoryError):
+        Snapshot({"model.safetensors": {"w": torch.ones(9 << 20)}}).copy()
