@@ -50,7 +50,7 @@ def test_convolution_and_its_gradients_equal_torchs(name, length, way):
 def test_products_have_the_right_gradients_in_double_precision(name):
     torch.manual_seed(0)
     ours = COUNTERPARTS[name][0]().double()
-    x = torch.randn(2, 4, ours.weight.shape[1], dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 4, ours.weight.shape[2], dtype=torch.float64, requires_grad=True)
 
     def function(x, weight, bias):
         return layers.TapProducts.apply(x, weight, bias, ours.taps, ours.sources, ours.targets)
@@ -112,6 +112,39 @@ def test_frozen_weights_and_data_get_no_gradient():
     x = torch.randn(2, 4, 4)
     conv(x).sum().backward()
     assert conv.weight.grad is None and conv.bias.grad is not None and x.grad is None
+
+
+def test_mish_is_as_exact_as_torchs_and_so_is_its_gradient():
+    x = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([-1e4, -200.0, -0.0, 200.0, 1e4])]).requires_grad_()
+    exact_x = x.detach().double().requires_grad_()
+    exact, y = F.mish(exact_x), layers.mish(x)
+    grad = torch.randn(len(x))
+    exact.backward(grad.double())
+    y.backward(grad)
+    torch.testing.assert_close(y, exact.float(), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(x.grad, exact_x.grad.float(), rtol=1e-5, atol=1e-6)
+    double = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layers.mish, (double,))
+
+
+def test_mish_of_bfloat16_is_rounded_once():
+    x = torch.randn(1000).bfloat16()
+    assert torch.equal(layers.mish(x), layers.mish(x.float()).bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_linear_equals_torchs_and_so_do_its_gradients(dtype):
+    torch.manual_seed(0)
+    ours, torchs = layers.Linear(7, 5).to(dtype), nn.Linear(7, 5).to(dtype)
+    torchs.load_state_dict(ours.state_dict())
+    results = []
+    for linear in (ours, torchs):
+        x = torch.linspace(-1, 1, 84, dtype=dtype).view(4, 3, 7).requires_grad_()
+        y = linear(x)
+        y.square().sum().backward()
+        results.append([y, x.grad, linear.weight.grad, linear.bias.grad])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_group_norm_equals_torchs_and_so_do_its_gradients():

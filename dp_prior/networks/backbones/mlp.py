@@ -6,12 +6,11 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.networks.layers import FiLM, StepEmbedding, compute_dtype
+from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
 
 
 class MLPConfig(Config):
@@ -56,14 +55,14 @@ class Block(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.film = FiLM(cond_dim=cond_dim, channels=dim, has_scale=True)
-        self.expand = nn.Linear(dim, inner_dim)
+        self.expand = Linear(dim, inner_dim)
         self.dropout = nn.Dropout(dropout)
-        self.contract = nn.Linear(inner_dim, dim)
+        self.contract = Linear(inner_dim, dim)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, dim), (B, cond_dim) -> (B, dim)."""
         hidden = self.film(self.norm(x)[:, None], cond)[:, 0]
-        return x + self.contract(self.dropout(F.mish(self.expand(hidden))))
+        return x + self.contract(self.dropout(mish(self.expand(hidden))))
 
 
 class MLP(nn.Module):
@@ -84,20 +83,18 @@ class MLP(nn.Module):
         super().__init__()
         self.output_shape = (*x_shape[:-1], x_shape[-1] * output_channels_factor)
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
-        self.input = nn.Linear(math.prod(x_shape), hidden_dim)
+        self.input = Linear(math.prod(x_shape), hidden_dim)
         self.blocks = nn.ModuleList(
-            Block(
-                dim=hidden_dim, inner_dim=hidden_dim * expansion, cond_dim=step_embed_dim + cond_dim, dropout=dropout
-            )
+            Block(dim=hidden_dim, inner_dim=hidden_dim * expansion, cond_dim=step_embed_dim + cond_dim, dropout=dropout)
             for _ in range(n_blocks)
         )
         self.norm = nn.LayerNorm(hidden_dim)
-        self.output = nn.Linear(hidden_dim, math.prod(self.output_shape))
+        self.output = Linear(hidden_dim, math.prod(self.output_shape))
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """(B, *x_shape), (B,), (B, N, D) -> (B, *x_shape), its last dimension times output_channels_factor."""
         dtype = compute_dtype(self.input.weight)
-        features = F.mish(torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1))
+        features = mish(torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1))
         x = self.input(x_t.flatten(1).to(dtype))
         for block in self.blocks:
             x = block(x, features)

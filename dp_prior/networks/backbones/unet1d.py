@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -25,6 +24,7 @@ from dp_prior.networks.layers import (
     StepEmbedding,
     Upsample1d,
     compute_dtype,
+    mish,
 )
 
 
@@ -68,9 +68,7 @@ class UNet1DConfig(Config):
         """The horizon must be a multiple of this."""
         return 2 ** (len(self.down_dims) - 1)
 
-    def create(
-        self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1
-    ) -> UNet1D:
+    def create(self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1) -> UNet1D:
         """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `UNet1D.forward`."""
         horizon, action_dim = x_shape
         if horizon % self.length_factor:
@@ -112,8 +110,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, H, in_channels), (B, cond_dim) after Mish -> (B, H, out_channels)."""
-        hidden = self.film(F.mish(self.norm_1(self.conv_1(x))), cond)
-        return F.mish(self.norm_2(self.conv_2(hidden))) + self.shortcut(x)
+        hidden = self.film(mish(self.norm_1(self.conv_1(x))), cond)
+        return mish(self.norm_2(self.conv_2(hidden))) + self.shortcut(x)
 
 
 class Level(nn.Module):
@@ -139,7 +137,7 @@ class Head(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, channels) -> (B, H, out_channels)."""
-        return self.out(F.mish(self.norm(self.conv(x))))
+        return self.out(mish(self.norm(self.conv(x))))
 
 
 class UNet1D(nn.Module):
@@ -194,7 +192,7 @@ class UNet1D(nn.Module):
         """
         dtype = compute_dtype(self.head.out.weight)
         features = torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1)
-        features = F.mish(features)  # every block's modulation starts with it
+        features = mish(features)  # every block's modulation starts with it
         x = x_t.to(dtype)
         skips = []
         for level in self.down:

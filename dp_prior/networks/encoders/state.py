@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.networks.layers import compute_dtype
+from dp_prior.networks.layers import Linear, Mish, compute_dtype
 
 
 class StateEncoderConfig(Config):
@@ -35,9 +35,9 @@ class StateEncoder(nn.Module):
     def __init__(self, *, hidden_dims: tuple[int, ...], output_dim: int | None, shape: tuple[int, ...]):
         super().__init__()
         dims = (math.prod(shape), *hidden_dims)
-        layers = [layer for pair in pairwise(dims) for layer in (nn.Linear(*pair), nn.Mish())]
+        layers = [layer for pair in pairwise(dims) for layer in (Linear(*pair), Mish())]
         if output_dim is not None:
-            layers.append(nn.Linear(dims[-1], output_dim))
+            layers.append(Linear(dims[-1], output_dim))
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1] if output_dim is None else output_dim
 
