@@ -129,6 +129,20 @@ def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path):
     assert unfilmed.metrics == result.metrics and not unfilmed.media
 
 
+def test_failed_rollout_leaves_no_video_behind(tmp_path):
+    class Failing(TinyPolicy):
+        def predict(self, obs, random, sampler=None):
+            if hasattr(self, "asked"):  # the second time
+                raise OSError("gone")
+            self.asked = True
+            return super().predict(obs, random, sampler)
+
+    config = RolloutConfig(env=ToyConfig(n_envs=2, render_size=32), n_episodes=2, videos=2, model="online")
+    with pytest.raises(OSError, match="gone"):
+        config.create(None, tmp_path).run({"online": Failing(keys={"agent_pos": (2,), "goal": (2,)})}, None, NOW)
+    assert not list(tmp_path.iterdir())
+
+
 def test_only_the_first_rank_films(tmp_path):
     config = RolloutConfig(env=ToyConfig(n_envs=2, render_size=32), n_episodes=6, videos=2, model="online")
 
