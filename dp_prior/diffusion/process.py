@@ -77,9 +77,13 @@ class DiffusionConfig(Config):
             )
         return self
 
-    def create(self) -> DiffusionProcess:
-        """The process; it has no trained parameters."""
-        return DiffusionProcess(**self.arguments())
+    def create(self, channel_dim: int = -1) -> DiffusionProcess:
+        """The process; it has no trained parameters.
+
+        Args:
+            channel_dim: of x (B, *x_shape); see `DiffusionProcess`.
+        """
+        return DiffusionProcess(**self.arguments(), channel_dim=channel_dim)
 
 
 class Loss(NamedTuple):
@@ -144,7 +148,7 @@ class DiffusionProcess(nn.Module):
         self_condition: float,
         clip: ClipConfig | None,
         guidance: Guidance | None,
-        channel_dim: int = -1,
+        channel_dim: int,
     ):
         super().__init__()
         self.table = schedule.table()
@@ -373,14 +377,15 @@ class DiffusionProcess(nn.Module):
 
     def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
         """The prediction and the raw variance, float32."""
-        found, wanted = output.shape[self.channel_dim], self.output_factor * x_t.shape[self.channel_dim]
-        if found != wanted:
-            raise ValueError(
-                f"the network returned {found} channels for x of shape {tuple(x_t.shape[1:])}, but variance "
-                f"{self.variance.type!r} needs {wanted}; build it with output factor {self.output_factor}"
-            )
-        if self.output_factor == 1:
+        if self.output_factor == 1 and output.shape == x_t.shape:
             return output.float(), None
+        wanted = list(x_t.shape)
+        wanted[self.channel_dim] *= self.output_factor
+        if list(output.shape) != wanted:
+            raise ValueError(
+                f"the network returned shape {tuple(output.shape)} for x of shape {tuple(x_t.shape)}, but variance "
+                f"{self.variance.type!r} needs {tuple(wanted)}; build it with output factor {self.output_factor}"
+            )
         return output.float().chunk(2, self.channel_dim)
 
     def _bound(self, difference: Tensor, x_0: Tensor, t: Tensor, raw: Tensor | None, step: list[Tensor]) -> Tensor:

@@ -87,11 +87,10 @@ def decoder_nll(x_0: Tensor, mean: Tensor, log_std: Level, data_step: float | No
     if data_step is None:
         return ((x_0 - mean) / std) ** 2 / 2 + log_std + math.log(2 * math.pi) / 2
     above, below = (x_0 - mean + data_step / 2) / std, (x_0 - mean - data_step / 2) / std
-    is_tail = below > 0  # mirrored into the lower tail, where differences of probabilities keep their digits
-    inside = torch.special.ndtr(torch.where(is_tail, -below, above)) - torch.special.ndtr(
-        torch.where(is_tail, -above, below)
-    )
-    log_inside = inside.clamp(min=1e-30).log()
+    is_tail = below > 0  # mirrored into the lower tail, where logarithms of small probabilities keep their digits
+    log_upper = torch.special.log_ndtr(torch.where(is_tail, -below, above))
+    log_lower = torch.special.log_ndtr(torch.where(is_tail, -above, below))
+    log_inside = log_upper + torch.log(-torch.expm1((log_lower - log_upper).clamp(max=-1e-6)))
     is_lowest, is_highest = x_0 < -1 + data_step / 4, x_0 > 1 - data_step / 4
     log_outside = torch.special.log_ndtr(torch.where(is_lowest, above, -below))
     return -torch.where(is_lowest | is_highest, log_outside, log_inside)

@@ -7,7 +7,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.sampler import DDIM, DDPM
+from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver
 from dp_prior.randomness import Randomness
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
@@ -191,13 +191,142 @@ def test_a_pair_that_cannot_be_inverted_is_refused_in_the_config():
     config(schedule={"type": "flow"}, objective={"type": "flow"})
 
 
-def test_every_part_of_the_config_changes_the_loss_or_the_sample():
+def widths(process, estimates):
+    """A network that notes the second half of its input."""
+
+    def noting(x_in, t):
+        x_t, estimate = x_in.chunk(2, -1)
+        estimates.append(estimate)
+        return torch.tanh(x_t + 0.3 * estimate)
+
+    return noting
+
+
+def test_self_conditioning_shows_the_network_its_own_estimate():
+    process = config(self_condition=0.5, objective={"type": "v"}).create()
+    assert process.input_factor == 2 and config().create().input_factor == 1
     x_0, mask = example()
-    base = config().create()
-    for data in (
-        {"schedule": {"type": "linear"}},
-        {"objective": {"type": "v"}},
-        {"weighting": {"type": "min_snr"}},
-    ):
-        changed = config(**data).create()
-        assert base.loss(network, x_0, mask, rows(6)).total != changed.loss(network, x_0, mask, rows(6)).total
+    estimates = []
+    without = process.loss(widths(process, estimates), x_0, mask, rows(6))
+    assert len(estimates) == 1 and (estimates[0] == 0).all()
+    estimates.clear()
+    shown = process.loss(widths(process, estimates), x_0, mask, rows(6), self_condition=True)
+    assert len(estimates) == 2 and (estimates[0] == 0).all() and not estimates[1].requires_grad
+    assert without.total != shown.total and torch.equal(without.t, shown.t)
+    alpha, sigma = (level[shown.t].float().view(-1, 1, 1) for level in (process.table.alpha, process.table.sigma))
+    x_t = alpha * x_0 + sigma * rows(6).stream("noise").normal(5, 2)
+    first = process.objective.to_x0(x_t, torch.tanh(x_t), alpha, sigma).clamp(-1, 1)
+    torch.testing.assert_close(estimates[1], first)
+
+
+def test_samplers_feed_each_estimate_to_the_next_step():
+    process = config(self_condition=0.5).create()
+    shown = []
+    states = list(process.progressive(widths(process, shown), (5, 2), rows(2), DDIM(steps=6)))
+    assert (shown[0] == 0).all()
+    for (_, estimate), seen in zip(states, shown[1:], strict=False):
+        assert torch.equal(estimate, seen)
+    again = []
+    process.sample(widths(process, again), (5, 2), rows(2), DDIM(steps=6))
+    assert all(torch.equal(a, b) for a, b in zip(shown, again, strict=True))  # nothing is left over from before
+
+
+def test_whether_a_step_is_self_conditioned_is_a_function_of_the_clock():
+    process = config(self_condition=0.25).create()
+    decisions = [process.self_conditions(7, samples) for samples in range(0, 40_000, 10)]
+    assert sum(decisions) / 4000 == pytest.approx(0.25, abs=0.03)
+    assert decisions == [process.self_conditions(7, samples) for samples in range(0, 40_000, 10)]
+    assert decisions != [process.self_conditions(8, samples) for samples in range(0, 40_000, 10)]
+    assert all(config(self_condition=1.0).create().self_conditions(0, n) for n in range(100))
+    assert not any(config().create().self_conditions(0, n) for n in range(100))
+
+
+def test_self_conditioning_with_learned_variance_along_another_dimension():
+    """Images widen dimension 1."""
+    diffusion = config(self_condition=1.0, variance={"type": "learned_range"})
+    process = diffusion.create(channel_dim=1)
+
+    def network(x_in, t):
+        assert x_in.shape == (2, 6, 4, 4)
+        return torch.tanh(x_in)
+
+    loss = process.loss(network, torch.rand(2, 3, 4, 4), None, rows(2), self_condition=True)
+    assert torch.isfinite(loss.total)
+    assert process.sample(network, (3, 4, 4), rows(2), DDPM(steps=4)).shape == (2, 3, 4, 4)
+
+
+@pytest.mark.parametrize("renoise", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("kind", [DDIM, DDPM])
+def test_a_warm_start_redoes_the_last_share_of_the_steps(renoise, kind):
+    process = config().create()
+    sampler = kind(steps=10, renoise=renoise)
+    seen = []
+
+    def noting(x_t, t):
+        seen.append((int(t[0]), x_t))
+        return network(x_t, t)
+
+    previous = torch.rand(4, 5, 2)
+    process.sample(noting, (5, 2), rows(4), sampler, previous=previous)
+    count = round(10 * renoise)
+    assert [t for t, _ in seen] == sampler.timesteps(process.table)[-count:]
+    alpha, sigma = process.table.levels[seen[0][0]]
+    torch.testing.assert_close(seen[0][1], alpha * previous + sigma * rows(4).stream("start").normal(5, 2))
+
+
+def test_a_warm_start_from_a_true_sample_stays_in_the_law():
+    process = config(schedule={"type": "linear"}, objective={"type": "x0"}, clip=None).create()
+
+    def exact(x_t, t):
+        alpha, sigma = process.table.levels[int(t[0])]
+        return 0.4 + alpha * 0.25 / (alpha**2 * 0.25 + sigma**2) * (x_t - alpha * 0.4)
+
+    previous = 0.4 + 0.5 * torch.randn(20_000, 1, generator=torch.Generator().manual_seed(0))
+    x_0 = process.sample(exact, (1,), rows(20_000), DPMSolver(steps=50, renoise=0.4), previous=previous)
+    assert x_0.mean().item() == pytest.approx(0.4, abs=0.02) and x_0.std().item() == pytest.approx(0.5, abs=0.02)
+    assert not torch.equal(x_0, previous)
+
+
+def test_progressive_ends_on_the_sample():
+    process = config().create()
+    states = list(process.progressive(network, (5, 2), rows(2), DDIM(steps=6)))
+    assert len(states) == 6
+    assert torch.equal(states[-1][0], process.sample(network, (5, 2), rows(2), DDIM(steps=6)))
+
+
+FIELDS = {
+    "schedule": {"type": "linear"},
+    "objective": {"type": "v"},
+    "criterion": {"type": "l1"},
+    "weighting": {"type": "min_snr"},
+    "dim_weights": [1.0, 2.0],
+    "horizon_weights": [1.0, 1.0, 1.0, 1.0, 2.0],
+    "timesteps": {"type": "logit_normal"},
+    "variance": {"type": "fixed_large"},
+    "data_step": 0.01,
+    "self_condition": 0.5,
+    "clip": {"type": "fixed", "bound": 0.5},
+    "guidance": {"scale": 2.0},
+}
+
+
+@pytest.mark.parametrize("field", DiffusionConfig.model_fields)
+def test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood(field):
+    x_0, mask = example()
+
+    def results(process):
+        def net(x_in, t):
+            return torch.tanh(x_in[..., :2] + 0.1 * x_in[..., -2:])
+
+        loss = process.loss(net, x_0, mask, rows(6), self_condition=True)
+        sample = process.sample(net, (5, 2), rows(2), DDPM(steps=5), unconditional=lambda x, t: 0.5 * x[..., :2])
+        bits = process.bits_per_dim(net, x_0, mask, rows(6), unconditional=lambda x, t: x[..., :2])
+        return loss.total, sample.sum(), bits.total.sum()
+
+    assert results(config().create()) != results(config(**{field: FIELDS[field]}).create())
+
+
+def test_config_survives_json():
+    for data in FIELDS.items():
+        built = config(**dict([data]))
+        assert DiffusionConfig.from_json(built.to_json()) == built

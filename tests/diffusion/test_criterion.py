@@ -1,0 +1,66 @@
+"""What errors cost, and their means: element, mask, weight, mean."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
+from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.randomness import Randomness
+
+RANDOM = Randomness.from_counts(0, "test", torch.arange(6))
+OUTPUT, TARGET = torch.randn(2, 6, 5, 2, generator=torch.Generator().manual_seed(0)) * 2
+
+
+def test_costs_equal_those_of_torch():
+    torch.testing.assert_close(L2().error(OUTPUT, TARGET), F.mse_loss(OUTPUT, TARGET, reduction="none"))
+    torch.testing.assert_close(L1().error(OUTPUT, TARGET), F.l1_loss(OUTPUT, TARGET, reduction="none"))
+    torch.testing.assert_close(Huber().error(OUTPUT, TARGET), F.smooth_l1_loss(OUTPUT, TARGET, reduction="none"))
+    large = Huber(delta=1e6).error(OUTPUT, TARGET)
+    torch.testing.assert_close(large, L2().error(OUTPUT, TARGET) / 2)
+
+
+def test_mean_is_over_real_elements_and_weights_do_not_change_the_count():
+    mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[0] = False
+    dims, horizon = (1.0, 3.0), (1.0, 1.0, 0.5, 0.0, 2.0)
+    mean = ElementMean(OUTPUT, mask, dims, horizon)
+    found = mean(OUTPUT)
+    for row in range(1, 6):
+        weighted = OUTPUT[row] * torch.tensor(dims) * torch.tensor(horizon)[:, None]
+        torch.testing.assert_close(found[row], weighted[mask[row]].mean())
+    assert found[0] == 0 and torch.equal(mean.valid, mask.sum(1))
+
+
+def test_weights_of_the_wrong_length_are_refused():
+    with pytest.raises(ValueError, match=r"dim_weights has 3 numbers, but x has 2 of these; its shape is \(5, 2\)"):
+        ElementMean(OUTPUT, None, (1.0, 1.0, 1.0))
+    with pytest.raises(ValueError, match="horizon_weights has 1 numbers, but x has 5"):
+        ElementMean(OUTPUT, None, None, (1.0,))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"criterion": {"type": "l1"}},
+        {"criterion": {"type": "huber"}},
+        {"criterion": {"type": "huber", "delta": 0.3}},
+        {"criterion": {"type": "vlb"}},
+        {"dim_weights": (1.0, 2.0)},
+        {"horizon_weights": (1.0, 1.0, 1.0, 1.0, 2.0)},
+    ],
+    ids=repr,
+)
+def test_every_field_changes_the_loss(changed):
+    bases = [{}, {"criterion": {"type": "huber"}}] if "delta" in str(changed) else [{}]
+    for base in bases:
+        losses = [
+            DiffusionConfig(**data).create().loss(lambda x_t, t: 0.5 * x_t, OUTPUT, None, RANDOM).total
+            for data in (base, changed)
+        ]
+        assert losses[0] != losses[1]
+
+
+def test_the_bound_takes_no_other_weighting():
+    with pytest.raises(ValueError, match="'vlb' has weights of its own, but weighting is 'min_snr'; use 'uniform'"):
+        DiffusionConfig(criterion={"type": "vlb"}, weighting={"type": "min_snr"})

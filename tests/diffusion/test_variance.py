@@ -1,0 +1,236 @@
+"""Variances of the reverse step and the variational bound, against torch.distributions."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
+
+from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.sampler import DDPM
+from dp_prior.diffusion.schedule import Cosine, Flow, Linear
+from dp_prior.diffusion.variance import FixedLarge, FixedSmall, Learned, LearnedRange, decoder_nll, normal_kl
+from dp_prior.randomness import Randomness
+
+
+def rows(count: int) -> Randomness:
+    return Randomness.from_counts(0, "test", torch.arange(count))
+
+
+def doubled(x_t, t):
+    """A network with a raw variance."""
+    return torch.cat([torch.tanh(x_t), torch.sin(3 * x_t)], -1)
+
+
+def test_normal_kl_equals_torch_distributions():
+    torch.manual_seed(0)
+    mean_1, mean_2, log_1, log_2 = torch.randn(4, 50, dtype=torch.float64)
+    expected = kl_divergence(Normal(mean_1, log_1.exp()), Normal(mean_2, log_2.exp()))
+    torch.testing.assert_close(normal_kl(mean_1 - mean_2, log_1, log_2), expected)
+    assert normal_kl(torch.tensor(0.0), 0.3, 0.3) == 0
+
+
+def test_continuous_decoder_equals_torch_distributions():
+    torch.manual_seed(0)
+    x_0, mean, log_std = torch.randn(3, 50, dtype=torch.float64)
+    torch.testing.assert_close(decoder_nll(x_0, mean, log_std, None), -Normal(mean, log_std.exp()).log_prob(x_0))
+
+
+@pytest.mark.parametrize("log_std", [-5.0, -3.0, -1.0])
+def test_discrete_decoder_is_a_distribution_over_the_values(log_std):
+    values = torch.linspace(-1, 1, 256)
+    for mean in (-0.99, 0.0013, 0.7, 1.2):
+        nll = decoder_nll(values, torch.tensor(mean), log_std, 2 / 255)
+        assert (-nll).exp().sum().item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_discrete_decoder_equals_torch_distributions():
+    values = torch.linspace(-1, 1, 256).double()
+    normal, half = Normal(torch.tensor(0.2).double(), 0.1), 1 / 255
+    expected = (normal.cdf(values + half) - normal.cdf(values - half)).log()
+    expected[0], expected[-1] = normal.cdf(values[0] + half).log(), (1 - normal.cdf(values[-1] - half)).log()
+    found = -decoder_nll(values.float(), torch.tensor(0.2), math.log(0.1), 2 / 255)
+    near = (values - 0.2).abs() < 0.6  # six std; beyond, float64 cdfs of the upper tail have no digits
+    torch.testing.assert_close(found[near].double(), expected[near], rtol=2e-4, atol=2e-4)
+
+
+def test_learned_range_interpolates_the_log_variance_between_the_bounds():
+    least, largest = math.log(0.1), math.log(0.4)
+    raw = torch.tensor([-1.0, 0.0, 1.0])
+    std = LearnedRange().log_std(raw, least, largest).exp()
+    torch.testing.assert_close(std, torch.tensor([0.1, 0.2, 0.4]))
+    torch.testing.assert_close((2 * Learned().log_std(raw, least, largest)).exp(), raw.exp())
+    assert FixedSmall().log_std(None, least, largest) == least and FixedLarge().log_std(None, least, largest) == largest
+
+
+def posterior(table, t, x_t, x_0):
+    """q(x_{t-1} | x_t, x_0), from the betas of Ho et al. 2020, equations 6 and 7."""
+    alpha_bar = table.alpha**2
+    beta = 1 - alpha_bar[t] / alpha_bar[t - 1]
+    variance = beta * (1 - alpha_bar[t - 1]) / (1 - alpha_bar[t])
+    mean = alpha_bar[t - 1].sqrt() * beta / (1 - alpha_bar[t]) * x_0
+    mean = mean + (1 - beta).sqrt() * (1 - alpha_bar[t - 1]) / (1 - alpha_bar[t]) * x_t
+    return mean, variance, beta
+
+
+def direct_bound(process, x_0, x_t, t, output):
+    """One term of the variational bound in bits, element by element, in float64."""
+    table, prediction, raw = process.table, *output.double().chunk(2, -1)
+    alpha, sigma = table.levels[t]
+    estimate = (x_t - sigma * prediction) / alpha
+    if t == 0:
+        _, least, largest = posterior(table, 1, x_t, x_0)[1], *posterior(table, 1, x_t, x_0)[1:]
+        largest = 1 - table.alpha[0] ** 2
+        std = (((raw + 1) / 2) * largest.log() + (1 - (raw + 1) / 2) * least.log()).mul(0.5).exp()
+        return -Normal(estimate, std).log_prob(x_0) / math.log(2)
+    mean, least, largest = posterior(table, t, x_t, x_0)
+    std = (((raw + 1) / 2) * largest.log() + (1 - (raw + 1) / 2) * least.log()).mul(0.5).exp()
+    model = Normal(posterior(table, t, x_t, estimate)[0], std)
+    return kl_divergence(Normal(mean, least.sqrt()), model) / math.log(2)
+
+
+LEARNED = DiffusionConfig(variance=LearnedRange(), schedule=Cosine(steps=20))
+
+
+def test_hybrid_loss_is_simple_loss_and_scaled_bound():
+    process = LEARNED.create()
+    x_0 = torch.rand(40, 3, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    loss = process.loss(doubled, x_0, None, rows(40))
+    assert 0 in loss.t and len(loss.t.unique()) > 10
+    eps = rows(40).stream("noise").normal(3, 2)
+    for i, t in enumerate(loss.t.tolist()):
+        alpha, sigma = process.table.levels[t]
+        x_t = (alpha * x_0[i] + sigma * eps[i]).double()
+        bound = direct_bound(process, x_0[i].double(), x_t, t, doubled(x_t.float(), t)).mean().item()
+        assert loss.terms["vb"][i].item() == pytest.approx(bound, rel=2e-3, abs=1e-5)
+    torch.testing.assert_close(loss.per_sample, loss.terms["simple"] + 0.001 * 20 * loss.terms["vb"])
+    fixed = DiffusionConfig(schedule=Cosine(steps=20)).create()
+    plain = fixed.loss(lambda x_t, t: torch.tanh(x_t), x_0, None, rows(40))
+    torch.testing.assert_close(loss.terms["simple"], plain.per_sample)
+    assert plain.terms == {}
+
+
+def test_the_bound_of_the_hybrid_loss_moves_the_variance_alone():
+    x_0 = torch.rand(8, 3, 2) * 2 - 1
+
+    def gradient(config):
+        prediction, raw = torch.zeros(2, 8, 3, 2).unbind(0)
+        prediction.requires_grad_(), raw.requires_grad_()
+        network = (lambda x_t, t: torch.cat([prediction, raw], -1)) if config is LEARNED else lambda x_t, t: prediction
+        config.create().loss(network, x_0, None, rows(8)).total.backward()
+        return prediction.grad, raw.grad
+
+    hybrid, plain = gradient(LEARNED), gradient(DiffusionConfig(schedule=Cosine(steps=20)))
+    torch.testing.assert_close(hybrid[0], plain[0])
+    assert (hybrid[1] != 0).all() and plain[1] is None
+
+
+def test_the_bound_alone_moves_both_and_sums_over_timesteps():
+    config = LEARNED.model_copy(update={"criterion": DiffusionConfig(criterion={"type": "vlb"}).criterion})
+    output = torch.zeros(8, 3, 4, requires_grad=True)
+    loss = config.create().loss(lambda x_t, t: output, torch.rand(8, 3, 2), None, rows(8))
+    torch.testing.assert_close(loss.per_sample, 20 * loss.terms["vb"])
+    loss.total.backward()
+    assert (output.grad != 0).all()
+
+
+@pytest.mark.parametrize("schedule", [Cosine(steps=20), Linear(steps=50), Flow(steps=20)], ids=repr)
+def test_bits_per_dim_is_the_sum_of_its_parts(schedule):
+    process = DiffusionConfig(schedule=schedule, objective={"type": "v"}, variance=LearnedRange()).create()
+    x_0 = torch.rand(5, 3, 2) * 2 - 1
+    bits = process.bits_per_dim(doubled, x_0, None, rows(5))
+    assert bits.vb.shape == bits.x_0_error.shape == bits.eps_error.shape == (5, schedule.steps)
+    torch.testing.assert_close(bits.total, bits.prior + bits.vb.sum(1))
+    torch.testing.assert_close(bits.eps_error, process.table.snr.float() * bits.x_0_error)
+    alpha, sigma = process.table.levels[schedule.steps - 1]
+    prior = kl_divergence(Normal(alpha * x_0.double(), sigma), Normal(0.0, 1.0)).mean((1, 2)) / math.log(2)
+    torch.testing.assert_close(bits.prior.double(), prior, rtol=1e-3, atol=1e-7)
+
+
+def test_bits_per_dim_against_a_direct_computation():
+    process = DiffusionConfig(schedule=Cosine(steps=20), variance=LearnedRange(), clip=None).create()
+    x_0 = torch.rand(2, 3, 2) * 2 - 1
+    bits = process.bits_per_dim(doubled, x_0, None, rows(2))
+    for t in range(20):
+        alpha, sigma = process.table.levels[t]
+        x_t = (alpha * x_0 + sigma * rows(2).stream("bits", t).normal(3, 2)).double()
+        direct = direct_bound(process, x_0.double(), x_t, t, doubled(x_t.float(), t)).mean((1, 2))
+        torch.testing.assert_close(bits.vb[:, t].double(), direct, rtol=2e-3, atol=1e-5)
+
+
+def test_bits_per_dim_of_an_exact_denoiser_is_the_entropy():
+    """With 1000 timesteps and the larger variance the bound is tight: -log2 p(x_0), within 0.02 bits on average."""
+    process = DiffusionConfig(
+        schedule=Cosine(steps=1000), objective={"type": "x0"}, variance=FixedLarge(), clip=None
+    ).create()
+    alpha, sigma = process.table.alpha.float(), process.table.sigma.float()
+
+    def exact(x_t, t):
+        a, s = (level[t].view(-1, 1, 1) for level in (alpha, sigma))
+        return 0.4 + a * 0.25 / (a**2 * 0.25 + s**2) * (x_t - a * 0.4)
+
+    x_0 = 0.4 + 0.5 * torch.randn(4000, 4, 2, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(4000, 4, generator=torch.Generator().manual_seed(1)) > 0.3
+    bits = process.bits_per_dim(exact, x_0, mask, rows(4000)).total
+    entropy = -Normal(0.4, 0.5).log_prob(x_0[mask]).mean() / math.log(2)
+    assert (bits * mask.sum(1)).sum().item() / mask.sum().item() == pytest.approx(entropy.item(), abs=0.02)
+
+
+def test_sampling_with_a_learned_variance_meets_the_law_that_was_learned():
+    """For Gaussian data the best reverse std is known, between the bounds; with it ten steps have the right spread."""
+    std = 0.5
+
+    def spread(variance):
+        process = DiffusionConfig(
+            schedule=Linear(steps=50), objective={"type": "x0"}, variance=variance, clip=None
+        ).create()
+        table = process.table
+        steps = DDPM(steps=10)
+        after = dict(zip(steps.timesteps(table), [*steps.timesteps(table)[1:], -1], strict=True))
+
+        def network(x_t, t):
+            t = int(t[0])
+            a, s = table.levels[t]
+            gain = a * std**2 / (a**2 * std**2 + s**2)
+            if variance.type == "fixed_small":
+                return gain * x_t
+            if after[t] == -1:
+                return torch.cat([gain * x_t, torch.zeros_like(x_t)], -1)
+            a_s, s_s = table.levels[after[t]]
+            joint = a * a_s * std**2 + a / a_s * s_s**2  # covariance of x_t and x_s
+            best = a_s**2 * std**2 + s_s**2 - joint**2 / (a**2 * std**2 + s**2)
+            least, largest = table.log_stds(t, after[t])
+            raw = 2 * (math.log(best) / 2 - least) / (largest - least) - 1
+            assert -1 < raw < 1
+            return torch.cat([gain * x_t, torch.full_like(x_t, raw)], -1)
+
+        return process.sample(network, (1,), rows(40_000), steps).std().item()
+
+    a, s = Linear(steps=50).table().levels[DDPM(steps=10).timesteps(Linear(steps=50).table())[-1]]
+    exact = std * math.sqrt(a**2 * std**2 / (a**2 * std**2 + s**2))  # the last step returns an expectation
+    assert spread(LearnedRange()) == pytest.approx(exact, rel=0.015)
+    assert spread(FixedSmall()) < 0.97 * exact
+
+
+def test_a_network_of_the_wrong_width_is_refused_with_the_remedy():
+    process, plain = LEARNED.create(), DiffusionConfig().create()
+    assert process.output_factor == 2 and plain.output_factor == 1
+    x_0 = torch.zeros(2, 3, 2)
+    with pytest.raises(
+        ValueError, match=r"returned shape \(2, 3, 2\) .* 'learned_range' needs \(2, 3, 4\); .* factor 2"
+    ):
+        process.loss(lambda x_t, t: x_t, x_0, None, rows(2))
+    with pytest.raises(ValueError, match=r"returned shape \(2, 3, 4\) .* 'fixed_small' needs \(2, 3, 2\); .* factor 1"):
+        plain.loss(doubled, x_0, None, rows(2))
+    with pytest.raises(ValueError, match=r"returned shape \(2, 2, 2\) for x of shape \(2, 3, 2\)"):
+        plain.loss(lambda x_t, t: x_t[:, 1:], x_0, None, rows(2))
+
+
+@pytest.mark.parametrize("variance", [Learned(), LearnedRange()], ids=repr)
+def test_every_field_changes_the_loss(variance):
+    x_0 = torch.rand(8, 3, 2)
+    losses = [
+        DiffusionConfig(variance=v).create().loss(doubled, x_0, None, rows(8)).total
+        for v in (variance, variance.model_copy(update={"vlb_weight": 0.1}))
+    ]
+    assert losses[0] != losses[1]
