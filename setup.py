@@ -46,5 +46,5 @@ setup(
         "dev": [*TEST, "ruff>=0.9"],
     },
     entry_points={"console_scripts": ["dp-prior = dp_prior.cli:main"]},
-    classifiers=["Programming Language :: Python :: 3.11", "Topic :: Scientific/Engineering :: Artificial Intelligence"],
+    classifiers=["Programming Language :: Python :: 3.11"],
 )
