@@ -44,7 +44,7 @@ from dp_prior.durable import (
 )
 
 INDEX = "index.json"
-STEP = re.compile(r"step_\d{8,}(_\d+)?")
+STEP = re.compile(r"step_(\d{8,})(_\d+)?")
 
 log = logging.getLogger(__name__)
 
@@ -321,11 +321,16 @@ def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
     """Checkpoints with a sound manifest and files of the right sizes, newest first; and the others. Read-only."""
     found, damages = [], []
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if STEP.fullmatch(path.name) and path.is_dir():
-            try:
-                found.append(Stored(path, read_manifest(path)))
-            except DamagedError as damage:
-                damages.append(damage)
+        name = STEP.fullmatch(path.name)
+        if name is None or not path.is_dir():
+            continue
+        try:
+            manifest = read_manifest(path)
+            if manifest.step != int(name[1]):
+                raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
+            found.append(Stored(path, manifest))
+        except DamagedError as damage:
+            damages.append(damage)
     found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
     return found, damages
 

@@ -1,0 +1,411 @@
+"""The store: what it finds, what it falls back to, what it deletes and what it never touches."""
+
+import errno
+import json
+import logging
+import math
+import os
+import resource
+
+import pytest
+import torch
+
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest
+from dp_prior.checkpoints.lock import LockedError
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import INDEX, CheckpointStore
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.durable import temporary_beside
+
+MONITOR = "validation/ema/loss"
+
+
+def snapshot_of(step):
+    """Every number in it is the step."""
+    tensors = {
+        "model.safetensors": {"w": torch.full((4, 3), float(step))},
+        "training.safetensors": {"m": torch.full((50,), float(step))},
+    }
+    return Snapshot(tensors, {"config.json": {"seed": 1}, "progress.json": {"global_step": step}})
+
+
+def is_of(snapshot, step):
+    tensors = [tensor for content in snapshot.tensors.values() for tensor in content.values()]
+    return all((tensor == step).all() for tensor in tensors) and snapshot.documents["progress.json"] == {
+        "global_step": step
+    }
+
+
+def open_store(run, retention=None, **options):
+    store = CheckpointStore(
+        run / "checkpoints", retention or RetentionConfig(), **{"monitor": MONITOR, "mode": "min", **options}
+    )
+    store.lock_held = store.lock(wait_s=0)
+    return store
+
+
+def save(store, step, value=None, **options):
+    metrics = {} if value is None else {MONITOR: value}
+    return store.write(snapshot_of(step), Progress(10 * step, step), metrics, **options)
+
+
+def reopen(store, **options):
+    store.lock_held.release()
+    return open_store(store.root.parent, store.retention, **options)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is synced when has tests of its own
+    store = open_store(tmp_path / "run")
+    yield store
+    store.lock_held.release()
+
+
+def names(store):
+    return sorted(path.name for path in store.root.iterdir() if path.name != INDEX)
+
+
+def test_newest_and_best_are_found_and_the_rest_is_pruned(store):
+    for step, value in [(10, 0.5), (20, 0.3), (30, 0.4), (40, 0.3), (50, None), (60, math.nan)]:
+        saved = save(store, step, value, is_best=value == 0.5)
+        assert saved.is_latest and saved.is_best == (step == 10)
+        assert saved.path == store.latest()
+    assert names(store) == ["step_00000020", "step_00000050", "step_00000060"]
+    assert store.best().name == "step_00000020"
+    assert [stored.progress for stored in store.good()] == [Progress(600, 60), Progress(500, 50), Progress(200, 20)]
+    index = json.loads((store.root / INDEX).read_text())
+    assert (index["latest"], index["best"]) == ("step_00000060", "step_00000020")
+    assert [kept["name"] for kept in index["kept"]] == ["step_00000060", "step_00000050", "step_00000020"]
+    path, snapshot = store.recover()
+    assert path.name == "step_00000060" and is_of(snapshot, 60)
+
+
+def test_an_empty_store_has_neither(store):
+    assert (store.latest(), store.best(), store.recover(), list(store.good())) == (None, None, None, [])
+
+
+def test_a_restart_remembers_everything_from_the_manifests(store):
+    for step, value in [(10, 0.3), (20, 0.9), (30, 0.8), (40, 0.7)]:
+        save(store, step, value)
+    (store.root / INDEX).unlink()
+    again = reopen(store)
+    assert (again.best().name, again.latest().name) == ("step_00000010", "step_00000040")
+    save(again, 50, 0.4)
+    assert names(again) == ["step_00000010", "step_00000040", "step_00000050"]
+    assert read_manifest(again.latest()).sequence == 5
+
+
+def test_the_manifest_repeats_what_matters(store):
+    class Whole(Config):
+        seed: int = 1
+
+    saved = store.write(
+        Snapshot({}, {"config.json": {"seed": 1}}), Progress(70, 7), {MONITOR: 0.5, "other": math.inf}, is_best=True
+    )
+    manifest = read_manifest(saved.path)
+    assert manifest.config_hash == Whole().digest()
+    assert (manifest.step, manifest.samples_seen, manifest.world_size, manifest.sequence) == (7, 70, 1, 1)
+    assert (manifest.metrics, manifest.monitor, manifest.mode) == ({MONITOR: 0.5, "other": None}, MONITOR, "min")
+
+
+def test_world_size_and_mode_are_used(tmp_path):
+    store = open_store(tmp_path, mode="max", world_size=3)
+    for step, value in [(1, 0.1), (2, 0.3), (3, 0.2), (4, 0.0)]:
+        save(store, step, value)
+    assert store.best().name == "step_00000002"
+    assert read_manifest(store.best()).world_size == 3
+    unmonitored = reopen(store, monitor=None)
+    assert unmonitored.best() is None
+    unmonitored.lock_held.release()
+
+
+FILES = ["config.json", MANIFEST, "model.safetensors", "progress.json", "training.safetensors"]
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def shorten(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def take_from_another_step(path):
+    path.write_bytes((path.parent.parent / "step_00000001" / path.name).read_bytes())
+
+
+DAMAGES = [flip_a_bit, shorten, lambda path: os.truncate(path, 0), os.remove, take_from_another_step]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", DAMAGES, ids=["flipped bit", "shortened", "emptied", "deleted", "swapped"])
+def test_damage_is_set_aside_and_named_and_the_previous_one_used(store, caplog, name, damage):
+    for step in (1, 2):
+        save(store, step, 1.0 / step)
+    damage(store.root / "step_00000002" / name)
+    if (store.root / "step_00000002" / name).exists() and name == "config.json" and damage is take_from_another_step:
+        pytest.skip("the configurations of two steps are the same file")
+    again = reopen(store)
+    with caplog.at_level(logging.WARNING):
+        path, snapshot = again.recover()
+    assert path.name == "step_00000001" and is_of(snapshot, 1)
+    assert names(again) == ["damaged_step_00000002", "step_00000001"]
+    assert again.latest() == again.best() == path
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert "step_00000002 is damaged: " in warning and name in warning
+    assert "set aside as damaged_step_00000002" in warning
+    again.lock_held.release()
+
+
+def test_nothing_is_renamed_without_the_lock(store, caplog):
+    for step in (1, 2):
+        save(store, step)
+    flip_a_bit(store.root / "step_00000002" / "model.safetensors")
+    before = names(store)
+    reader = CheckpointStore(store.root, RetentionConfig())
+    assert reader.latest().name == "step_00000001"
+    assert "skipping checkpoint" in caplog.text
+    assert names(store) == before
+    with pytest.raises(RuntimeError, match=r"not locked; call lock\(\) before write\(\)"):
+        save(reader, 3)
+    store.lock_held.release()
+    with pytest.raises(RuntimeError, match="not locked"):
+        save(store, 3)
+
+
+def test_damaged_names_do_not_collide(store):
+    for _ in range(2):
+        save(store, 1)
+        os.truncate(store.root / "step_00000001" / "model.safetensors", 0)
+        assert store.latest() is None
+    assert names(store) == ["damaged_step_00000001", "damaged_step_00000001_2"]
+
+
+def test_retention_counts_only_good_checkpoints(store):
+    """The two newest are found damaged just when they would have made the last good ones superfluous."""
+    for step in (1, 2, 3, 4):
+        save(store, step)
+    again = reopen(store)
+    flip_a_bit(again.root / "step_00000004" / "model.safetensors")
+    save(again, 5)
+    assert names(again) == ["damaged_step_00000004", "step_00000003", "step_00000005"]
+    again.lock_held.release()
+
+
+def test_a_step_saved_twice_exists_twice_until_retention_drops_the_older(store):
+    first, second = save(store, 5), save(store, 5)
+    assert (first.path.name, second.path.name) == ("step_00000005", "step_00000005_2")
+    assert store.latest() == second.path
+    save(store, 6)
+    assert names(store) == ["step_00000005_2", "step_00000006"]
+
+
+def test_newest_means_saved_last_also_when_a_run_went_back(store):
+    save(store, 100)
+    save(store, 50)
+    assert store.latest().name == "step_00000050"
+
+
+def test_what_is_not_finite_is_quarantined(store, caplog):
+    save(store, 1, 0.5)
+    bad = snapshot_of(2)
+    bad.tensors["training.safetensors"]["m"][3] = math.nan
+    saved = store.write(bad, Progress(20, 2), {MONITOR: 0.1}, is_best=True)
+    assert (saved.is_latest, saved.is_best, saved.nonfinite) == (False, False, ["training.safetensors:m"])
+    assert saved.path.name == "quarantine_step_00000002"
+    assert store.latest().name == store.best().name == "step_00000001"
+    assert "holds NaN or infinity in training.safetensors:m" in caplog.text
+    save(store, 3, 0.4)
+    assert names(store) == ["quarantine_step_00000002", "step_00000001", "step_00000003"]
+
+
+def test_foreign_files_and_directories_are_left_alone(store):
+    (store.root / "notes.txt").write_text("mine")
+    (store.root / "step_backup").mkdir()
+    (store.root / "step_00000009").symlink_to(store.root / "step_backup")
+    for step in (1, 2, 3, 4):
+        save(store, step)
+    again = reopen(store)
+    assert (again.root / "notes.txt").read_text() == "mine"
+    assert (again.root / "step_backup").is_dir()
+    again.lock_held.release()
+
+
+def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_not(store, monkeypatch, caplog):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    owners = {"dead": child, "alive": os.getppid(), "own": os.getpid()}
+    paths = {}
+    for kind, pid in owners.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda pid=pid: pid)
+            paths[kind] = temporary_beside(store.root / "step_00000001")
+        paths[kind].mkdir()
+        (paths[kind] / "model.safetensors").write_text("half")
+    paths["elsewhere"] = store.root / ".tmp_elsewhere_1_01234567_step_00000001"
+    paths["elsewhere"].mkdir()
+    file = store.root.parent / f"{paths['dead'].name}.json"
+    file.write_text("")
+    reopen(store).lock_held.release()
+    assert {kind for kind, path in paths.items() if path.exists()} == {"alive", "elsewhere"}
+    assert not file.exists()
+    assert "left by process 1 on host elsewhere; delete it if that is over" in caplog.text
+
+
+def test_a_second_store_is_refused(store):
+    with pytest.raises(LockedError, match=f"{store.root.parent} is in use by process {os.getpid()}"):
+        open_store(store.root.parent)
+
+
+@pytest.fixture
+def failing(store, monkeypatch):
+    """Makes one call of a function of `os` fail; the count runs from 1."""
+
+    def fail(name, number, code):
+        function, count = getattr(os, name), [0]
+
+        def once(*arguments, **options):
+            count[0] += 1
+            if count[0] == number:
+                raise OSError(code, os.strerror(code))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(os, name, once)
+
+    return fail
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])
+@pytest.mark.parametrize(("call", "number"), [("write", 1), ("write", 4), ("fsync", 2), ("rename", 1), ("mkdir", 1)])
+def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, failing, call, number, code):
+    save(store, 1)
+    failing(call, number, code)
+    with pytest.raises(CheckpointError) as failure:
+        save(store, 2)
+    message = str(failure.value)
+    assert message.startswith(f"cannot save checkpoint step_00000002 in {store.root}: {os.strerror(code)} (")
+    assert "it needs 0.00 MB and " in message and " is free. Older checkpoints are intact; the newest is " in message
+    assert "step_00000001. Free space or repair the disk, then start the same command again." in message
+    assert names(store) == ["step_00000001"]
+    assert is_of(store.recover()[1], 1)
+    save(store, 3)
+    assert store.latest().name == "step_00000003"
+
+
+@pytest.mark.parametrize("call", ["fsync", "write"])
+def test_after_one_input_output_error_everything_is_written_anew(store, failing, call, caplog):
+    failing(call, 2, errno.EIO)
+    saved = save(store, 1)
+    assert is_of(read_checkpoint(saved.path), 1)
+    assert names(store) == ["step_00000001"]
+    assert "failed with an I/O error; writing it anew" in caplog.text
+
+
+def test_a_disk_that_keeps_failing_is_reported(store, monkeypatch):
+    def broken(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(CheckpointError, match=r"Input/output error \(.*config.json\)"):
+        save(store, 1)
+    assert names(store) == []
+
+
+def test_a_full_disk_is_noticed_before_it_is_filled(store, monkeypatch):
+    save(store, 1)
+    status = os.statvfs(store.root)
+    fields = list(status)
+    fields[4] = 0  # f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    monkeypatch.setattr(os, "mkdir", None)
+    with pytest.raises(CheckpointError, match=r"No space left on device .* and 0.00 MB is free. .* step_00000001"):
+        save(store, 2)
+
+
+def test_a_file_system_that_does_not_tell_its_size_is_written_to(store, monkeypatch):
+    fields = [0] * 10
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(fields))
+    save(store, 1)
+    monkeypatch.setattr(os, "rename", None)
+    monkeypatch.setattr(os, "write", lambda *arguments: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+    with pytest.raises(CheckpointError, match="an unknown amount is free"):
+        save(store, 2)
+
+
+def test_the_limit_on_file_sizes_is_an_error_like_a_full_disk(tmp_path):
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            store = open_store(tmp_path)
+            save(store, 1)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+            try:
+                store.write(Snapshot({"model.safetensors": {"w": torch.zeros(1 << 20)}}), Progress(2, 2), {})
+            except CheckpointError as error:
+                status = 0 if "File too large" in str(error) and names(store) == ["step_00000001"] else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_failing_index_and_failing_deletion_are_warnings(store, failing, monkeypatch, caplog):
+    for step in (1, 2, 3):
+        save(store, step)
+
+    def refuse(*arguments, **options):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dp_prior.checkpoints.store.replace_file", refuse)
+        patch.setattr("shutil.rmtree", refuse)
+        save(store, 4)
+    assert "index.json cannot be updated" in caplog.text
+    assert "step_00000002 is no longer needed but cannot be deleted" in caplog.text
+    assert store.latest().name == "step_00000004"
+
+
+def test_deletion_takes_the_manifest_first(store, monkeypatch):
+    removed = []
+    unlink = os.unlink
+
+    def noted(path, *arguments, **options):
+        removed.append(os.path.basename(path))
+        unlink(path, *arguments, **options)
+
+    for step in (1, 2):
+        save(store, step)
+    monkeypatch.setattr(os, "unlink", noted)
+    save(store, 3)
+    assert removed[0] == MANIFEST and sorted(removed) == FILES
+
+
+def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"cannot write in .*checkpoints: File exists. No checkpoint could be saved"):
+        open_store(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints").unlink()
+    open_store(tmp_path / "run").lock_held.release()
+
+
+def test_a_hash_is_compared_once_in_the_life_of_a_process(store, monkeypatch):
+    for step in (1, 2):
+        save(store, step)
+    again = reopen(store)
+    hashed = []
+    monkeypatch.setattr(
+        "dp_prior.checkpoints.format._verify_file", lambda directory, name, entry: hashed.append((directory.name, name))
+    )
+    for step in (3, 4):
+        again.latest()
+        save(again, step)
+    assert sorted(hashed) == [("step_00000002", name) for name in FILES if name != MANIFEST]
+    again.lock_held.release()

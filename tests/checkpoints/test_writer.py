@@ -1,0 +1,148 @@
+"""Saving beside training: what is saved is the state of one moment, and no failure is silent."""
+
+import threading
+
+import pytest
+import torch
+
+from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.checkpoints.writer import CheckpointWriter
+from dp_prior.clock import Progress
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(keep_latest=100))
+    with store.lock(wait_s=0):
+        yield store
+
+
+def tensors_of(step, size=50_000):
+    return {"w": torch.full((size,), float(step)), "m": torch.full((7, 3), float(step)), "step": torch.tensor(step)}
+
+
+def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(store):
+    """The weights are the step number, changed in place by another thread as soon as submit has returned."""
+    live = {"model.safetensors": tensors_of(0), "training.safetensors": tensors_of(0, 300_000)}
+    durable = []
+    writer = CheckpointWriter(store, durable.append)
+    for step in range(1, 40):
+        for tensors in live.values():
+            for tensor in tensors.values():
+                tensor.fill_(step)
+        if step % 3 == 0:
+            writer.submit(Snapshot(live, {"progress.json": {"step": step}}), Progress(step, step), {})
+    writer.close()
+    assert [saved.progress.global_step for saved in durable] == list(range(3, 40, 3))
+    for saved in durable:
+        snapshot = read_checkpoint(saved.path)
+        for tensors in snapshot.tensors.values():
+            for name, tensor in tensors.items():
+                assert (tensor == saved.progress.global_step).all(), name
+        assert snapshot.documents == {"progress.json": {"step": saved.progress.global_step}}
+
+
+def test_submit_returns_before_the_checkpoint_is_durable_and_the_next_one_waits(store, monkeypatch):
+    may_write, started, written = threading.Event(), [], []
+    write = store.write
+
+    def slow(snapshot, progress, *rest):
+        started.append(progress.global_step)
+        may_write.wait(10)
+        saved = write(snapshot, progress, *rest)
+        written.append(progress.global_step)
+        return saved
+
+    monkeypatch.setattr(store, "write", slow)
+    writer = CheckpointWriter(store)
+    writer.submit(Snapshot({"model.safetensors": tensors_of(1)}), Progress(1, 1), {})
+    assert written == []
+    second = threading.Thread(
+        target=writer.submit, args=(Snapshot({"model.safetensors": tensors_of(2)}), Progress(2, 2), {})
+    )
+    second.start()
+    second.join(0.1)
+    assert second.is_alive() and started == [1]
+    may_write.set()
+    second.join(10)
+    writer.close()
+    assert written == [1, 2]
+    for step in (1, 2):
+        saved = read_checkpoint(store.root / f"step_0000000{step}").tensors["model.safetensors"]
+        assert all((tensor == step).all() for tensor in saved.values())
+
+
+def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
+    seen = []
+
+    def on_durable(saved):
+        seen.append((saved, threading.current_thread().name, read_checkpoint(saved.path)))
+
+    writer = CheckpointWriter(store, on_durable)
+    metrics = {"loss": 0.5}
+    writer.submit(Snapshot({}, {"config.json": {}}), Progress(64, 2), metrics, is_best=True)
+    metrics["loss"] = 0.1
+    writer.close()
+    [(saved, thread, snapshot)] = seen
+    assert saved.path == store.root / "step_00000002" and thread == "checkpoint-writer"
+    assert (saved.progress, saved.metrics, saved.is_latest, saved.is_best) == (Progress(64, 2), {"loss": 0.5}, True, True)
+    assert snapshot.documents == {"config.json": {}}
+
+
+@pytest.mark.parametrize("where", ["submit", "check", "wait", "close"])
+def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch, where):
+    def fail(*arguments):
+        raise CheckpointError("the disk is full")
+
+    snapshot = Snapshot({"model.safetensors": tensors_of(1)})
+    writer = CheckpointWriter(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write", fail)
+        writer.submit(snapshot, Progress(1, 1), {})
+        writer._thread.join()
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        writer.submit(snapshot, Progress(2, 2), {}) if where == "submit" else getattr(writer, where)()
+    assert store.latest() is None  # the one submitted after a failure was not started
+    writer.check()
+    writer.submit(snapshot, Progress(3, 3), {})
+    writer.close()
+    assert store.latest().name == "step_00000003"
+
+
+def test_a_failing_callback_is_not_silent_and_the_checkpoint_is_there(store):
+    def fail(saved):
+        raise KeyError("a bug in a saver")
+
+    writer = CheckpointWriter(store, fail)
+    writer.submit(Snapshot({}, {"config.json": {}}), Progress(1, 1), {})
+    with pytest.raises(KeyError, match="a bug in a saver"):
+        writer.close()
+    assert store.latest().name == "step_00000001"
+
+
+def test_what_cannot_be_saved_is_refused_by_submit_itself(store):
+    writer = CheckpointWriter(store)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        writer.submit(Snapshot({}, {"config.json": {"a": object()}}), Progress(1, 1), {})
+    with pytest.raises(ValueError, match="complex64, which safetensors cannot hold"):
+        writer.submit(
+            Snapshot({"model.safetensors": {"z": torch.zeros(1, dtype=torch.complex64)}}), Progress(1, 1), {}
+        )
+    writer.close()
+    assert store.latest() is None
+
+
+def test_closing_twice_or_without_a_save_does_nothing(store):
+    writer = CheckpointWriter(store)
+    writer.close()
+    writer.close()
+
+
+def test_no_thread_stays(store):
+    writer = CheckpointWriter(store)
+    writer.submit(Snapshot({"model.safetensors": tensors_of(1)}), Progress(1, 1), {})
+    writer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
