@@ -7,53 +7,39 @@ table. Tables are computed and kept in float64, and remember the steps they were
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
 class NoiseTable:
     """Signal and noise level of T timesteps, the noise growing with every one.
 
     Attributes:
         alpha: (T,) float64, >= 0; only the last may be 0.
         sigma: (T,) float64, > 0.
+        snr: (T,) float64 signal-to-noise ratio (alpha / sigma) squared.
+        levels: (alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample.
+        half_log_snr: log(alpha / sigma) of every timestep, DPM-Solver's lambda; no signal at all counts as -30.
     """
 
-    alpha: Tensor
-    sigma: Tensor
-    _steps: dict[tuple, tuple[float, ...]] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        if not (torch.isfinite(self.alpha).all() and torch.isfinite(self.sigma).all() and (self.sigma > 0).all()):
+    def __init__(self, alpha: Tensor, sigma: Tensor):
+        """Raises: ValueError: these are no levels of growing noise."""
+        if not (torch.isfinite(alpha).all() and torch.isfinite(sigma).all() and (sigma > 0).all()):
             raise ValueError("a noise schedule needs finite alpha and sigma, and sigma above 0 at every timestep")
+        self.alpha, self.sigma, self.snr = alpha, sigma, (alpha / sigma) ** 2
         rises = (self.snr.diff() >= 0).nonzero().flatten().tolist()
         if rises:
             raise ValueError(
                 f"the signal-to-noise ratio must fall with every timestep, but it is {self.snr[rises[0]]:.3g} at "
                 f"timestep {rises[0]} and {self.snr[rises[0] + 1]:.3g} at the next"
             )
+        self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
+        self.half_log_snr = [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
+        self._steps: dict[tuple, tuple[float, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.alpha)
-
-    @property
-    def snr(self) -> Tensor:
-        """(T,) signal-to-noise ratio (alpha / sigma) squared."""
-        return (self.alpha / self.sigma) ** 2
-
-    @cached_property
-    def levels(self) -> list[tuple[float, float]]:
-        """(alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample."""
-        return [*zip(self.alpha.tolist(), self.sigma.tolist(), strict=True), (1.0, 0.0)]
-
-    @cached_property
-    def half_log_snr(self) -> list[float]:
-        """log(alpha / sigma) of every timestep, which DPM-Solver calls lambda; no signal at all counts as -30."""
-        return [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
 
     def transition(self, t: int, s: int, eta: float) -> tuple[float, float, float]:
         """(c_x, c_0, std) of the step x_s = c_x x_t + c_0 x_0 + std n from timestep t to s.
@@ -93,10 +79,16 @@ class NoiseTable:
             integrals = [1 - math.exp(-length)]
             for power in range(1, len(nodes)):
                 integrals.append(1 - power / length * integrals[-1])
-            places = torch.tensor([(self.half_log_snr[node] - start) / length for node in nodes], dtype=torch.float64)
-            powers = places ** torch.arange(len(nodes), dtype=torch.float64)[:, None]
-            weights = alpha_s * torch.linalg.solve(powers, torch.tensor(integrals, dtype=torch.float64))
-            step = self._steps[t, s, nodes] = sigma_s / sigma_t, *weights.tolist()
+            places = [(self.half_log_snr[node] - start) / length for node in nodes]
+            weights = []
+            for place in places:
+                basis = [1.0]  # Lagrange's polynomial that is 1 here and 0 at the other places, lowest power first
+                for other in places:
+                    if other != place:
+                        shifted = zip([0.0, *basis], [*basis, 0.0], strict=True)
+                        basis = [(up - other * same) / (place - other) for up, same in shifted]
+                weights.append(alpha_s * sum(c * integral for c, integral in zip(basis, integrals, strict=True)))
+            step = self._steps[t, s, nodes] = sigma_s / sigma_t, *weights
         return step
 
     def reverse_steps(self) -> tuple[Tensor, Tensor, Tensor]:
