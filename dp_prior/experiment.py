@@ -31,6 +31,7 @@ from dp_prior.durable import replace_file
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
@@ -86,7 +87,7 @@ class TrainConfig(Config):
         produced: list[str] = []
         for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):
             for index, evaluator in enumerate(evaluators):
-                unknown = sorted(set(_models(evaluator)) - set(models))
+                unknown = sorted(set(evaluator.measured_models()) - set(models))
                 if unknown:
                     raise ValueError(
                         f"{part}.{index} measures {unknown}, but the run has {models}; name one of these there or add "
@@ -96,6 +97,7 @@ class TrainConfig(Config):
                 if repeated:
                     raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
                 produced += evaluator.metric_names()
+                self._check_sampling(f"{part}.{index}", evaluator)
                 if part == "evaluate" and getattr(evaluator, "split", None) == "test":
                     raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")
         names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
@@ -105,6 +107,23 @@ class TrainConfig(Config):
                 f"they measure {', '.join(names)}"
             )
         return self
+
+    def _check_sampling(self, where: str, evaluator: EvaluatorConfig) -> None:
+        """What an evaluator asks of the sampler and the chunk must be there to give."""
+        trained, task = self.task.diffusion.schedule.steps, self.task
+        asked = evaluator.eval_timesteps if isinstance(evaluator, ActionErrorConfig) else ()
+        if isinstance(evaluator, RolloutConfig):
+            asked = (evaluator.sampler.steps,) if evaluator.sampler and evaluator.sampler.steps else ()
+            room = task.horizon - task.n_obs_steps + 1
+            if (evaluator.n_action_steps or 1) > room:
+                raise ValueError(
+                    f"{where}.n_action_steps is {evaluator.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
+                    f"{task.n_obs_steps} leave room for {room} actions"
+                )
+        if max(asked, default=0) > trained:
+            raise ValueError(
+                f"{where} samples in {max(asked)} steps, but the schedule has only {trained} timesteps; take fewer"
+            )
 
 
 @dataclass(frozen=True)
@@ -345,10 +364,6 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
     mixed = "no" if precision == "fp32" else precision
     handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
     return Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
-
-
-def _models(evaluator: EvaluatorConfig) -> tuple[str, ...]:
-    return (evaluator.model,) if isinstance(evaluator, RolloutConfig) else evaluator.models
 
 
 def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:
