@@ -62,7 +62,8 @@ def markdown(config: type[Config]) -> str:
         if kind is not None:
             lines += [f'`"type": "{kind}"`', ""]
         if where != [""]:
-            lines += [f"At {', '.join(f'`{place}`' for place in where)}.", ""]
+            more = f" and {len(where) - 6} other places" if len(where) > 6 else ""
+            lines += [f"At {', '.join(f'`{place}`' for place in where[:6])}{more}.", ""]
         fields = {key: field for key, field in record.get("properties", {}).items() if key != "type" or kind is None}
         if fields:
             lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
@@ -138,6 +139,7 @@ def _type(field: dict[str, Any]) -> str:
         inner = field.get("additionalProperties")
         return f"object of {_type(inner)}" if isinstance(inner, dict) else "object"
     bounds = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    bounds["multipleOf"] = "a multiple of"
     limits = [f"{sign} {_compact(field[name])}" for name, sign in bounds.items() if name in field]
     return " ".join([kind, *limits[:1], *(f"and {limit}" for limit in limits[1:])])
 
