@@ -1,0 +1,236 @@
+"""A run that is killed and started again is the run that was never killed, bit for bit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import OVER_TIME, assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
+
+ROOT = Path(__file__).parent.parent
+ACCUMULATING = {"train__accumulation": 2, "data__batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("uninterrupted")
+    assert train(write(place)).exit_code == 0
+    return place / "run"
+
+
+@pytest.fixture(scope="module")
+def accumulated(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("accumulated")
+    assert train(write(place, **ACCUMULATING)).exit_code == 0
+    return place / "run"
+
+
+def assert_same_run(run: Path, reference: Path) -> None:
+    assert_equal(state(run), state(reference))
+    assert rows(run) == rows(reference)
+    scored = [json.loads((one / "result.json").read_text()) for one in (run, reference)]
+    for score in scored:
+        score["best"]["metrics"] = {k: v for k, v in score["best"]["metrics"].items() if k not in OVER_TIME}
+        score["best"].pop("checkpoint"), score.pop("media")
+    assert scored[0] == scored[1]
+
+
+@pytest.mark.parametrize(
+    ("moment", "count"),
+    [
+        ("step", 1),  # before there is any checkpoint
+        ("step", 5),  # one is due but not asked for
+        ("step", 7),  # the last step that lies in the first epoch
+        ("step", 13),  # mid-epoch, between two checkpoints
+        ("step", 24),  # all is done but the last save
+        ("file of a checkpoint", 2),  # the first checkpoint, with one file written
+        ("file of a checkpoint", 24),  # a later one
+        ("rename of a checkpoint", 3),  # whole, but named in no index
+        ("delivery of a checkpoint", 2),
+        ("evaluation", 2),
+        ("save", 3),  # a line is written, and the checkpoint of its step is not
+    ],
+)
+def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, uninterrupted):
+    config = write(tmp_path)
+    assert train_and_die(config, moment, count) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_run_killed_between_two_micro_batches_equals_the_uninterrupted_one(tmp_path, accumulated):
+    config = write(tmp_path, **ACCUMULATING)
+    for count in (1, 15):  # the first half of the first step, then of the eighth
+        assert train_and_die(config, "micro-batch", count) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_same_run(tmp_path / "run", accumulated)
+
+
+def test_commands_killed_and_given_again_equal_the_uninterrupted_run(tmp_path, uninterrupted):
+    config = write(tmp_path)
+    for moment, count in [("step", 1), ("file of a checkpoint", 3), ("evaluation", 2)]:
+        done = launch(config, f"die({moment!r}, {count})")
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    done = launch(config)
+    assert done.returncode == 0, done.stderr
+    assert "finished: 192 samples in 24 steps" in done.stdout
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def launch(config: Path, before: str = "") -> subprocess.CompletedProcess:
+    """`python train_policy.py --config_file ...` as a process of its own, with a line of code run before it."""
+    program = (
+        "import runpy, sys, torch; from tests.tiny import die; torch.set_num_threads(1); "
+        f"{before or 'pass'}; sys.argv[:] = ['train_policy.py', '--config_file', {str(config)!r}]; "
+        "runpy.run_path('train_policy.py', run_name='__main__')"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+    )
+
+
+def weights(run: Path) -> dict:
+    """All tensors that training makes; not the running means, which depend on when they were last logged."""
+    return {name: value for name, value in state(run).items() if ":" in name and ":means." not in name}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"evaluate": [], "train__log_every": {"steps": 7}},
+        {"evaluate__0__every": {"steps": 1}, "evaluate__0__batch_size": 3, "train__log_every": {"steps": 1}},
+        {"train__save_every": {"steps": 1}, "checkpoints__keep_every": 1},
+        {"test": [{"type": "loss", "name": "again", "split": "train"}]},
+    ],
+    ids=["never evaluated", "always evaluated and logged", "always saved", "tested at the end"],
+)
+def test_evaluating_logging_and_saving_more_or_less_never_change_the_run(change, tmp_path, uninterrupted):
+    assert train(write(tmp_path, **change)).exit_code == 0
+    assert_equal(weights(tmp_path / "run"), weights(uninterrupted))
+
+
+def everything_in(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """Time and content of each file but the lock."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "run.lock"]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_complete_run_says_so_and_writes_nothing_anew(tmp_path):
+    config = write(tmp_path, train__steps=6)
+    first = train(config)
+    assert "finished: 48 samples in 6 steps" in first.output
+    index = tmp_path / "run" / "checkpoints" / "index.json"
+    before = everything_in(tmp_path / "run")
+    again = train(config)
+    assert again.exit_code == 0
+    assert "already complete; nothing to do. A larger budget (--set train.samples=...) goes on from here" in again.output
+    after = everything_in(tmp_path / "run")
+    assert after.keys() == before.keys()
+    before.pop(str(index)), after.pop(str(index))  # written again to see whether the place can be written
+    assert after == before
+
+
+def test_complete_run_goes_on_with_a_larger_budget_and_says_what_changed(tmp_path):
+    config = write(tmp_path, train__steps=6)
+    train(config)
+    more = train(config, "--set", "train.steps=9", "--resume", "must")
+    assert more.exit_code == 0
+    assert "train.steps: 6 in the checkpoint, 9 now" in more.output
+    assert "finished: 72 samples in 9 steps" in more.output
+    assert [row["step"] for row in rows(tmp_path / "run")] == [2, 4, 6, 7, 8, 9]
+
+
+def test_must_and_never_refuse_what_they_forbid(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    must = train(config, "--resume", "must")
+    assert must.exit_code == 64
+    assert f"there is no checkpoint in {tmp_path / 'run'}; start with --resume auto" in must.output
+    assert train(config, "--resume", "never").exit_code == 0
+    never = train(config, "--resume", "never")
+    assert never.exit_code == 64
+    assert "already holds checkpoints, up to step_00000002; nothing is overwritten" in never.output
+    assert "--set tracker.data_path=" in never.output
+
+
+def test_worse_value_after_a_resume_is_not_the_best(tmp_path, monkeypatch):
+    """The score is 1 / step up to the kill and worse from then on."""
+    config = tiny(tmp_path, train__monitor={"metric": "validation/ema/loss", "mode": "min"}, evaluate__0__every__steps=1)
+    saved = []
+    submit, evaluate = PolicyTrainer.save, PolicyTrainer.evaluate
+
+    def score(self, evaluators):
+        step = self.progress.global_step
+        found = evaluate(self, evaluators)
+        return found and found | {"validation/ema/loss": 1 / step if step <= 4 else 1.0 + step}
+
+    def save(self, metrics, is_best):
+        saved.append((self.progress.global_step, is_best))
+        submit(self, metrics, is_best)
+
+    monkeypatch.setattr(PolicyTrainer, "evaluate", score)
+    monkeypatch.setattr(PolicyTrainer, "save", save)
+    config["train"]["steps"] = 5
+    experiment(config).run()
+    assert saved == [(1, True), (2, True), (3, True), (4, True), (5, False)]
+    saved.clear()
+    config["train"]["steps"] = 12
+    outcome = experiment(config).run()
+    assert saved == [(10, False), (12, False)]
+    assert outcome.best.name == "step_00000004"
+    assert outcome.result()["best"]["step"] == 4
+    best = state(tmp_path / "run")["progress"]["best"]
+    assert (best["value"], best["step"]) == (0.25, 4)
+
+
+def test_every_sample_is_seen_once_an_epoch_across_restarts(tmp_path, monkeypatch):
+    seen = []
+    step = PolicyTrainer.step
+
+    def recording(self, batches):
+        seen.extend(sample for batch in batches for sample in batch.ids.tolist())
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", recording)
+    for steps in (3, 11, 23):
+        experiment(tiny(tmp_path, train__steps=steps)).run()
+    n = len(set(seen))
+    assert len(seen) == 23 * 8
+    for start in range(0, len(seen) - n + 1, n):
+        assert sorted(seen[start : start + n]) == list(range(n))
+
+
+def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    train(config)
+    other = train(config, "--set", "task.backbone.hidden_dim=24", "--set", "seed=3")
+    assert other.exit_code == 64
+    assert "the checkpoint is of another run: 3 problems" in other.output
+    assert "seed: 0 in the checkpoint, 3 now" in other.output
+    assert "task.backbone.hidden_dim: 16 in the checkpoint, 24 now" in other.output
+    assert "put these settings back, or train in another directory (--set tracker.data_path=...)" in other.output
+
+
+def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted):
+    """What `tracker.load.path` names is where the run begins, as long as it has no checkpoint of its own."""
+    first = tmp_path / "first"
+    first.mkdir()
+    train(write(first, train__steps=10, train__lr={"type": "constant"}))
+    second = write(tmp_path, train__steps=12, train__lr={"type": "constant"}, tracker__load__path=str(first / "run"))
+    done = train(second)
+    assert done.exit_code == 0, done.output
+    assert "sample 80" in done.output
+    assert [row["step"] for row in rows(tmp_path / "run")] == [12]
+    assert len(read_rows(first / "run")) == 6
+
+
+def test_weights_do_not_depend_on_torchs_random_state(tmp_path, uninterrupted):
+    torch.manual_seed(12345)
+    train(write(tmp_path))
+    assert_equal(state(tmp_path / "run"), state(uninterrupted))
