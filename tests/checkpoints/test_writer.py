@@ -88,7 +88,12 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
     writer.close()
     [(saved, thread, snapshot)] = seen
     assert saved.path == store.root / "step_00000002" and thread == "checkpoint-writer"
-    assert (saved.progress, saved.metrics, saved.is_latest, saved.is_best) == (Progress(64, 2), {"loss": 0.5}, True, True)
+    assert (saved.progress, saved.metrics, saved.is_latest, saved.is_best) == (
+        Progress(64, 2),
+        {"loss": 0.5},
+        True,
+        True,
+    )
     assert snapshot.documents == {"config.json": {}}
 
 
@@ -128,9 +133,7 @@ def test_what_cannot_be_saved_is_refused_by_submit_itself(store):
     with pytest.raises(TypeError, match="not JSON serializable"):
         writer.submit(Snapshot({}, {"config.json": {"a": object()}}), Progress(1, 1), {})
     with pytest.raises(ValueError, match="complex64, which safetensors cannot hold"):
-        writer.submit(
-            Snapshot({"model.safetensors": {"z": torch.zeros(1, dtype=torch.complex64)}}), Progress(1, 1), {}
-        )
+        writer.submit(Snapshot({"model.safetensors": {"z": torch.zeros(1, dtype=torch.complex64)}}), Progress(1, 1), {})
     writer.close()
     assert store.latest() is None
 
