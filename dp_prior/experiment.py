@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import DistributedDataParallelKwargs, get_int_from_env
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -363,7 +363,18 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
     handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
-    return Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
+    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
+    launched = get_int_from_env(["WORLD_SIZE"], 1)
+    if launched != accelerator.num_processes:
+        raise ConfigError(
+            "the launcher",
+            [
+                f"WORLD_SIZE is {launched}, but this process knows of {accelerator.num_processes}, so each would train "
+                f"alone in the same directory. Without GPUs, set ACCELERATE_USE_CPU=true; "
+                f"for one process, unset WORLD_SIZE"
+            ],
+        )
+    return accelerator
 
 
 def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:

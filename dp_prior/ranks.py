@@ -16,14 +16,17 @@ def decide(accelerator: Accelerator, choose: Callable[[], T]) -> T:
 
     A collective: every rank calls it, so a file that only one rank can read never sends the ranks different ways.
     """
-    outcome: list = [None, None]
+    outcome: list = [None, None, None]
+    cause: Exception | None = None
     if accelerator.is_main_process:
         try:
             outcome[0] = choose()
         except Exception as error:  # not swallowed: raised below, here and on every other rank
-            outcome[1] = error
+            cause = error
+            outcome[1:] = type(error), str(error)  # an error with arguments of its own would not survive the journey
     if accelerator.num_processes > 1:
         broadcast_object_list(outcome)
-    if outcome[1] is not None:
-        raise outcome[1]
-    return outcome[0]
+    result, kind, message = outcome
+    if kind is not None:
+        raise cause or kind.__new__(kind, message)
+    return result

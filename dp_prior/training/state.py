@@ -62,7 +62,8 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     if trainer.averages:
         trainer.online.load_state_dict(_under("online.", training))
     _load_optimizer_state(trainer, _under("optimizer.", training))
-    trainer.means.load(_under("means.", training))
+    share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums of all ranks, to be counted once
+    trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})
     trainer.skipped = training["skipped"].to(trainer.device)
     progress = snapshot.documents["progress.json"]
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])

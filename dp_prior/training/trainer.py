@@ -128,6 +128,7 @@ class PolicyTrainer:
         self.means = Means()
         self.skipped = torch.zeros(3, dtype=torch.int64, device=self.device)  # all, in a row, step of the last
         self.stop_requested = False
+        self._hosts = torch.distributed.new_group(backend="gloo") if accelerator.num_processes > 1 else None
         self._measured_from = (0, time.perf_counter())
 
     @property
@@ -139,17 +140,19 @@ class PolicyTrainer:
         """Train until the sample budget is spent or a stop is requested, from wherever the clock stands."""
         self._measured_from = (self.progress.samples_seen, time.perf_counter())
         batches = self.loader.from_sample(self.progress.samples_seen)
-        while self.progress.samples_seen < self.total_samples and not self.stop_requested:
+        stopping = False
+        while self.progress.samples_seen < self.total_samples and not stopping:
             before = self.progress
             self.step(next(batches))
             self.saver.check()
+            stopping = self._is_asked_to_stop()
             done = self.progress.samples_seen >= self.total_samples
             row = self.training_metrics() if done or self._due(self.config.log_every, before) else {}
             row |= self.evaluate([e for e in self.evaluators if done or self._due(e.every, before)])
             if row:
                 self.tracker.log(row, self.progress)
             is_best = self.best.improves(row, self.progress.global_step)
-            if done or is_best or self._due(self.config.save_every, before) or self.stop_requested:
+            if done or is_best or self._due(self.config.save_every, before) or stopping:
                 self.save(row, is_best)
         return self.progress
 
@@ -163,7 +166,7 @@ class PolicyTrainer:
             is_last = index == len(micro_batches) - 1
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
                 loss = self.wrapped(batch, Randomness.from_counts(self.seed, "training", batch.positions))
-                self.accelerator.backward(loss.total)
+                self.accelerator.backward(loss.total / len(micro_batches))  # means of parts: the step takes theirs
             self._count(loss)
         norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
         self.progress = now.advance(self.loader.global_batch_size)
@@ -207,6 +210,14 @@ class PolicyTrainer:
         """Go on exactly where `snapshot` was taken."""
         read_state(self, snapshot)
 
+    def _is_asked_to_stop(self) -> bool:
+        """Whether any rank was asked to, so that all leave after the same step; no device is waited for."""
+        if self._hosts is None:
+            return self.stop_requested
+        asked = torch.tensor(int(self.stop_requested))
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX, group=self._hosts)
+        return bool(asked)
+
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader))
 
@@ -219,7 +230,8 @@ class PolicyTrainer:
 
     def _guard(self, norm: Tensor, finite: Tensor) -> None:
         """Count skipped steps on the device; look at the count only now and then."""
-        self.means.add("train/grad_norm", torch.where(finite, norm, 0.0), finite)
+        share = float(self.accelerator.is_main_process)  # all ranks hold the same norm; it counts once
+        self.means.add("train/grad_norm", torch.where(finite, norm, 0.0) * share, finite * share)
         skip = (~finite).to(torch.int64)
         total, in_a_row, last = self.skipped
         self.skipped = torch.stack(
