@@ -163,7 +163,10 @@ class DDPM(_Sampler):
             x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
             if s != -1:
                 log_std = denoise.variance.log_std(raw, *table.log_stds(t, s))
-                x_t.add_(next(noise) * (math.exp(log_std) if isinstance(log_std, float) else log_std.exp()))
+                if isinstance(log_std, float):
+                    x_t.add_(next(noise), alpha=math.exp(log_std))
+                else:
+                    x_t.addcmul_(next(noise), log_std.exp())
             yield x_t, x_0
 
 
