@@ -145,7 +145,7 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line, parse_constant=_refuse) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
         return None
-    is_row = isinstance(row, dict) and isinstance(row.get("step"), int) and row["step"] >= 0
+    is_row = isinstance(row, dict) and type(row.get("step")) is int and row["step"] >= 0
     return row if is_row else None
 
 

@@ -1,0 +1,148 @@
+"""What a person sees: lines that read well in a file, a live display on a terminal."""
+
+import io
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.clock import Progress
+from dp_prior.tracking.console import ConsoleConfig, ConsoleLogger
+
+
+class Stream(io.StringIO):
+    def __init__(self, is_terminal=False):
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def logger_of(stream=None, style="auto", interval_s=5.0, total_samples=1000):
+    clock = Clock()
+    stream = stream or Stream()
+    logger = ConsoleLogger(style=style, interval_s=interval_s, stream=stream, total_samples=total_samples, clock=clock)
+    return logger, stream, clock
+
+
+TRAINING = {
+    "train/loss": 0.0123456,
+    "train/loss_q0": 1.0,
+    "train/lr": 1e-4,
+    "train/samples_per_second": 12345.6,
+    "train/ema_decay": 0.99912,
+    "train/skipped_steps": 0,
+}
+
+
+def test_a_plain_line_tells_progress_rate_loss_rate_of_learning_average_and_time_left():
+    logger, stream, clock = logger_of()
+    logger.rewind(Progress(0, 0))
+    clock.now += 60
+    logger.log(TRAINING, Progress(250, 10))
+    assert stream.getvalue() == (
+        "step 10  250/1,000 samples (25.0%)  12,346 samples/s  loss 0.01235  lr 0.0001  ema_decay 0.9991  0:03:00 left\n"
+    )
+
+
+def test_skipped_steps_are_shown_once_there_are_any():
+    logger, stream, _ = logger_of()
+    logger.log({**TRAINING, "train/skipped_steps": 3}, Progress(250, 10))
+    assert "3 steps skipped" in stream.getvalue()
+
+
+def test_plain_lines_keep_their_distance_and_the_last_one_is_not_lost():
+    logger, stream, clock = logger_of(interval_s=5)
+    for step in range(1, 21):
+        logger.log({"train/loss": step}, Progress(10 * step, step))
+        clock.now += 1
+    logger.close()
+    steps = [int(line.split()[1]) for line in stream.getvalue().splitlines()]
+    assert steps == [1, 6, 11, 16, 20]
+
+
+def test_results_are_printed_at_once_below_the_progress_they_belong_to():
+    logger, stream, _ = logger_of()
+    logger.log({"train/loss": 1.0}, Progress(10, 1))
+    logger.log({"train/loss": 0.5, "validation/ema/loss": 0.25, "rollout/score": math.nan, "n": 50}, Progress(20, 2))
+    lines = stream.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1", "step 2", "step 2"]
+    assert lines[2] == "step 2  validation/ema/loss 0.25  rollout/score nan  n 50"
+
+
+def test_the_end_of_the_budget_is_always_printed():
+    logger, stream, _ = logger_of()
+    logger.log({"train/loss": 1.0}, Progress(10, 1))
+    logger.log({"train/loss": 0.5}, Progress(1000, 100))
+    assert "1,000/1,000 samples (100.0%)" in stream.getvalue()
+
+
+def test_a_resumed_run_reckons_the_time_left_from_where_it_began():
+    logger, stream, clock = logger_of()
+    logger.rewind(Progress(800, 80))
+    clock.now += 10
+    logger.log({"train/loss": 1.0}, Progress(900, 90))
+    assert "0:00:10 left" in stream.getvalue()
+
+
+def test_pictures_files_and_errors_have_lines():
+    logger, stream, _ = logger_of()
+    logger.log_images({"rollout": Path("a.mp4"), "array": np.zeros((1, 1, 3))}, Progress(10, 1))
+    logger.log_file("curve", Path("curve.png"), Progress(10, 1))
+    logger.log_error("out of luck", Progress(10, 1))
+    assert stream.getvalue().splitlines() == [
+        "step 1  rollout: a.mp4",
+        "step 1  curve: curve.png",
+        "step 1  error: out of luck",
+    ]
+
+
+def test_plain_text_holds_no_control_characters():
+    logger, stream, _ = logger_of()
+    logger.log(TRAINING, Progress(10, 1))
+    logger.log({"a [red]": 1.0}, Progress(10, 1))
+    logger.sync()
+    logger.close()
+    logger.close()
+    assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
+    assert "a [red] 1" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("style", "is_terminal", "is_live"),
+    [("auto", True, True), ("auto", False, False), ("live", False, True), ("plain", True, False)],
+)
+def test_live_on_a_terminal_plain_elsewhere(style, is_terminal, is_live):
+    logger, stream, _ = logger_of(Stream(is_terminal), style)
+    assert (logger._live is not None) == is_live
+    logger.close()
+
+
+def test_the_live_display_shows_progress_and_prints_results_above():
+    logger, stream, clock = logger_of(Stream(True), "live")
+    clock.now += 10
+    logger.log(TRAINING, Progress(500, 10))
+    logger.log({"validation/loss [x]": 0.5}, Progress(500, 10))
+    logger.close()
+    text = stream.getvalue()
+    assert "500/1,000 samples (50.0%)" in text and "loss 0.01235" in text
+    assert "step 10  validation/loss [x] 0.5" in text
+    logger.log_error("after the end", Progress(500, 10))
+    assert stream.getvalue().endswith("error: after the end\n")
+
+
+def test_every_knob_changes_something():
+    stream = Stream(True)
+    assert ConsoleConfig().create(stream, 10)._live is not None
+    assert ConsoleConfig(style="plain").create(stream, 10)._live is None
+    assert ConsoleConfig(interval_s=0.5).create(Stream(), 10)._interval_s == 0.5
+    assert ConsoleConfig().type == "console"

@@ -1,0 +1,105 @@
+"""The record that joins loggers, savers and loader, and what each of its knobs does."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
+from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.jsonl import ROWS, read_rows
+
+
+def create(record, tmp_path, **options):
+    defaults = {"is_main": True, "total_samples": 100, "directory": tmp_path / "run", "stream": io.StringIO()}
+    return record.create(**{**defaults, **options})
+
+
+def names(tracker):
+    return [contained._part.name for contained in tracker._loggers]
+
+
+def test_the_jsonl_log_is_always_there_and_always_first(tmp_path):
+    for text in ['{"log": []}', '{"log": [{"type": "console"}, {"type": "jsonl"}]}', "{}"]:
+        tracker = create(TrackerConfig.from_json(text), tmp_path)
+        assert names(tracker)[0] == "jsonl" and names(tracker).count("jsonl") == 1
+        tracker.close()
+
+
+def test_numbers_reach_file_and_stream(tmp_path):
+    stream = io.StringIO()
+    with create(TrackerConfig(), tmp_path, stream=stream) as tracker:
+        tracker.log({"train/loss": 0.5}, Progress(50, 1))
+    assert read_rows(tmp_path / "run") == [{"step": 1, "samples_seen": 50, "train/loss": 0.5}]
+    assert "50/100 samples (50.0%)  loss 0.5" in stream.getvalue()
+
+
+def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
+    record = TrackerConfig.from_json('{"save": [{"type": "local", "save_latest_to": "x"}]}')
+    stream = io.StringIO()
+    with create(record, tmp_path, is_main=False, stream=stream) as tracker:
+        tracker.rewind(Progress(0, 0))
+        tracker.log({"train/loss": 0.5}, Progress(50, 1))
+        tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
+        tracker.log_error("no")
+        tracker.save(tmp_path, Progress(50, 1), {})
+        assert tracker.recall() is None
+    assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
+
+
+def test_data_path_is_the_run_directory_unless_another_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for text, expected in [("a/b", "a/b"), ("~/c", "home/c")]:
+        TrackerConfig(data_path=text).create(is_main=True, total_samples=1, stream=io.StringIO()).close()
+        assert (tmp_path / expected / ROWS).exists()
+    assert TrackerConfig().data_path == "runs/run"
+
+
+def test_standard_output_is_the_stream_of_the_console(tmp_path, capsys):
+    tracker = create(TrackerConfig(), tmp_path, stream=None)
+    tracker.log({"validation/loss": 0.5}, Progress(50, 1))
+    assert capsys.readouterr().out == "step 1  validation/loss 0.5\n"
+    assert sys.stdout is not None
+    tracker.close()
+
+
+def test_the_knobs_reach_their_parts(tmp_path):
+    record = TrackerConfig.from_json(
+        """{"max_failures": 1, "log": [{"type": "console", "style": "plain", "interval_s": 0}],
+            "save": [{"type": "local", "save_latest_to": "latest"}], "load": {"type": "local", "path": "elsewhere"}}"""
+    )
+    tracker = create(record, tmp_path)
+    assert [part._max_failures for part in tracker._loggers] == [1, 1]
+    assert len(tracker._savers) == 1
+    assert tracker.loader._path == Path("elsewhere")
+    assert tracker.data_path == tmp_path / "run"
+    assert names(create(TrackerConfig(log=()), tmp_path)) == ["jsonl"]
+    tracker.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"log": [{"type": "console"}, {"type": "console"}]}', "logger 'console' is listed 2 times; keep one"),
+        (
+            '{"log": [{"type": "tensorbord"}]}',
+            "log.0.type: 'tensorbord' is not known; expected one of 'console', 'jsonl'",
+        ),
+        ('{"max_failures": 0}', "max_failures: "),
+        ('{"save": [{"type": "local", "save_latest_to": "{epoch}"}]}', "save.0.save_latest_to: .*unknown field"),
+        ('{"load": {"type": "local", "choose": "newest"}}', "load.choose: "),
+        ('{"data_paht": "x"}', "data_paht: unknown key. Did you mean 'data_path'"),
+    ],
+)
+def test_mistakes_are_named(text, message):
+    with pytest.raises(ConfigError, match=message):
+        TrackerConfig.from_json(text)
+
+
+def test_a_run_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(OSError, match="run"):
+        create(TrackerConfig(), tmp_path)
