@@ -85,17 +85,23 @@ class TimestepSampler(nn.Module):
         """Draw a timestep for each row of `random`.
 
         Args:
-            positions: (B,) int64 of the samples in the order of the run, for stratified drawing; None draws at random.
+            positions: (B,) int64 of the samples in the order of the run, for stratified drawing; in evaluation there are
+                none, and it draws at random.
 
         Returns:
             (B,) int64 timesteps, and (B,) factors on their losses or None.
+
+        Raises:
+            ValueError: stratified training without positions.
         """
         return torch.searchsorted(self.inner_edges, self._places(random, positions), right=True), None
 
     def _places(self, random: Randomness, positions: Tensor | None) -> Tensor:
         """(B,) float32 in [0, 1)."""
-        if not self.stratified or positions is None:
+        if not self.stratified or (positions is None and not self.training):
             return random.uniform()
+        if positions is None:
+            raise ValueError("stratified timesteps need the samples' places in the run; pass positions=batch.positions")
         return ((positions * GOLDEN >> 40) & ((1 << 24) - 1)).to(torch.float32) * 2.0**-24
 
 

@@ -63,6 +63,13 @@ def test_stratified_timesteps_are_distributed_alike_and_do_not_depend_on_the_ran
         assert torch.equal(record.create(50).draw(RANDOM[mine], POSITIONS[mine])[0], whole[mine])
 
 
+def test_stratified_training_without_positions_is_refused_and_evaluation_draws_at_random():
+    sampler = UniformTimesteps(stratified=True).create(50)
+    with pytest.raises(ValueError, match="stratified timesteps need .* pass positions=batch.positions"):
+        sampler.draw(RANDOM)
+    assert torch.equal(sampler.eval().draw(RANDOM)[0], UniformTimesteps().create(50).draw(RANDOM)[0])
+
+
 def filled(steps=20, **fields):
     """A sampler whose timestep t had the losses t + 1."""
     sampler = LossSecondMoment(history=3, **fields).create(steps)
