@@ -85,8 +85,8 @@ class TimestepSampler(nn.Module):
         """Draw a timestep for each row of `random`.
 
         Args:
-            positions: (B,) int64 of the samples in the order of the run, for stratified drawing; in evaluation there are
-                none, and it draws at random.
+            positions: (B,) int64 of the samples in the order of the run, for stratified drawing; in evaluation they may
+                be None, and it draws at random.
 
         Returns:
             (B,) int64 timesteps, and (B,) factors on their losses or None.
