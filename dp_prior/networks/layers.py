@@ -1,19 +1,24 @@
-"""Layers of the backbones: step embedding, one-dimensional convolutions, group norm.
+"""Layers of the backbones: products, non-linearity, step embedding, modulation, one-dimensional convolutions, norm.
 
-Sequences are (B, H, C) here, channels last, from the chunk (B, H, A) that comes in to the one that goes out. Over the 4
-to 16 positions of an action chunk a convolution is a handful of small matrix products, and most of its time in a
-convolution library goes into padding and poor shapes; so on a CPU it is computed as those products, see `TapProducts`.
+Sequences are (B, H, C) here, channels last, from the chunk (B, H, A) that comes in to the one that goes out. A layer
+computes what its torch counterpart computes, and shows its parameters in the counterpart's form in the state dict.
+Timings named here: one or two cores of an AMD Zen 5, torch 2.13.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+_ONEDNN_LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+# Below this many multiplications the dispatch of oneDNN's operator (10 microseconds) costs more than it saves.
+_LEAST_FOR_ONEDNN = 2**20
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
@@ -22,69 +27,60 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 
-def goes_to_onednn(x: Tensor) -> bool:
-    """Whether `matrix_product` computes with oneDNN rather than by torch's own choice."""
-    return x.dtype is torch.float32 and x.device.type == "cpu" and torch.backends.mkldnn.is_available()
-
-
-def matrix_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(M, K) @ (K, N) + (N,) by the faster library; b is contiguous or transposed.
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(M, K) @ (N, K)^T + (N,), by the faster library; b is contiguous or the transpose of a contiguous matrix.
 
     Single precision on a CPU goes to oneDNN, as bfloat16 does in torch itself: it reaches 440 to 480 GFLOP/s on two
-    cores of an AMD Zen 5 where torch's own choice, MKL, reaches 215. If b were a slice of a wider matrix, oneDNN would
-    be slower a thousand times.
+    cores where torch's choice, MKL, reaches 215. If b were a slice of a wider matrix, oneDNN would be slower a thousand
+    times.
     """
-    if goes_to_onednn(a):
-        return torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
-    return a @ b if bias is None else torch.addmm(bias, a, b)
+    if _uses_onednn(a) and a.shape[0] * b.numel() >= _LEAST_FOR_ONEDNN:
+        return _ONEDNN_LINEAR(a, b, bias, "none", [], "")
+    return F.linear(a, b, bias)
 
 
-def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b; see `matrix_product`."""
-    if len(a) == 0:
-        return  # a tap that reaches past the whole sequence
-    if goes_to_onednn(a):
-        total += matrix_product(a, b)
-    else:
-        total.addmm_(a, b)
+def _uses_onednn(x: Tensor) -> bool:
+    return x.dtype is torch.float32 and x.device.type == "cpu" and _ONEDNN_LINEAR is not None
 
 
-class _Linear(torch.autograd.Function):
+class _LinearProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return matrix_product(x, weight.t(), bias)
+        return product(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         return (
-            matrix_product(grad, weight) if ctx.needs_input_grad[0] else None,
-            matrix_product(grad.t(), x) if ctx.needs_input_grad[1] else None,
+            product(grad, weight.t()) if ctx.needs_input_grad[0] else None,
+            product(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
             grad.sum(0) if ctx.needs_input_grad[2] else None,
         )
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, its products by `matrix_product`."""
+    """`nn.Linear`, its products by `product`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if compute_dtype(self.weight) is torch.float32 and goes_to_onednn(x):
-            rows = x.reshape(-1, self.in_features)
-            return _Linear.apply(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
-        return super().forward(x)
+        if not _uses_onednn(x) or compute_dtype(self.weight) is not torch.float32:
+            return super().forward(x)
+        rows = x.reshape(-1, self.in_features)
+        return _LinearProduct.apply(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
 
 
-class _Mish(torch.autograd.Function):
+class _MishBySigmoid(torch.autograd.Function):
+    """With s = sigmoid(x) and v = 1 - s, mish(x) = x s (1 + v) / (1 + v^2): no overflow and no cancellation."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         s = torch.sigmoid(wide)
         v = 1 - s
-        d = torch.addcmul(s.new_ones(()), v, v)
-        return torch.addcmul(s, s, v).mul_(wide).div_(d).to(x.dtype)
+        denominator = torch.addcmul(s.new_ones(()), v, v)
+        return torch.addcmul(s, s, v).mul_(wide).div_(denominator).to(x.dtype)
 
     @staticmethod
     @once_differentiable
@@ -95,18 +91,17 @@ class _Mish(torch.autograd.Function):
         v = 1 - s
         r = torch.addcmul(s.new_ones(()), v, v).reciprocal_()
         ratio = torch.addcmul(s, s, v).mul_(r)
-        slope = v.mul_(r).square_().mul_(s).mul_(wide)
+        slope = v.mul_(r).square_().mul_(s).mul_(wide)  # a quarter of x times the derivative of the ratio
         return ratio.add_(slope, alpha=4).mul_(grad).to(x.dtype)
 
 
 def mish(x: Tensor) -> Tensor:
     """x tanh(log(1 + e^x)), the non-linearity of Chi et al. 2023.
 
-    With s = sigmoid(x) and v = 1 - s it is x s (1 + v) / (1 + v^2), which takes the processor's fast sigmoid and four
-    cheap passes instead of three transcendental functions: 4 times faster forward and 2.5 backward than torch's own on
-    a CPU, and no less exact.
+    On a CPU torch's own takes three transcendental functions; through one sigmoid it is 4 times faster forward, 2.5
+    times backward, and as exact.
     """
-    return _Mish.apply(x) if x.device.type == "cpu" else F.mish(x)
+    return _MishBySigmoid.apply(x) if x.device.type == "cpu" and x.numel() >= 2048 else F.mish(x)
 
 
 class Mish(nn.Module):
@@ -139,7 +134,8 @@ class StepEmbedding(nn.Sequential):
 
     def forward(self, t: Tensor) -> Tensor:
         """(B,) timesteps -> (B, dim) in the dtype of the weights."""
-        return self[3](self[2](self[1](self[0](t).to(self[1].weight.dtype))))
+        sinusoidal, expand, mish, contract = self
+        return contract(mish(expand(sinusoidal(t).to(expand.weight.dtype))))
 
 
 class FiLM(nn.Module):
@@ -163,9 +159,18 @@ class GroupNorm(nn.GroupNorm):
     """Group norm of (B, H, C): statistics over the positions and the channels of a group."""
 
     def forward(self, x: Tensor) -> Tensor:
-        # As an image of height 1 and width H this is torch's channels-last memory format, which has its own kernel.
-        image = x.unsqueeze(1).permute(0, 3, 1, 2)
-        return F.group_norm(image, self.num_groups, self.weight, self.bias, self.eps).permute(0, 2, 3, 1).squeeze(1)
+        image = _as_image(x)
+        return _as_sequence(F.group_norm(image, self.num_groups, self.weight, self.bias, self.eps))
+
+
+def _as_image(x: Tensor) -> Tensor:
+    """(B, H, C) -> (B, C, 1, H), a view: torch's channels-last memory format, for which it has its own kernels."""
+    return x.unsqueeze(1).permute(0, 3, 1, 2)
+
+
+def _as_sequence(image: Tensor) -> Tensor:
+    """The inverse of `_as_image`."""
+    return image.permute(0, 2, 3, 1).squeeze(1)
 
 
 class Tap(NamedTuple):
@@ -188,67 +193,80 @@ class TapProducts(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, taps: tuple[Tap, ...], sources: int, targets: int
-    ) -> Tensor:
-        """(B, sources * n, C), (len(taps), O, C), (O,) -> (B, targets * n, O)."""
-        x = deal(x, sources)
-        ctx.save_for_backward(x, weight)
-        ctx.taps, ctx.targets = taps, targets
-        y: list[Tensor | None] = [None] * targets
-        for tap, matrix in _centre_first(taps, weight):
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, convolution: Convolution) -> Tensor:
+        """(B, sources * n, C) -> (B, targets * n, O), both in the dtype to compute in.
+
+        Weight and bias come as the convolution has them; the weight is cast and put in order here, in one pass.
+        """
+        matrices = weight.permute(convolution.tap_first).to(x.dtype, memory_format=torch.contiguous_format)
+        bias = bias.to(x.dtype)
+        x = _deal(x, convolution.sources)
+        ctx.save_for_backward(x, matrices)
+        ctx.convolution, ctx.dtype = convolution, weight.dtype
+        y: list[Tensor | None] = [None] * convolution.targets
+        for tap, matrix in _centre_first(convolution.taps, matrices):
             if y[tap.target] is None:
-                y[tap.target] = matrix_product(_rows(x[tap.source]), matrix.t(), bias).view(*x.shape[1:3], -1)
+                y[tap.target] = product(_rows(x[tap.source]), matrix, bias).view(*x.shape[1:3], -1)
             else:
                 into, out_of = _overlap(x.shape[1], tap.offset)
-                add_product(_rows(y[tap.target][into]), _rows(x[tap.source, out_of]), matrix.t())
-        return gather(y)
+                _add_product(_rows(y[tap.target][into]), _rows(x[tap.source, out_of]), matrix)
+        return _gather(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        grad_bias = grad.sum((0, 1)) if ctx.needs_input_grad[2] else None
-        grad = deal(grad, ctx.targets)
-        grad_x = _input_gradient(grad, x, weight, ctx.taps) if ctx.needs_input_grad[0] else None
-        grad_weight = _weight_gradient(grad, x, weight, ctx.taps) if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight, grad_bias, None, None, None
+        x, matrices = ctx.saved_tensors
+        grad_bias = grad.sum((0, 1)).to(ctx.dtype) if ctx.needs_input_grad[2] else None
+        grad = _deal(grad, ctx.convolution.targets)
+        grad_x = _input_gradient(grad, x, matrices, ctx.convolution) if ctx.needs_input_grad[0] else None
+        grad_weight = _weight_gradient(grad, x, ctx.convolution).to(ctx.dtype) if ctx.needs_input_grad[1] else None
+        return grad_x, grad_weight, grad_bias, None
 
 
-def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, taps: tuple[Tap, ...]) -> Tensor:
+def _input_gradient(grad: Tensor, x: Tensor, matrices: Tensor, convolution: Convolution) -> Tensor:
     grad_x: list[Tensor | None] = [None] * len(x)
-    for tap, matrix in _centre_first(taps, weight):
+    for tap, matrix in _centre_first(convolution.taps, matrices):
         if grad_x[tap.source] is None:
-            grad_x[tap.source] = matrix_product(_rows(grad[tap.target]), matrix).view(x.shape[1:])
+            grad_x[tap.source] = product(_rows(grad[tap.target]), matrix.t()).view(x.shape[1:])
         else:
             out_of, into = _overlap(x.shape[1], tap.offset)
-            add_product(_rows(grad_x[tap.source][into]), _rows(grad[tap.target, out_of]), matrix)
-    return gather(grad_x)
+            _add_product(_rows(grad_x[tap.source][into]), _rows(grad[tap.target, out_of]), matrix.t())
+    return _gather(grad_x)
 
 
-def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, taps: tuple[Tap, ...]) -> Tensor:
-    grad_weight = torch.empty_like(weight)
-    is_copied = goes_to_onednn(grad)
+def _weight_gradient(grad: Tensor, x: Tensor, convolution: Convolution) -> Tensor:
+    """The gradient of the weight, in the weight's own order of dimensions."""
+    grad_weight = x.new_empty(convolution.weight.shape)
     grad = grad.flatten(1, 2).transpose(1, 2)  # (targets, O, n * B)
-    if is_copied:
-        grad = grad.contiguous()  # oneDNN would transpose it for every tap
-    batch = x.shape[2]
-    for tap, into in zip(taps, grad_weight, strict=True):
-        targets, sources = _overlap(x.shape[1], tap.offset)
+    if _uses_onednn(grad):
+        grad = grad.contiguous()  # else oneDNN would transpose it for every tap
+    n, batch = x.shape[1:3]
+    for tap, into in zip(convolution.taps, grad_weight.permute(convolution.tap_first), strict=True):
+        targets, sources = _overlap(n, tap.offset)
         a = grad[tap.target, :, targets.start * batch : targets.stop * batch]
         b = _rows(x[tap.source, sources])
         if len(b) == 0:
             into.zero_()
-        elif is_copied:
-            into.copy_(matrix_product(a, b))
+        elif _uses_onednn(a):
+            into.copy_(product(a, b.t()))
         else:
             torch.mm(a, b, out=into)
     return grad_weight
 
 
-def _centre_first(taps: tuple[Tap, ...], weight: Tensor) -> list[tuple[Tap, Tensor]]:
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b^T; see `product`."""
+    if len(a) == 0:
+        return  # a tap that reaches past the whole sequence
+    if _uses_onednn(a):
+        total += product(a, b)
+    else:
+        total.addmm_(a, b.t())
+
+
+def _centre_first(taps: tuple[Tap, ...], matrices: Tensor) -> list[tuple[Tap, Tensor]]:
     """Taps with their matrices, those first that meet every position, so that their product can start the sum."""
-    return sorted(zip(taps, weight, strict=True), key=lambda pair: abs(pair[0].offset))
+    return sorted(zip(taps, matrices, strict=True), key=lambda pair: abs(pair[0].offset))
 
 
 def _overlap(n: int, offset: int) -> tuple[slice, slice]:
@@ -263,14 +281,14 @@ def _rows(x: Tensor) -> Tensor:
     return x.view(-1, x.shape[-1])
 
 
-def deal(x: Tensor, phases: int) -> Tensor:
+def _deal(x: Tensor, phases: int) -> Tensor:
     """(B, n * phases, C) -> (phases, n, B, C), contiguous; position p goes to phase p % phases."""
     batch, length, channels = x.shape
     return x.reshape(batch, length // phases, phases, channels).permute(2, 1, 0, 3).contiguous()
 
 
-def gather(parts: list[Tensor]) -> Tensor:
-    """The inverse of `deal`: phases of (n, B, C) -> (B, n * phases, C), contiguous."""
+def _gather(parts: list[Tensor]) -> Tensor:
+    """The inverse of `_deal`: phases of (n, B, C) -> (B, n * phases, C), contiguous."""
     n, batch, channels = parts[0].shape
     x = parts[0].new_empty(batch, n, len(parts), channels)
     for phase, part in enumerate(parts):
@@ -278,93 +296,160 @@ def gather(parts: list[Tensor]) -> Tensor:
     return x.view(batch, n * len(parts), channels)
 
 
-# Above this length a single-precision convolution is left to the library: padding is then too small a part of the work
-# to save. Measured over the widths of the paper on two Zen 5 cores: 4 positions 2.2 times faster as products, 8
-# positions 1.2 times, 16 positions equal; bfloat16 is faster as products at every length tried.
-LONGEST_FOR_PRODUCTS = 8
-
-
 class Convolution(nn.Module):
-    """A one-dimensional convolution of (B, H, C) with the parameters of its torch counterpart.
+    """A one-dimensional convolution of (B, H, C) that chooses how to compute.
 
-    The weight is kept as one (O, C) matrix per tap, ready to be multiplied. The state dict shows it in the layout of
-    `nn.Conv1d` or `nn.ConvTranspose1d`, as a view of the same memory, and takes it back in that layout.
+    The weight is kept in the order its products want. The state dict shows it in the layout of `nn.Conv1d` or
+    `nn.ConvTranspose1d`, as a view of the same memory, and takes it back in that layout.
     """
 
     taps: tuple[Tap, ...]
     sources = 1
     targets = 1
-    to_torch = (1, 2, 0)
-    """Permutation of (taps, O, C) to torch's (O, C, taps)."""
+    tap_first: tuple[int, int, int]
+    """Permutation of the weight's dimensions to (taps, O, C)."""
+    torch_form: tuple[int, int, int]
+    """Permutation of the weight's dimensions to the counterpart's."""
 
     def __init__(self, counterpart: nn.Conv1d | nn.ConvTranspose1d):
         super().__init__()
-        self.weight = nn.Parameter(self._to_matrices(counterpart.weight.detach()))
+        self.weight = nn.Parameter(self._from_torch_form(counterpart.weight.detach()))
         self.bias = nn.Parameter(counterpart.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, C) -> (B, H * targets / sources, O)."""
-        dtype = compute_dtype(self.weight)
-        x, weight, bias = x.to(dtype), self.weight.to(dtype), self.bias.to(dtype)
-        is_short = dtype is not torch.float32 or x.shape[1] // self.sources <= LONGEST_FOR_PRODUCTS
-        if x.device.type == "cpu" and is_short:
-            return TapProducts.apply(x, weight, bias, self.taps, self.sources, self.targets)
-        image = x.unsqueeze(1).permute(0, 3, 1, 2)  # (B, C, 1, H) in channels-last memory
-        return self.library(image, weight.permute(self.to_torch).unsqueeze(2), bias).permute(0, 2, 3, 1).squeeze(1)
+        x = x.to(compute_dtype(self.weight))
+        way = self.way(x)
+        if way == "products":
+            return TapProducts.apply(x, self.weight, self.bias, self)
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return self.fused(x, weight, bias) if way == "fused" else self.library(x, weight, bias)
 
-    def library(self, image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The same convolution by torch: (B, C, 1, H), weight in torch's layout of two dimensions -> (B, O, 1, H')."""
+    def way(self, x: Tensor) -> Literal["products", "fused", "library"]:
+        """The fastest way for this input, by measurement; all three give the same result up to rounding.
+
+        On the CPU, with the widths of the paper and of laptops: a few rows are one product, so that large weights are
+        read once and nothing is rearranged; wide layers are products tap by tap over at most 4 positions (twice as
+        fast as the library), in bfloat16 over any number (up to 5 times: the library's weight gradient is slow); the
+        rest goes to the library.
+        """
+        positions = x.shape[1] // self.sources
+        if x.device.type != "cpu":
+            return "library"
+        if not torch.is_grad_enabled() and x.shape[0] * positions <= 128:
+            return "fused"
+        is_wide = x.shape[2] * self.bias.shape[0] >= 128 * 128
+        return "products" if is_wide and (positions <= 4 or x.dtype is torch.bfloat16) else "library"
+
+    def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """One product for all taps. For inference: it makes no arrangements for its backward pass."""
         raise NotImplementedError
 
-    def _to_matrices(self, weight: Tensor) -> Tensor:
-        inverse = [self.to_torch.index(dim) for dim in range(3)]
+    def library(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The convolution by torch, channels last."""
+        raise NotImplementedError
+
+    def _from_torch_form(self, weight: Tensor) -> Tensor:
+        inverse = [self.torch_form.index(dim) for dim in range(3)]
         return weight.permute(inverse).contiguous()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "weight"] = destination[prefix + "weight"].permute(self.to_torch)
+        destination[prefix + "weight"] = destination[prefix + "weight"].permute(self.torch_form)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         weight = state_dict.get(prefix + "weight")
         if weight is not None and weight.dim() == 3:
-            state_dict[prefix + "weight"] = self._to_matrices(weight)
+            state_dict[prefix + "weight"] = self._from_torch_form(weight)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class Conv1d(Convolution):
-    """`nn.Conv1d` of stride 1 and odd kernel with as many positions going out as coming in."""
+    """`nn.Conv1d` of stride 1 and odd kernel with as many positions going out as coming in; weight (O, taps, C)."""
+
+    tap_first = (1, 0, 2)
+    torch_form = (0, 2, 1)
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
         super().__init__(nn.Conv1d(in_channels, out_channels, kernel_size))
-        self.taps = tuple(Tap(0, 0, tap - kernel_size // 2) for tap in range(kernel_size))
+        self.reach = kernel_size // 2
+        self.taps = tuple(Tap(0, 0, offset) for offset in range(-self.reach, self.reach + 1))
 
-    def library(self, image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.conv2d(image, weight, bias, padding=(0, len(self.taps) // 2))
+    def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return _unfolded_product(x, weight, bias, before=self.reach, after=self.reach, stride=1)
+
+    def library(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        kernel = weight.transpose(1, 2).unsqueeze(2)
+        return _as_sequence(F.conv2d(_as_image(x), kernel, bias, padding=(0, self.reach)))
 
 
 class Downsample1d(Convolution):
-    """`nn.Conv1d` of kernel 3, stride 2, padding 1: halves an even number of positions."""
+    """`nn.Conv1d` of kernel 3, stride 2, padding 1: halves an even number of positions; weight (O, taps, C)."""
 
     taps = (Tap(1, 0, -1), Tap(0, 0, 0), Tap(1, 0, 0))
     sources = 2
+    tap_first = (1, 0, 2)
+    torch_form = (0, 2, 1)
 
     def __init__(self, channels: int):
         super().__init__(nn.Conv1d(channels, channels, 3))
 
-    def library(self, image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.conv2d(image, weight, bias, stride=(1, 2), padding=(0, 1))
+    def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return _unfolded_product(x, weight, bias, before=1, after=0, stride=2)
+
+    def library(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        kernel = weight.transpose(1, 2).unsqueeze(2)
+        return _as_sequence(F.conv2d(_as_image(x), kernel, bias, stride=(1, 2), padding=(0, 1)))
 
 
 class Upsample1d(Convolution):
-    """`nn.ConvTranspose1d` of kernel 4, stride 2, padding 1: doubles the positions."""
+    """`nn.ConvTranspose1d` of kernel 4, stride 2, padding 1: doubles the positions; weight (taps, O, C)."""
 
     taps = (Tap(0, 1, 1), Tap(0, 0, 0), Tap(0, 1, 0), Tap(0, 0, -1))
     targets = 2
-    to_torch = (2, 1, 0)
-    """Permutation of (taps, O, C) to torch's (C, O, taps)."""
+    tap_first = (0, 1, 2)
+    torch_form = (2, 1, 0)
 
     def __init__(self, channels: int):
         super().__init__(nn.ConvTranspose1d(channels, channels, 4))
 
-    def library(self, image: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.conv_transpose2d(image, weight, bias, stride=(1, 2), padding=(0, 1))
+    def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        batch, n, channels = x.shape
+        parts = product(x.reshape(batch * n, channels), weight.flatten(0, 1)).view(batch, n, 4 * channels)
+        parts = F.pad(parts, (0, 0, 1, 1)).view(batch, n + 2, 4, channels)
+        # The phase of even positions sums tap 3 of the position before and tap 1 of the same, that of odd ones tap 2 of
+        # the same and tap 0 of the next: in memory, both times, 2 taps on and one position.
+        terms = parts.as_strided(
+            (batch, n, 2, 2, channels),
+            ((n + 2) * 4 * channels, 4 * channels, 3 * channels, 2 * channels, 1),
+            parts.storage_offset() + 3 * channels,
+        )
+        return (terms.sum(3) + bias).view(batch, 2 * n, channels)
+
+    def library(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        kernel = weight.permute(2, 1, 0).unsqueeze(2)
+        return _as_sequence(F.conv_transpose2d(_as_image(x), kernel, bias, stride=(1, 2), padding=(0, 1)))
+
+
+def _unfolded_product(x: Tensor, weight: Tensor, bias: Tensor, *, before: int, after: int, stride: int) -> Tensor:
+    """Windows of the padded input, each a row, times the whole weight (O, taps, C)."""
+    x = F.pad(x, (0, 0, before, after)) if before or after else x.contiguous()
+    batch, length, channels = x.shape
+    n = (length - weight.shape[1]) // stride + 1
+    size = weight.shape[1] * channels
+    windows = x.as_strided((batch, n, size), (length * channels, stride * channels, 1))
+    return product(windows.reshape(batch * n, size), weight.flatten(1), bias).view(batch, n, -1)
+
+
+class PointwiseConv1d(Linear):
+    """`nn.Conv1d` of kernel 1."""
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = destination[prefix + "weight"].unsqueeze(2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        weight = state_dict.get(prefix + "weight")
+        if weight is not None and weight.dim() == 3:
+            state_dict[prefix + "weight"] = weight.squeeze(2)
+        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -21,6 +21,7 @@ from dp_prior.networks.layers import (
     Downsample1d,
     FiLM,
     GroupNorm,
+    PointwiseConv1d,
     StepEmbedding,
     Upsample1d,
     compute_dtype,
@@ -106,7 +107,7 @@ class ResidualBlock(nn.Module):
         self.film = FiLM(cond_dim=cond_dim, channels=out_channels, has_scale=film_scale)
         self.conv_2 = Conv1d(out_channels, out_channels, kernel_size)
         self.norm_2 = GroupNorm(n_groups, out_channels)
-        self.shortcut = Conv1d(in_channels, out_channels, 1) if in_channels != out_channels else nn.Identity()
+        self.shortcut = PointwiseConv1d(in_channels, out_channels) if in_channels != out_channels else nn.Identity()
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """(B, H, in_channels), (B, cond_dim) after Mish -> (B, H, out_channels)."""
@@ -133,7 +134,7 @@ class Head(nn.Module):
         super().__init__()
         self.conv = Conv1d(channels, channels, kernel_size)
         self.norm = GroupNorm(n_groups, channels)
-        self.out = Conv1d(channels, out_channels, 1)
+        self.out = PointwiseConv1d(channels, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, channels) -> (B, H, out_channels)."""

@@ -1,6 +1,7 @@
 """Encoders of one observation key, and their union. `observation.py` joins them into condition tokens.
 
-A record has `create(shape)`, shape being that of one step; the module has `output_dim`.
+A record has `create(shape)`, shape being that of one step; the module has `output_dim`. `needs_data_units` tells
+whether the numbers must reach it as they are in the data, which is what the identity normalizer does.
 """
 
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dp_prior.networks.encoders.angle import AngleEncoderConfig
+from dp_prior.networks.encoders.planar import PlanarEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
 
-EncoderConfig = Annotated[StateEncoderConfig | AngleEncoderConfig, Field(discriminator="type")]
+EncoderConfig = Annotated[StateEncoderConfig | AngleEncoderConfig | PlanarEncoderConfig, Field(discriminator="type")]

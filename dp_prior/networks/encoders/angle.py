@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ class AngleEncoderConfig(Config):
     """Angles in radians. Their normalizer must be identity."""
 
     type: Literal["angle"] = "angle"
+
+    needs_data_units: ClassVar[bool] = True
 
     def create(self, shape: tuple[int, ...]) -> AngleEncoder:
         """Build it for observations of `shape`, the shape at one step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ class StateEncoderConfig(Config):
     """Numbers of a robot or scene. By default they pass through unchanged, as in Chi et al. 2023."""
 
     type: Literal["state"] = "state"
+
+    needs_data_units: ClassVar[bool] = False
 
     hidden_dims: tuple[Annotated[int, Field(ge=1)], ...] = ()
     """Widths of hidden layers, each followed by Mish; none by default."""

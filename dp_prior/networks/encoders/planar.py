@@ -1,0 +1,74 @@
+"""Planar encoder: an agent and an object in the plane, the object's outline as seen from the agent.
+
+What a push does depends on where the agent touches the object. Position and angle say it only through a product that a
+network first has to learn; points of the outline, relative to the agent, say it as they are.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+
+
+class PlanarEncoderConfig(Config):
+    """A state (agent x, agent y, object x, object y, object angle in radians). Its normalizer must be identity."""
+
+    type: Literal["planar"] = "planar"
+
+    needs_data_units: ClassVar[bool] = True
+
+    points: tuple[tuple[float, float], ...] = Field(min_length=1)
+    """Points fixed to the object, in its own frame and in the unit of the state, for example its corners."""
+
+    origin: tuple[float, float] = (0.0, 0.0)
+    """The place that is given the value 0, for example the middle of the workspace."""
+
+    scale: float = Field(default=1.0, gt=0)
+    """Distance from the origin that is given the value 1, for example half the width of the workspace."""
+
+    near: float = Field(default=1.0, gt=0)
+    """Distance from the agent that is given the value 1."""
+
+    def create(self, shape: tuple[int, ...]) -> PlanarEncoder:
+        """Build it for observations of `shape`, the shape at one step, which must be (5,)."""
+        if shape != (5,):
+            raise ValueError(
+                f"the planar encoder reads (agent x, agent y, object x, object y, angle), but the observation has "
+                f"shape {shape}; choose five numbers with `slice` or use another encoder"
+            )
+        return PlanarEncoder(**self.arguments())
+
+
+class PlanarEncoder(nn.Module):
+    """See `PlanarEncoderConfig` for the arguments."""
+
+    def __init__(
+        self,
+        *,
+        points: tuple[tuple[float, float], ...],
+        origin: tuple[float, float],
+        scale: float,
+        near: float,
+    ):
+        super().__init__()
+        self.register_buffer("points", torch.tensor(points), persistent=False)  # (P, 2)
+        self.register_buffer("origin", torch.tensor(origin), persistent=False)
+        self.scale = scale
+        self.near = near
+        self.output_dim = 6 + 4 * len(points)
+
+    def forward(self, state: Tensor) -> Tensor:
+        """(B, n_obs_steps, 5) -> (B, n_obs_steps, output_dim): places, heading, points in the world and from the agent."""
+        agent, position, angle = state[..., None, 0:2], state[..., None, 2:4], state[..., 4, None, None]
+        cos, sin = angle.cos(), angle.sin()
+        x, y = self.points.to(state.dtype).unbind(-1)
+        turned = torch.stack([cos[..., 0] * x - sin[..., 0] * y, sin[..., 0] * x + cos[..., 0] * y], dim=-1)
+        points = position + turned  # (B, n_obs_steps, P, 2)
+        places = torch.cat([agent, position, points], dim=-2)
+        parts = [(places - self.origin) / self.scale, torch.cat([cos, sin], dim=-1), (points - agent) / self.near]
+        return torch.cat([part.flatten(-2) for part in parts], dim=-1)
