@@ -41,7 +41,7 @@ def exit_codes() -> Iterator[None]:
         yield
     except tuple(codes) as error:
         code = next(code for kind, code in codes.items() if isinstance(error, kind))
-        click.echo(f"error: {error or 'interrupted'}", err=True)
+        click.echo(f"error: {str(error) or 'interrupted'}", err=True)
         sys.exit(code)
 
 

@@ -134,7 +134,7 @@ def _non_finite(
     store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, ends: np.ndarray
 ) -> list[str]:
     """Where an array is not finite: the first five rows of it, named by file, episode, frame and key."""
-    bad = np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))
+    bad = np.flatnonzero(~np.isfinite(array).all(axis=tuple(range(1, array.ndim))))
     if len(ends):
         bad = bad[bad < ends[-1]]
     if len(bad) == 0:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch
+from dp_prior.config import ConfigError
 
 
 class Samples(Protocol):
@@ -32,12 +33,15 @@ def pick_models(models: dict[str, nn.Module], names: Sequence[str], evaluator: s
 
 
 def pick_samples(data: Any, split: str, evaluator: str) -> Samples:
-    """One part of the data, or a ValueError if it is empty."""
+    """One part of the data, or a ConfigError if it is empty."""
     samples = getattr(data, split)
     if not len(samples):
-        raise ValueError(
-            f"evaluator {evaluator!r} measures the {split} part of the data, which is empty; "
-            f"give it a share in data.split, or remove the evaluator"
+        raise ConfigError(
+            "data.split",
+            [
+                f"evaluator {evaluator!r} measures the {split} part of the data, which is empty; "
+                f"give it a share in data.split, or remove the evaluator"
+            ],
         )
     return samples
 

@@ -1,0 +1,326 @@
+"""What a user can get wrong, at the command line: one clear message, its exit code, and no traceback."""
+
+import json
+import os
+import resource
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import assert_equal, experiment, read_rows, rows, state, tiny, train, write, write_data
+
+UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
+LOSS = {"type": "loss", "every": {"steps": 7}}
+SETTINGS = {
+    "unknown key": (
+        {"train__acumulation": 2},
+        "train.acumulation: unknown key. Did you mean 'accumulation'?",
+    ),
+    "unknown key of a part": (
+        {"task__backbone__hiden_dim": 2},
+        "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
+    ),
+    "unknown part": (
+        {"task__backbone": {"type": "unet"}},
+        "task.backbone.type: 'unet' is not known; expected one of 'unet1d', 'mlp'",
+    ),
+    "text for a number": (
+        {"train__accumulation": "2"},
+        "train.accumulation: input should be a valid integer; found '2'",
+    ),
+    "missing part": ({"data__action": None}, "data.action: input should be an object; found None"),
+    "more actions than the chunk has": (
+        {"task__n_action_steps": 4},
+        "task: n_action_steps is 4, but horizon 4 and n_obs_steps 2 leave room for 3 actions; lower n_action_steps or "
+        "raise horizon",
+    ),
+    "horizon that cannot be halved": (
+        {"task__backbone": UNET, "task__horizon": 5},
+        "task: horizon is 5, but backbone 'unet1d' halves it and needs a multiple of 2; use 6 or 4",
+    ),
+    "more sampling steps than timesteps": (
+        {"task__sampler__steps": 20},
+        "sampler.steps is 20, but the schedule has only 10 timesteps; lower sampler.steps or raise "
+        "diffusion.schedule.steps",
+    ),
+    "scaled angles": (
+        {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
+        "normalizer.goal is 'limits', but the angle encoder reads",
+    ),
+    "encoder of nothing": (
+        {"task__encoders": {"gaol": {"type": "state"}}},
+        "task.encoders names ['gaol'], which the data do not have; known: ['agent_pos', 'goal']",
+    ),
+    "normalizer of nothing": (
+        {"task__normalizer": {"x": {"type": "limits"}}},
+        "task.normalizer names ['x'], which the data do not have; known: ['action', 'agent_pos', 'goal']",
+    ),
+    "splits that do not sum to one": (
+        {"data__split": {"train": 0.9, "val": 0.2}},
+        "data.split: train 0.9 + val 0.2 + test 0 = 1.1; the fractions must sum to 1",
+    ),
+    "metric that nobody measures": (
+        {"train__monitor": {"metric": "rollout/score", "mode": "max"}},
+        "train.monitor.metric is 'rollout/score', which no evaluator in `evaluate` measures; they measure "
+        "validation/ema/loss",
+    ),
+    "average that is not there": (
+        {"evaluate": [{**LOSS, "models": ["fast"]}]},
+        "evaluate.0 measures ['fast'], but the run has ['ema', 'slow', 'online']; name one of these there or add the "
+        "average to train.ema",
+    ),
+    "metric measured twice": (
+        {"evaluate": [LOSS, LOSS]},
+        "evaluate.1 would measure 'validation/ema/loss' a second time; give it a name",
+    ),
+    "selection by the test split": (
+        {"evaluate": [{**LOSS, "split": "test"}]},
+        "evaluate.0 looks at the test split; move it to `test`",
+    ),
+    "empty split": (
+        {"data__split": {"train": 1.0, "val": 0.0}},
+        "evaluator 'validation' measures the val part of the data, which is empty; give it a share in data.split, or "
+        "remove the evaluator",
+    ),
+    "two budgets": ({"train__epochs": 3}, "a run needs exactly one of samples, epochs, steps; found epochs, steps"),
+    "no budget": ({"train__steps": None}, "a run needs exactly one of samples, epochs, steps; found none"),
+    "cadence of nothing": ({"train__log_every": {}}, "train.log_every: a cadence needs exactly one of steps, samples"),
+    "average called online": ({"train__ema": {"online": {"type": "constant"}}}, "'online' cannot name an average"),
+    "batch larger than the data": (
+        {"data__batch_size": 32, "train__accumulation": 2},
+        "one step takes batch_size 32 x accumulation 2 x 1 rank = 64 samples, but the training set has 59. Lower "
+        "batch_size or train on more episodes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_wrong_settings_are_refused_with_their_place_and_the_remedy(case, tmp_path):
+    change, message = SETTINGS[case]
+    refused = train(write(tmp_path, **change))
+    assert refused.exit_code == 64
+    assert message in refused.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_wrong_settings_are_in_one_report(tmp_path):
+    config = write(tmp_path, train__acumulation=2, task__horizon="4", data__split={"train": 0.5})
+    refused = train(config, "--set", "train.lr.peek=1")
+    assert refused.exit_code == 64
+    for place in ("train.acumulation", "task.horizon", "data.split", "train.lr.peek"):
+        assert place in refused.output
+    assert f"error: {config}: 4 problems" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.lr.peak", "--set train.lr.peak: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
+        ("train.lr.peak=high", "train.lr.peak: input should be a valid number; found 'high'"),
+        ("train.lr.peek=1", "train.lr.peek: unknown key. Did you mean 'peak'?"),
+        ("evaluate.3.every.steps=1", "'3' is no index into a list of 1"),
+    ],
+)
+def test_wrong_overrides_are_refused(override, message, tmp_path):
+    refused = train(write(tmp_path), "--set", override)
+    assert refused.exit_code == 64
+    assert message in refused.output
+
+
+def test_unreadable_configuration_is_refused(tmp_path):
+    missing = train(tmp_path / "none.json")
+    assert missing.exit_code == 64 and f"{tmp_path / 'none.json'}: 1 problem" in missing.output
+    (tmp_path / "half.json").write_text('{"train": ')
+    half = train(tmp_path / "half.json")
+    assert half.exit_code == 64 and "line 1, column 11: not JSON" in half.output
+    unnamed = train(tmp_path / "half.json", "--resume", "perhaps")
+    assert unnamed.exit_code == 2 and "'perhaps' is not one of 'auto', 'never', 'must'" in unnamed.output
+
+
+def change_data(path, change):
+    data = dict(np.load(path, allow_pickle=False))
+    change(data)
+    np.savez(path, **data)
+
+
+def nan(data):
+    data["action"][25, 1] = np.nan
+
+
+def no_episodes(data):
+    data.update(state=data["state"][:0], action=data["action"][:0], episode_ends=data["episode_ends"][:0])
+
+
+def images(data):
+    data["action"] = np.zeros((len(data["action"]), 4, 4), np.float32)
+
+
+def rows_missing(data):
+    data["action"] = data["action"][:-1]
+
+
+def wrong_ends(data):
+    data["episode_ends"] = data["episode_ends"][::-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "messages"),
+    [
+        (nan, ["action", "nan", "episode 1", "frame"]),
+        (no_episodes, ["0 episodes"]),
+        (images, ["action", "(4, 4)"]),
+        (rows_missing, ["action", "rows"]),
+        (wrong_ends, ["episode 1 ends at row", "episode ends must increase strictly"]),
+    ],
+)
+def test_unusable_data_are_refused_with_the_place(change, messages, tmp_path):
+    change_data(write_data(tmp_path / "toy.npz"), change)
+    refused = train(write(tmp_path))
+    assert refused.exit_code == 65
+    for message in [str(tmp_path / "toy.npz"), *messages]:
+        assert message.lower() in refused.output.lower()
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_data_are_refused(tmp_path):
+    no_file = train(write(tmp_path), "--set", f"data.episodes.path={tmp_path}/none.npz")
+    assert no_file.exit_code in (64, 65) and f"{tmp_path}/none.npz" in no_file.output
+    no_key = train(write(tmp_path, data__obs__goal={"key": "stat"}))
+    assert no_key.exit_code == 65
+    assert "obs.goal: the data set has no key 'stat'. Did you mean 'state'?" in no_key.output
+    too_far = train(write(tmp_path, data__obs__goal={"key": "state", "slice": [2, 9]}))
+    assert too_far.exit_code == 65 and "obs.goal" in too_far.output and "4" in too_far.output
+
+
+def test_episodes_shorter_than_a_chunk_are_padded_and_counted(tmp_path):
+    write_data(tmp_path / "toy.npz")
+
+    def shorten(data):
+        data["episode_ends"] = np.concatenate([[2], data["episode_ends"]])
+
+    change_data(tmp_path / "toy.npz", shorten)
+    run = experiment(tiny(tmp_path, train__steps=2))
+    parts = run.data.report()["parts"]
+    assert sum(part["short_episodes"] for part in parts.values()) == 1
+    assert run.run().status == "finished"
+
+
+def test_second_run_in_the_same_directory_is_refused_naming_the_first(tmp_path):
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig())
+    with store.lock():
+        refused = train(write(tmp_path))
+    assert refused.exit_code == 73
+    assert f"run directory {tmp_path / 'run'} is in use by process {os.getpid()} on host" in refused.output
+    assert "Stop that run, or give this one a directory of its own" in refused.output
+    assert train(write(tmp_path, train__steps=2)).exit_code == 0
+
+
+def test_place_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    refused = train(write(tmp_path))
+    assert refused.exit_code == 74
+    assert f"cannot write in run directory {tmp_path / 'run'}" in refused.output
+
+
+def test_full_disk_stops_the_run_and_older_checkpoints_are_intact(tmp_path):
+    """A limit on the size of files stands for the full disk; with it gone the run goes on as if nothing had been."""
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    assert train(write(reference)).exit_code == 0
+    config = write(tmp_path)
+    assert train(write(tmp_path, train__steps=24), "--set", "train.steps=5").exit_code == 0
+    before = state(tmp_path / "run")
+    output = tmp_path / "output.txt"
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(120)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
+            result = train(config)
+            output.write_text(result.output)
+            code = result.exit_code
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 74
+    said = output.read_text()
+    assert "cannot save checkpoint step_000000" in said and "File too large" in said
+    assert "Older checkpoints are intact; the newest is step_00000005" in said
+    assert "start the same command again" in said and "Traceback" not in said
+    assert_equal(state(tmp_path / "run"), before)
+    assert not list((tmp_path / "run" / "checkpoints").glob("*tmp*"))
+    assert train(config).exit_code == 0
+    assert state(tmp_path / "run")["progress"]["global_step"] == 24
+
+
+def poison(monkeypatch, is_bad):
+    step = PolicyTrainer.step
+
+    def poisoned(self, batches):
+        if is_bad(self.progress.global_step + 1):
+            batches[-1].x[0] = float("nan")
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", poisoned)
+
+
+def test_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch):
+    poison(monkeypatch, lambda step: step in (2, 3))
+    config = {"train__steps": 3, "train__save_every": {"steps": 1}, "train__log_every": {"steps": 1}, "evaluate": []}
+    assert train(write(tmp_path, **config, checkpoints__keep_latest=3)).exit_code == 0
+    found = [state_at(tmp_path, step) for step in (1, 2, 3)]
+    for name, value in found[0].items():
+        assert torch.equal(found[1][name], value) and torch.equal(found[2][name], value), name
+    assert [row["train/skipped_steps"] for row in rows(tmp_path / "run")] == [0, 1, 2]
+    bad = read_rows(tmp_path / "run")[1]
+    assert bad["train/loss"] is None and "train/loss" in bad["nonfinite"]
+
+
+def state_at(place, step):
+    """Weights, averages and moments; not the counts of what was skipped."""
+    tensors = state(place / "run" / "checkpoints" / f"step_{step:08d}")
+    return {k: v for k, v in tensors.items() if ":" in k and "means" not in k and "skipped" not in k}
+
+
+def test_run_whose_gradient_stays_not_finite_stops_and_names_the_samples(tmp_path, monkeypatch):
+    seen = {}
+    poison(monkeypatch, lambda step: step > 6)
+    step = PolicyTrainer.step
+
+    def recording(self, batches):
+        seen[self.progress.global_step + 1] = batches[0].ids.tolist()
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", recording)
+    stopped = train(write(tmp_path, train__nonfinite_limit=3, evaluate=[], train__save_every={"steps": 6}))
+    assert stopped.exit_code == 65
+    assert "the gradient was not finite in 3 optimizer steps in a row, up to step 9" in stopped.output
+    assert "none of them changed the weights" in stopped.output
+    assert f"held samples {seen[7]}" in stopped.output
+    assert "the last good checkpoint is kept" in stopped.output
+    last = state(tmp_path / "run")
+    assert last["progress"]["global_step"] == 6
+    assert all(torch.isfinite(value).all() for name, value in last.items() if ":" in name)
+
+
+def test_checkpoint_that_is_not_finite_is_never_latest_or_best(tmp_path, monkeypatch):
+    save = PolicyTrainer.save
+
+    def broken(self, metrics, is_best):
+        if self.progress.global_step == 10:
+            next(self.averages["slow"].model.parameters()).data.fill_(float("nan"))
+        save(self, metrics, is_best)
+
+    monkeypatch.setattr(PolicyTrainer, "save", broken)
+    config = write(tmp_path, train__steps=10, evaluate__0__every__steps=5)
+    done = train(config)
+    assert done.exit_code == 0
+    index = json.loads((tmp_path / "run" / "checkpoints" / "index.json").read_text())
+    assert index["latest"] == index["best"] == "step_00000005"
+    assert (tmp_path / "run" / "checkpoints" / "quarantine_step_00000010").is_dir()

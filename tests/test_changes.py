@@ -1,0 +1,92 @@
+"""What may change between a checkpoint and the run that goes on from it: a table of verdicts."""
+
+import copy
+import json
+
+import pytest
+
+from dp_prior.changes import check_changes
+from dp_prior.config import ConfigError
+from dp_prior.experiment import TrainConfig
+from tests.tiny import tiny
+
+REFUSED = {
+    "seed=1": "seed: 0 in the checkpoint, 1 now",
+    "task.horizon=8": "task.horizon: 4 in the checkpoint, 8 now",
+    "task.n_obs_steps=1": "task.n_obs_steps: 2 in the checkpoint, 1 now",
+    "task.backbone.hidden_dim=8": "task.backbone.hidden_dim: 16 in the checkpoint, 8 now",
+    "task.diffusion.schedule.steps=20": "task.diffusion.schedule.steps: 10 in the checkpoint, 20 now",
+    'task.normalizer.goal={"type": "gaussian"}': "task.normalizer.goal",
+    "data.obs.goal.key=other": "data.obs.goal.key: 'state' in the checkpoint, 'other' now",
+    "data.split.seed=4": "data.split.seed: 0 in the checkpoint, 4 now",
+    "data.mask_padding=false": "data.mask_padding: True in the checkpoint, False now",
+    "train.ema.slow.decay=0.5": "train.ema.slow.decay: 0.9 in the checkpoint, 0.5 now",
+}
+ALLOWED = {
+    "train.steps=48": "train.steps: 24 in the checkpoint, 48 now",
+    "train.lr.peak=0.5": "train.lr.peak: 0.001 in the checkpoint, 0.5 now",
+    "train.accumulation=2": "train.accumulation: 1 in the checkpoint, 2 now",
+    "train.precision=bf16": "train.precision: 'fp32' in the checkpoint, 'bf16' now",
+    "task.sampler.steps=4": "task.sampler.steps: 2 in the checkpoint, 4 now",
+    "task.n_action_steps=1": "task.n_action_steps: 2 in the checkpoint, 1 now",
+    "data.batch_size=4": "data.batch_size: 8 in the checkpoint, 4 now",
+    "data.episodes.path=moved.npz": "data.episodes.path",
+    "checkpoints.keep_latest=5": "checkpoints.keep_latest: 2 in the checkpoint, 5 now",
+    "tracker.data_path=moved": "tracker.data_path",
+}
+
+
+@pytest.fixture
+def documents(tmp_path):
+    def build(*overrides):
+        config = TrainConfig.from_json(json.dumps(tiny(tmp_path)), overrides)
+        return {
+            "config.json": json.loads(config.model_dump_json()),
+            "data.json": {"fingerprint": "a" * 64},
+            "progress.json": {"global_batch_size": 8},
+        }
+
+    return build
+
+
+def test_nothing_changed_says_nothing(documents):
+    assert check_changes(documents(), documents("description=better"), 8) == []
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_the_tensors_and_the_clock_mean_may_not_change(override, documents):
+    with pytest.raises(ConfigError) as caught:
+        check_changes(documents(), documents(override), 8)
+    assert REFUSED[override] in str(caught.value)
+    assert "put these settings back, or train in another directory" in caught.value.problems[-1]
+
+
+@pytest.mark.parametrize("override", ALLOWED)
+def test_everything_else_may_change_and_is_told(override, documents):
+    (line,) = check_changes(documents(), documents(override), 8)
+    assert ALLOWED[override] in line
+
+
+def test_other_data_are_refused_and_another_global_batch_is_told(documents):
+    other = documents()
+    other["data.json"] = {"fingerprint": "b" * 64}
+    with pytest.raises(ConfigError, match="another one: aaaaaaaaaaaa in the checkpoint, bbbbbbbbbbbb now"):
+        check_changes(documents(), other, 8)
+    told = check_changes(documents(), documents(), 16)
+    assert told == ["global batch size: 8 in the checkpoint, 16 now; no sample is skipped"]
+
+
+def test_everything_refused_is_in_one_report(documents):
+    with pytest.raises(ConfigError) as caught:
+        check_changes(documents(), documents("seed=1", "task.horizon=8", "train.steps=3"), 8)
+    assert len(caught.value.problems) == 3  # two settings and the advice
+
+
+def test_setting_of_an_older_version_is_told_not_tripped_over(documents):
+    """A checkpoint may know settings that are gone, and lack ones that have come."""
+    old, now = documents(), documents()
+    old["config.json"] = copy.deepcopy(old["config.json"])
+    old["config.json"]["train"]["gone"] = 1
+    del old["config.json"]["train"]["nonfinite_limit"]
+    told = check_changes(old, now, 8)
+    assert [line.partition(":")[0] for line in told] == ["train.gone", "train.nonfinite_limit"]

@@ -1,0 +1,81 @@
+"""A signal ends the run after the step at hand, saved; a second one ends it at once."""
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dp_prior.stopping import stop_on_signal
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import assert_equal, rows, state, train, write
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+def signals_in_step(monkeypatch, number, count=1):
+    step = PolicyTrainer.step
+
+    def signalled(self, batches):
+        if self.progress.global_step == 2:
+            for _ in range(count):
+                os.kill(os.getpid(), number)
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", signalled)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_handler_only_asks_and_a_second_signal_interrupts(number):
+    before = [signal.getsignal(one) for one in SIGNALS]
+    loop = SimpleNamespace(stop_requested=False)
+    with stop_on_signal(loop):
+        os.kill(os.getpid(), number)
+        assert loop.stop_requested
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    assert [signal.getsignal(one) for one in SIGNALS] == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone():
+    before = [signal.getsignal(one) for one in SIGNALS]
+    found = []
+
+    def work():
+        with stop_on_signal(SimpleNamespace(stop_requested=False)):
+            found.extend(signal.getsignal(one) for one in SIGNALS)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == before
+
+
+def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path, monkeypatch):
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    train(write(reference, train__steps=6))
+    config = write(tmp_path, train__steps=6)
+    with monkeypatch.context() as patch:
+        signals_in_step(patch, signal.SIGTERM)
+        stopped = train(config)
+    assert stopped.exit_code == 75
+    assert "stopped on request; the same command goes on from here: 24 samples in 3 steps" in stopped.output
+    assert state(tmp_path / "run")["progress"]["global_step"] == 3
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert train(config).exit_code == 0
+    assert_equal(state(tmp_path / "run"), state(reference / "run"))
+    assert rows(tmp_path / "run") == rows(reference / "run")
+
+
+def test_second_signal_ends_the_run_at_once_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    config = write(tmp_path, train__steps=6, train__save_every={"steps": 2}, train__log_every={"steps": 1})
+    with monkeypatch.context() as patch:
+        signals_in_step(patch, signal.SIGINT, count=2)
+        interrupted = train(config)
+    assert interrupted.exit_code == 130
+    assert "error: interrupted" in interrupted.output
+    assert state(tmp_path / "run")["progress"]["global_step"] == 2
+    assert train(config).exit_code == 0
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
