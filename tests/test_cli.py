@@ -1,0 +1,126 @@
+"""The commands: what they print, what they leave behind, and how they exit."""
+
+import tempfile
+
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.cli import main
+from tests.tiny import read_rows, train, write
+
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
+MEASURED = [
+    {"type": "loss", "every": {"steps": 3}},
+    {"type": "action_error", "every": {"steps": 3}, "eval_timesteps": [2], "models": ["ema", "online"]},
+    {**ROLLOUT, "every": {"steps": 3}},
+]
+
+
+def command(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "temporary"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    config = write(tmp_path, description="Tiny.", test=[{**ROLLOUT, "name": "test"}])
+    before = sorted(tmp_path.rglob("*"))
+    checked = train(config, "--check")
+    assert checked.exit_code == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    for line in (
+        f"run           {tmp_path / 'run'}  Tiny.",
+        "data          3 train episodes, 59 windows; 1 val, 0 test episodes",
+        "model         mlp, 0.00 M parameters, fp32 on 1 x cpu",
+        "batch         8 = 8 a micro-batch x 1 accumulated x 1 rank",
+        "budget        192 samples = 24 steps = 3.3 epochs",
+        "evaluate      validation every 7 steps",
+        "test          test on the best weights, once",
+        "save          every 5 steps, at the end, and at a new best of validation/ema/loss",
+        "start from    a fresh start",
+        "checked       one step (loss ",
+    ):
+        assert line in checked.output
+
+
+def test_check_of_a_run_in_progress_says_where_it_would_go_on_and_does_not_disturb_it(tmp_path):
+    config = write(tmp_path, train__steps=5)
+    train(config)
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    checked = train(config, "--check")
+    assert checked.exit_code == 0 and f"start from    {tmp_path / 'run'}" in checked.output
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == files
+
+
+def test_overrides_have_the_types_of_the_schema_and_travel_with_the_checkpoint(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    overrides = ["train.lr.peak=3e-4", "description=7", "train.log_every.steps=1", "evaluate.0.name=held_out"]
+    overrides += ["train.monitor.metric=held_out/ema/loss", "task.sampler.eta=0.5"]
+    done = train(config, *[word for override in overrides for word in ("--set", override)])
+    assert done.exit_code == 0, done.output
+    resolved = read_checkpoint(resolve(tmp_path / "run")).documents["config.json"]
+    assert resolved["train"]["lr"] == {"type": "cosine", "peak": 3e-4, "warmup_steps": 4, "final_fraction": 0.0}
+    assert resolved["description"] == "7"
+    assert resolved["task"]["sampler"]["eta"] == 0.5
+    assert [row["step"] for row in read_rows(tmp_path / "run")] == [1, 2]
+    assert "held_out/ema/loss" in read_rows(tmp_path / "run")[-1]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    place = tmp_path_factory.mktemp("measured")
+    done = train(write(place, train__steps=6, evaluate=MEASURED, checkpoints__keep_best=2))
+    assert done.exit_code == 0, done.output
+    return place / "run"
+
+
+def test_evaluate_reproduces_the_stored_numbers_exactly(measured):
+    for reference in (measured, f"{measured}@latest", measured / "checkpoints" / "step_00000003"):
+        again = command("evaluate", reference)
+        assert again.exit_code == 0
+        lines = again.output.splitlines()
+        assert len(lines) == 10 + 8 + 9
+        assert all("  equal to the stored " in line for line in lines), again.output
+
+
+def test_evaluate_of_something_else_says_that_it_differs_and_eval_is_short_for_it(measured):
+    other = command("eval", measured, "--set", "evaluate.0.seed=5")
+    assert other.exit_code == 0
+    assert "validation/ema/loss " in other.output and "  differs from the stored " in other.output
+    assert "differs" not in "".join(line for line in other.output.splitlines() if line.startswith("rollout/"))
+
+
+def test_evaluate_leaves_the_run_as_it_was(measured):
+    before = {path: path.stat().st_mtime_ns for path in measured.rglob("*")}
+    command("evaluate", measured)
+    assert {path: path.stat().st_mtime_ns for path in measured.rglob("*")} == before
+
+
+def test_evaluate_of_nothing_is_refused(tmp_path):
+    nothing = command("evaluate", tmp_path / "none")
+    assert nothing.exit_code == 64
+    assert f"no checkpoint at {tmp_path / 'none'}: there is no such directory" in nothing.output
+
+
+def test_farewell_names_scores_places_and_what_to_do_next(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[], test=[{**ROLLOUT, "name": "test"}])
+    best = tmp_path / "run" / "checkpoints" / "step_00000002"
+    said = train(config).output
+    for part in (
+        "finished: 16 samples in 2 steps",
+        "test/score",
+        f"run{' ' * 38}{tmp_path / 'run'}",
+        f"best checkpoint{' ' * 26}{best}",
+        f"dp-prior evaluate {best}",
+        f"load_policy('{best}')",
+    ):
+        assert part in said
+
+
+def test_help_names_the_commands():
+    said = command("--help").output
+    for name in ("train", "evaluate", "make-demonstrations"):
+        assert name in said

@@ -1,0 +1,109 @@
+"""The assembly: what a finished run leaves is what was measured, and it acts."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior import Agent, load_policy
+from dp_prior.clock import Progress
+from dp_prior.evaluation.loss import LossConfig
+from dp_prior.randomness import Randomness
+from tests.tiny import experiment, rows, state, tiny
+
+THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
+UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
+
+
+@pytest.fixture(scope="module", params=["mlp", "unet1d"])
+def finished(request, tmp_path_factory):
+    place = tmp_path_factory.mktemp(request.param)
+    change = {"task__backbone": UNET} if request.param == "unet1d" else {}
+    test = [{"type": "loss", "name": "test", "split": "test"}]
+    run = experiment(tiny(place, **change, train__steps=6, evaluate__0__every__steps=2, data__split=THIRDS, test=test))
+    return run, run.run()
+
+
+def test_outcome_tells_how_the_run_ended(finished):
+    run, outcome = finished
+    assert outcome.status == "finished" and outcome.failures == []
+    assert outcome.progress == Progress(48, 6)
+    assert outcome.directory == run.directory
+    assert json.loads((outcome.best / "progress.json").read_text())["global_step"] == outcome.result()["best"]["step"]
+
+
+def test_best_is_the_one_with_the_lowest_validation_loss(finished):
+    _, outcome = finished
+    name = "validation/ema/loss"
+    losses = {row["step"]: row[name] for row in rows(outcome.directory) if name in row}
+    assert outcome.result()["best"]["step"] == min(losses, key=losses.get)
+
+
+def test_test_split_is_measured_once_with_the_best_weights(finished):
+    run, outcome = finished
+    lines = [row for row in rows(outcome.directory) if "test/ema/loss" in row]
+    assert [row["step"] for row in lines] == [6]
+    best = load_policy(outcome.best)
+    evaluator = LossConfig(name="test", split="test", models=("ema",)).create(run.data)
+    measured = evaluator.run({"ema": best}, None, outcome.progress).metrics
+    assert outcome.result()["test"]["test/ema/loss"] == measured["test/ema/loss"] == lines[0]["test/ema/loss"]
+
+
+def test_checkpoint_acts(finished):
+    run, outcome = finished
+    policy = load_policy(outcome.best)
+    batch = run.data.val.fetch(torch.arange(3))
+    random = Randomness.from_counts(0, "test", batch.ids)
+    chunk = policy.predict(batch.cond, random)
+    assert chunk.shape == (3, 4, 2) and torch.isfinite(chunk).all()
+    agent = Agent(policy, seed=1)
+    agent.reset()
+    observation = {key: value[0, -1].numpy() for key, value in batch.cond.items()}
+    actions = [agent.act(observation) for _ in range(5)]
+    assert all(action.shape == (2,) and np.isfinite(action).all() for action in actions)
+
+
+def test_exported_weights_are_the_average_and_rebuild_the_policy(finished):
+    run, outcome = finished
+    saved = state(outcome.directory)
+    policy = load_policy(f"{outcome.directory}@latest")
+    for name, value in policy.state_dict().items():
+        assert torch.equal(saved[f"model.safetensors:{name}"], value)
+    assert policy.horizon == 4 and policy.n_obs_steps == 2 and policy.n_action_steps == 2
+
+
+def test_run_keeps_its_configuration_shapes_and_split(finished):
+    run, outcome = finished
+    assert json.loads((outcome.best / "config.json").read_text()) == json.loads(run.config.model_dump_json())
+    assert json.loads((outcome.best / "data.json").read_text()) == {
+        "fingerprint": run.data.fingerprint,
+        "episodes": run.data.split_ids,
+    }
+    assert json.loads((outcome.best / "spec.json").read_text())["x_shape"] == [4, 2]
+    manifest = json.loads((outcome.best / "manifest.json").read_text())
+    assert run.config.digest() in json.dumps(manifest)
+
+
+def test_run_without_evaluators_ends_with_its_latest(tmp_path):
+    outcome = experiment(tiny(tmp_path, train__steps=2, evaluate=[], train__ema={})).run()
+    assert outcome.best.name == "step_00000002"
+    assert outcome.result()["test"] == {}
+    assert load_policy(outcome.best).horizon == 4
+
+
+def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
+    config = tiny(tmp_path, train__steps=2, test=[{"type": "loss", "name": "again", "split": "train"}])
+    first = experiment(config).run().result()
+    (tmp_path / "run" / "result.json").unlink()
+    again = experiment(config).run()
+    assert again.status == "complete" and again.result()["test"] == first["test"]
+
+
+def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):
+    def weights(seed):
+        return experiment(tiny(tmp_path, seed=seed)).model.state_dict()
+
+    first, again, other = weights(0), weights(0), weights(1)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)

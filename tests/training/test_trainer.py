@@ -1,0 +1,206 @@
+"""The loop, with parts of the test's own: any model, loader, tracker, saver and evaluator will do."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from dp_prior.batch import Batch
+from dp_prior.clock import Cadence, Progress
+from dp_prior.diffusion.process import Loss
+from dp_prior.training.config import TrainingConfig
+from dp_prior.training.ema import ConstantDecay
+from dp_prior.training.trainer import PolicyTrainer
+
+
+class Line(nn.Module):
+    """y = weight * noise; its loss pulls the weight to the batch's x."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1, bias=False)
+        self.dropout = nn.Dropout(0.5)
+        self.process = SimpleNamespace(steps=4)
+
+    def forward(self, batch, random):
+        size = len(batch.x)
+        errors = (self.dropout(self.layer(batch.x)) - random.normal(1)).square()[:, 0]
+        ones = torch.ones(size)
+        return Loss(total=errors.mean(), per_sample=errors, t=torch.arange(size) % 4, terms={}, valid=ones)
+
+
+class Numbers:
+    """Samples 0, 1, 2, ... of an epoch of 12, two micro-batches of 2 a step."""
+
+    global_batch_size = 4
+
+    def __len__(self):
+        return 12
+
+    def from_sample(self, samples_seen):
+        while True:
+            positions = samples_seen + torch.arange(4)
+            yield [
+                Batch(x=part[:, None].float() % 12 + 1, cond={}, mask=None, ids=part % 12, positions=part)
+                for part in positions.split(2)
+            ]
+            samples_seen += 4
+
+
+@dataclass
+class Listener:
+    """Tracker and saver."""
+
+    rows: list = field(default_factory=list)
+    images: list = field(default_factory=list)
+    saved: list = field(default_factory=list)
+    error: Exception | None = None
+
+    def log(self, metrics, progress):
+        self.rows.append((progress.global_step, metrics))
+
+    def log_images(self, images, progress):
+        self.images.append((progress.global_step, images))
+
+    def submit(self, snapshot, progress, metrics, is_best):
+        self.saved.append((progress.global_step, is_best))
+
+    def check(self):
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class Score:
+    """Measures the clock."""
+
+    every: Cadence
+    values: dict = field(default_factory=dict)
+
+    def run(self, models, accelerator, progress):
+        value = self.values.get(progress.global_step, 1.0)
+        return SimpleNamespace(metrics={"validation/ema/loss": value}, media={"picture": "path"})
+
+
+def build(listener=None, evaluators=(), seed=0, **change):
+    torch.manual_seed(0)
+    config = {"steps": 6, "accumulation": 2, "log_every": {"steps": 2}, "save_every": {"steps": 4}, **change}
+    return PolicyTrainer(
+        Line(),
+        Numbers(),
+        TrainingConfig.model_validate(config),
+        accelerator=Accelerator(cpu=True),
+        tracker=listener or Listener(),
+        saver=listener or Listener(),
+        evaluators=list(evaluators),
+        seed=seed,
+        documents={},
+    )
+
+
+def test_logs_evaluates_and_saves_when_due_and_all_of_it_at_the_end():
+    listener = Listener()
+    trainer = build(listener, [Score(Cadence(steps=4))], steps=7)
+    assert trainer.fit() == Progress(28, 7)
+    assert [step for step, row in listener.rows if "train/loss" in row] == [2, 4, 6, 7]
+    assert [step for step, row in listener.rows if "validation/ema/loss" in row] == [4, 7]
+    assert listener.saved == [(4, True), (7, False)]
+    assert [step for step, _ in listener.images] == [4, 7]
+
+
+def test_new_best_is_saved_at_once():
+    listener = Listener()
+    build(listener, [Score(Cadence(steps=1), {1: 0.5, 3: 0.4, 5: float("nan")})], save_every={"steps": 100}).fit()
+    assert listener.saved == [(1, True), (3, True), (6, False)]
+
+
+def test_failed_save_ends_the_run_at_the_next_step():
+    listener = Listener(error=OSError("disk full"))
+    trainer = build(listener)
+    with pytest.raises(OSError, match="disk full"):
+        trainer.fit()
+    assert trainer.progress.global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("budget", "samples", "steps"),
+    [({"steps": 5}, 20, 5), ({"samples": 18, "steps": None}, 18, 5), ({"epochs": 1.5, "steps": None}, 18, 5)],
+)
+def test_budget_in_steps_samples_and_epochs(budget, samples, steps):
+    trainer = build(**budget)
+    assert (trainer.total_samples, trainer.total_steps) == (samples, steps)
+    assert trainer.fit() == Progress(20, 5)  # whole batches
+
+
+def test_learning_rate_is_that_of_the_step_taken():
+    listener = Listener()
+    trainer = build(listener, log_every={"steps": 1})
+    trainer.fit()
+    assert [row["train/lr"] for _, row in listener.rows] == [trainer.config.lr.at(step, 6) for step in range(6)]
+
+
+def test_logged_loss_is_the_mean_over_the_samples_since_the_last_line():
+    losses, listener = [], Listener()
+    trainer = build(listener)
+    count = trainer._count
+
+    def recording(loss):
+        losses.extend(loss.per_sample.tolist())
+        count(loss)
+
+    trainer._count = recording
+    trainer.fit()
+    for index, (_, row) in enumerate(listener.rows):
+        part = losses[8 * index : 8 * index + 8]
+        assert row["train/loss"] == pytest.approx(sum(part) / 8)
+        quartiles = [row[f"train/loss_q{quartile}"] for quartile in range(2)]
+        assert quartiles == pytest.approx([sum(part[q::2]) / 4 for q in range(2)])
+
+
+def test_step_depends_on_the_clock_and_not_on_torchs_random_state():
+    def weight(disturb, seed=0):
+        trainer = build(seed=seed)
+        batches = trainer.loader.from_sample(0)
+        for _ in range(3):
+            if disturb:
+                torch.rand(7)
+            trainer.step(next(batches))
+        return trainer.online.layer.weight.item()
+
+    assert weight(False) == weight(True) != weight(False, seed=1)
+
+
+def test_averages_follow_their_decay_of_the_step():
+    trainer = build(ema={"ema": ConstantDecay(decay=0.5)})
+    average = trainer.online.layer.weight.detach().clone()
+    batches = trainer.loader.from_sample(0)
+    for _ in range(4):
+        trainer.step(next(batches))
+        average = 0.5 * average + 0.5 * trainer.online.layer.weight.detach()
+        torch.testing.assert_close(trainer.averages["ema"].model.layer.weight, average)
+    assert set(trainer.models) == {"ema", "online"}
+
+
+def test_request_to_stop_saves_after_the_step_at_hand():
+    listener = Listener()
+    trainer = build(listener)
+    step = trainer.step
+
+    def asked(batches):
+        step(batches)
+        trainer.stop_requested = trainer.progress.global_step == 3
+
+    trainer.step = asked
+    assert trainer.fit() == Progress(12, 3)
+    assert listener.saved == [(3, False)]
+
+
+def test_time_spent_measuring_does_not_count_into_the_speed(monkeypatch):
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    listener = Listener()
+    build(listener, [Score(Cadence(steps=1))], log_every={"steps": 1}, steps=3).fit()
+    assert all(row["train/samples_per_second"] > 0 for _, row in listener.rows)
