@@ -171,7 +171,7 @@ class Experiment:
         )
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = config.task.create(self.data.spec)
-        self.model.normalizer.fit(self.data.statistics())
+        self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / "media"
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]

@@ -10,7 +10,7 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
 
-_OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,)}
+_OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
 
 
 class PushTConfig(Config):
@@ -28,7 +28,8 @@ class PushTConfig(Config):
     """Side of a rendered picture, in pixels."""
 
     def create(self) -> Lockstep:
-        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi).
+        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi), and
+        state (5,), which is the three in this order.
 
         Actions are where the agent should go, (2,) px in [0, 512].
         """
@@ -52,9 +53,6 @@ class PushTConfig(Config):
 
 def _read_state(state: np.ndarray) -> dict[str, np.ndarray]:
     """gym-pusht's state (5,) by key; a float64 remainder can round up to the full turn, which is no angle of ours."""
-    angle = state[4:5].astype(np.float32)
-    return {
-        "agent_pos": state[0:2].astype(np.float32),
-        "block_pos": state[2:4].astype(np.float32),
-        "block_angle": np.where(angle >= np.float32(2 * np.pi), np.float32(0.0), angle),
-    }
+    state = state.astype(np.float32)
+    state[4] %= np.float32(2 * np.pi)
+    return {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}

@@ -34,7 +34,8 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     cores where torch's choice, MKL, reaches 215. If b were a slice of a wider matrix, oneDNN would be slower a thousand
     times.
     """
-    if _uses_onednn(a) and a.shape[0] * b.numel() >= _LEAST_FOR_ONEDNN:
+    is_plain = b.is_contiguous() or b.t().is_contiguous()
+    if _uses_onednn(a) and is_plain and a.shape[0] * b.numel() >= _LEAST_FOR_ONEDNN:
         return _ONEDNN_LINEAR(a, b, bias, "none", [], "")
     return F.linear(a, b, bias)
 
@@ -198,7 +199,7 @@ class TapProducts(torch.autograd.Function):
 
         Weight and bias come as the convolution has them; the weight is cast and put in order here, in one pass.
         """
-        matrices = weight.permute(convolution.tap_first).to(x.dtype, memory_format=torch.contiguous_format)
+        matrices = weight.permute(convolution.tap_first).to(x.dtype).contiguous()
         bias = bias.to(x.dtype)
         x = _deal(x, convolution.sources)
         ctx.save_for_backward(x, matrices)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from dp_prior.actions import RelativeActions
 from dp_prior.batch import Spec
-from dp_prior.config import Config
+from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
@@ -16,9 +19,12 @@ from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig
+from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import DiffusionModel
+from dp_prior.tasks.model import DiffusionModel, Samples
+
+MOST_WINDOWS_FITTED = 200_000
+"""Relative actions take their statistics from at most so many windows, evenly spread over the training set."""
 
 
 class PolicyConfig(Config):
@@ -35,11 +41,16 @@ class PolicyConfig(Config):
     n_action_steps: int = Field(default=8, ge=1)
     """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
 
+    relative_to: str | None = None
+    """Observation of the robot's own position, in the units and with the numbers of an action: actions are then diffused
+    as offsets from its newest value, and given and returned absolute; null diffuses them as they are."""
+
     encoders: dict[str, EncoderConfig] = {}
     """Encoder of each observation key; a key that is not named gets the state encoder."""
 
     normalizer: dict[str, NormalizerConfig] = {}
-    """Normalizer of each observation key and of `action`; limits where not named, identity for angle encoders."""
+    """Normalizer of each observation key and of `action`; limits where not named, identity for encoders
+    that read data units."""
 
     backbone: BackboneConfig = UNet1DConfig()
     """The network that predicts from a noisy chunk, its timestep and the observations."""
@@ -72,10 +83,10 @@ class PolicyConfig(Config):
                 f"lower sampler.steps or raise diffusion.schedule.steps"
             )
         for key, encoder in self.encoders.items():
-            if encoder.type == "angle" and key in self.normalizer and self.normalizer[key].type != "identity":
+            if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
                 raise ValueError(
-                    f"normalizer.{key} is {self.normalizer[key].type!r}, but the angle encoder reads radians; "
-                    f"remove it or use identity"
+                    f"normalizer.{key} is {self.normalizer[key].type!r}, but the {encoder.type} encoder reads data "
+                    f"units; remove it or use identity"
                 )
         return self
 
@@ -83,16 +94,23 @@ class PolicyConfig(Config):
         """An untrained policy for data of this shape; its normalizer is still to be fitted or loaded.
 
         Raises:
-            ValueError: an encoder or normalizer names a key that the data do not have.
+            ConfigError: an encoder or normalizer names a key that the data do not have.
         """
         keys = list(spec.cond_shapes)
+        problems = []
+        shape = spec.cond_shapes.get(self.relative_to, ())[1:]
+        if self.relative_to is not None and shape != spec.x_shape[1:]:
+            found = f"has shape {shape}" if shape else f"is not among the observations {keys}"
+            problems.append(f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}")
         for field, named, known in (
             ("encoders", self.encoders, keys),
             ("normalizer", self.normalizer, ["action", *keys]),
         ):
             unknown = sorted(set(named) - set(known))
             if unknown:
-                raise ValueError(f"task.{field} names {unknown}, which the data do not have; known: {known}")
+                problems.append(f"task.{field} names {unknown}, which the data do not have; known: {known}")
+        if problems:
+            raise ConfigError("task", problems)
         encoders = {key: self.encoders.get(key, StateEncoderConfig()) for key in keys}
         modes = {key: self._normalizer(key, encoder) for key, encoder in encoders.items()}
         modules = {key: encoder.create(spec.cond_shapes[key][1:]) for key, encoder in encoders.items()}
@@ -101,6 +119,7 @@ class PolicyConfig(Config):
         return DiffusionPolicy(
             n_obs_steps=self.n_obs_steps,
             n_action_steps=self.n_action_steps,
+            actions=None if self.relative_to is None else RelativeActions(self.relative_to),
             spec=spec,
             normalizer=Normalizer(
                 {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
@@ -113,16 +132,37 @@ class PolicyConfig(Config):
         )
 
     def _normalizer(self, key: str, encoder: EncoderConfig) -> NormalizerConfig:
-        return self.normalizer.get(key, Identity() if encoder.type == "angle" else Limits())
+        return self.normalizer.get(key, Identity() if encoder.needs_data_units else Limits())
 
 
 class DiffusionPolicy(DiffusionModel):
     """Action chunks from observations."""
 
-    def __init__(self, *, n_obs_steps: int, n_action_steps: int, **parts):
+    def __init__(self, *, n_obs_steps: int, n_action_steps: int, actions: RelativeActions | None, **parts):
         super().__init__(**parts)
         self.n_obs_steps = n_obs_steps
         self.n_action_steps = n_action_steps
+        self.actions = actions
+
+    def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
+        """Fit the normalizer; relative actions have statistics of their own, over the windows that are trained on."""
+        if self.actions is not None:
+            statistics = {**statistics, "x": self._offset_statistics(samples)}
+        super().fit(statistics, samples)
+
+    def _offset_statistics(self, samples: Samples) -> Statistics:
+        count = min(len(samples), MOST_WINDOWS_FITTED)
+        batch = samples.fetch((torch.arange(count) * len(samples) // count).to(samples.device))
+        offsets = self.actions.encode(batch.x, batch.cond)[batch.mask]  # (valid positions, A)
+        return Statistics.of(offsets.cpu().numpy())
+
+    def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """See `RelativeActions`."""
+        return x if self.actions is None else self.actions.encode(x, cond)
+
+    def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """See `RelativeActions`."""
+        return x if self.actions is None else self.actions.decode(x, cond)
 
     @property
     def horizon(self) -> int:
