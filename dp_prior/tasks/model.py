@@ -42,6 +42,7 @@ class DiffusionModel(nn.Module):
         backbone: nn.Module,
         process: DiffusionProcess,
         sampler: SamplerConfig,
+        cond_dropout: dict[str, float],
     ):
         super().__init__()
         self.spec = spec
@@ -50,40 +51,67 @@ class DiffusionModel(nn.Module):
         self.backbone = backbone
         self.process = process
         self.sampler = sampler
+        self.cond_dropout = cond_dropout
 
-    def forward(self, batch: Batch, random: Randomness) -> Loss:
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
         """The denoising loss of a batch in data units.
 
         Args:
-            random: one row per sample; timestep and noise of a sample are functions of its row.
+            random: one row per sample; timestep, noise and dropped conditions of a sample are functions of its row.
+            self_condition: whether the network sees its own estimate, where the process has that; None as in sampling.
         """
-        cond = self.encode(batch.cond)
-
-        def network(x_t: Tensor, t: Tensor) -> Tensor:
-            return self.backbone(x_t, t, cond)
-
-        x_0 = self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond))
-        return self.process.loss(network, x_0, batch.mask, random, batch.denominator)
+        cond = self.encode(batch.cond, random.stream("condition") if self.training else None)
+        return self.process.loss(
+            lambda x_t, t: self.backbone(x_t, t, cond),
+            self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
+            batch.mask,
+            random,
+            batch.denominator,
+            positions=batch.positions,
+            self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
+            bounds=self.normalizer.bounds("x"),
+        )
 
     @torch.no_grad()
-    def sample(self, cond: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None) -> Tensor:
+    def sample(
+        self,
+        cond: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+        known: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Draw x given cond.
 
         Args:
             cond: (B, *shape) by key, data units.
             random: one row per sample; a row's result does not depend on its neighbours.
             sampler: replaces the configured one.
+            previous: (B, *x_shape) a sample to start from, data units; it is noised as far as `sampler.renoise` says.
+            known: values (B, *x_shape) in data units and where they are known, bool; there the result has them exactly.
 
         Returns:
             (B, *x_shape) float32 in data units.
         """
+
+        def inside(x: Tensor) -> Tensor:
+            return self.normalizer.normalize("x", self.encode_x(x, cond))
+
         tokens = self.encode(cond)
-
-        def network(x_t: Tensor, t: Tensor) -> Tensor:
-            return self.backbone(x_t, t, tokens)
-
-        x_0 = self.process.sample(network, self.spec.x_shape, random, sampler or self.sampler)
-        return self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
+        nothing = self.encode(cond, keep=False) if self.process.guidance is not None else None
+        x_0 = self.process.sample(
+            lambda x_t, t: self.backbone(x_t, t, tokens),
+            self.spec.x_shape,
+            random,
+            sampler or self.sampler,
+            previous=None if previous is None else inside(previous),
+            known=None if known is None else (inside(known[0]), known[1]),
+            unconditional=None if nothing is None else lambda x_t, t: self.backbone(x_t, t, nothing),
+            bounds=self.normalizer.bounds("x"),
+        )
+        x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
+        return x if known is None else torch.where(known[1], known[0], x)
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer, once, before training.
@@ -102,6 +130,16 @@ class DiffusionModel(nn.Module):
         """The inverse of `encode_x`."""
         return x
 
-    def encode(self, cond: dict[str, Tensor]) -> Tensor:
-        """(B, n_tokens, cond_dim) tokens from conditioning in data units."""
-        return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()})
+    def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
+        """(B, n_tokens, cond_dim) tokens from conditioning in data units.
+
+        Args:
+            random: B rows; each drops each key with its probability in `cond_dropout`. None drops nothing.
+            keep: False drops everything, which is what guidance compares with.
+        """
+        kept = None
+        if not keep:
+            kept = {key: torch.zeros(len(value), device=value.device) for key, value in cond.items()}
+        elif random is not None and self.cond_dropout:
+            kept = {key: random.stream(key).uniform() >= share for key, share in self.cond_dropout.items()}
+        return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)

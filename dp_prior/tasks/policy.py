@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -55,6 +55,9 @@ class PolicyConfig(Config):
     backbone: BackboneConfig = UNet1DConfig()
     """The network that predicts from a noisy chunk, its timestep and the observations."""
 
+    cond_dropout: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    """Probability with which training withholds an observation key from a sample; guidance needs it of every key."""
+
     diffusion: DiffusionConfig = DiffusionConfig()
     """Noise schedule, objective, loss weighting and timesteps."""
 
@@ -76,12 +79,10 @@ class PolicyConfig(Config):
                 f"horizon is {self.horizon}, but backbone {self.backbone.type!r} halves it and needs a multiple of "
                 f"{factor}; use {above}" + (f" or {above - factor}" if above > factor else "")
             )
-        trained = self.diffusion.schedule.steps
-        if self.sampler.steps is not None and self.sampler.steps > trained:
-            raise ValueError(
-                f"sampler.steps is {self.sampler.steps}, but the schedule has only {trained} timesteps; "
-                f"lower sampler.steps or raise diffusion.schedule.steps"
-            )
+        try:
+            self.sampler.timesteps(self.diffusion.schedule.table())
+        except ValueError as error:
+            raise ValueError(f"sampler does not fit diffusion.schedule: {error}") from None
         for key, encoder in self.encoders.items():
             if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
                 raise ValueError(
@@ -104,11 +105,18 @@ class PolicyConfig(Config):
             problems.append(f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}")
         for field, named, known in (
             ("encoders", self.encoders, keys),
+            ("cond_dropout", self.cond_dropout, keys),
             ("normalizer", self.normalizer, ["action", *keys]),
         ):
             unknown = sorted(set(named) - set(known))
             if unknown:
                 problems.append(f"task.{field} names {unknown}, which the data do not have; known: {known}")
+        never_dropped = [key for key in keys if not self.cond_dropout.get(key)]
+        if self.diffusion.guidance is not None and never_dropped:
+            problems.append(
+                f"task.diffusion.guidance compares with a model that sees nothing, but training never withholds "
+                f"{never_dropped}; give these keys a share in task.cond_dropout, for example 0.1"
+            )
         if problems:
             raise ConfigError("task", problems)
         encoders = {key: self.encoders.get(key, StateEncoderConfig()) for key in keys}
@@ -126,9 +134,12 @@ class PolicyConfig(Config):
                 {"x": self.normalizer.get("action", Limits()), **modes},
             ),
             encoder=observation,
-            backbone=self.backbone.create(spec.x_shape, observation.cond_shape),
+            backbone=self.backbone.create(
+                spec.x_shape, observation.cond_shape, process.output_factor, process.input_factor
+            ),
             process=process,
             sampler=self.sampler,
+            cond_dropout=self.cond_dropout,
         )
 
     def _normalizer(self, key: str, encoder: EncoderConfig) -> NormalizerConfig:

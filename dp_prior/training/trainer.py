@@ -83,8 +83,8 @@ class _Wrapped(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch, random: Randomness) -> Loss:
-        return self.model(batch, random)
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
+        return self.model(batch, random, self_condition)
 
 
 class PolicyTrainer:
@@ -162,12 +162,16 @@ class PolicyTrainer:
         torch.manual_seed(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen))
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, self.total_steps))
         self.online.train()
+        self_condition = self.online.process.self_conditions(self.seed, now.samples_seen)
+        losses = []
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
-                loss = self.wrapped(batch, Randomness.from_counts(self.seed, "training", batch.positions))
+                random = Randomness.from_counts(self.seed, "training", batch.positions)
+                loss = self.wrapped(batch, random, self_condition)
                 self.accelerator.backward(loss.total / len(micro_batches))  # means of parts: the step takes theirs
-            self._count(loss)
+            losses.append(loss)
+        self._count(losses)
         norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
         self.progress = now.advance(self.loader.global_batch_size)
         for average in self.averages.values():
@@ -221,12 +225,17 @@ class PolicyTrainer:
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader))
 
-    def _count(self, loss: Loss) -> None:
-        """Add a micro-batch to the means, weighted by its valid elements."""
-        weighted = loss.per_sample.detach() * loss.valid
-        self.means.add("train/loss", weighted.sum(), loss.valid.sum())
-        quartiles = by_quartile(loss.per_sample.detach(), loss.t, self.online.process.steps, loss.valid)
-        self.means.add("train/loss_q", *quartiles)
+    def _count(self, losses: list[Loss]) -> None:
+        """Add a step's losses to the means, weighted by valid elements, and show them to timesteps that learn."""
+        process = self.online.process
+        t, valid = (torch.cat([getattr(loss, name) for loss in losses]) for name in ("t", "valid"))
+        terms = {"loss": torch.cat([loss.per_sample.detach() for loss in losses])}
+        terms |= {name: torch.cat([loss.terms[name].detach() for loss in losses]) for name in losses[0].terms}
+        for name, values in terms.items():
+            self.means.add_batch(f"train/{name}", values, valid)
+            self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, valid))
+        if process.learns_timesteps:
+            process.observe(*(self.accelerator.gather(part) for part in (t, terms["loss"], valid)))
 
     def _guard(self, norm: Tensor, finite: Tensor) -> None:
         """Count skipped steps on the device; look at the count only now and then."""

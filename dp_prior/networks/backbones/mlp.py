@@ -38,13 +38,20 @@ class MLPConfig(Config):
         """The horizon must be a multiple of this."""
         return 1
 
-    def create(self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1) -> MLP:
+    def create(
+        self,
+        x_shape: tuple[int, ...],
+        cond_shape: tuple[int, int],
+        output_channels_factor: int = 1,
+        input_channels_factor: int = 1,
+    ) -> MLP:
         """Build it for samples of x_shape and cond_shape (N, D) tokens; see `MLP.forward`."""
         return MLP(
             **self.arguments(),
             x_shape=x_shape,
             cond_dim=cond_shape[0] * cond_shape[1],
             output_channels_factor=output_channels_factor,
+            input_channels_factor=input_channels_factor,
         )
 
 
@@ -79,11 +86,12 @@ class MLP(nn.Module):
         x_shape: tuple[int, ...],
         cond_dim: int,
         output_channels_factor: int,
+        input_channels_factor: int,
     ):
         super().__init__()
         self.output_shape = (*x_shape[:-1], x_shape[-1] * output_channels_factor)
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
-        self.input = Linear(math.prod(x_shape), hidden_dim)
+        self.input = Linear(math.prod(x_shape) * input_channels_factor, hidden_dim)
         self.blocks = nn.ModuleList(
             Block(dim=hidden_dim, inner_dim=hidden_dim * expansion, cond_dim=step_embed_dim + cond_dim, dropout=dropout)
             for _ in range(n_blocks)

@@ -69,7 +69,13 @@ class UNet1DConfig(Config):
         """The horizon must be a multiple of this."""
         return 2 ** (len(self.down_dims) - 1)
 
-    def create(self, x_shape: tuple[int, ...], cond_shape: tuple[int, int], output_channels_factor: int = 1) -> UNet1D:
+    def create(
+        self,
+        x_shape: tuple[int, ...],
+        cond_shape: tuple[int, int],
+        output_channels_factor: int = 1,
+        input_channels_factor: int = 1,
+    ) -> UNet1D:
         """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `UNet1D.forward`."""
         horizon, action_dim = x_shape
         if horizon % self.length_factor:
@@ -82,7 +88,7 @@ class UNet1DConfig(Config):
             )
         return UNet1D(
             **self.arguments(),
-            in_channels=action_dim,
+            in_channels=action_dim * input_channels_factor,
             out_channels=action_dim * output_channels_factor,
             cond_dim=cond_shape[0] * cond_shape[1],
         )

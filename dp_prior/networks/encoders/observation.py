@@ -34,7 +34,16 @@ class ObservationEncoder(nn.Module):
         self.cond_shape = (n_obs_steps, sum(encoder.output_dim for encoder in self.encoders))
         """(N, D): number of tokens and their size."""
 
-    def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
-        """(B, n_obs_steps, *shape) by key -> (B, n_obs_steps, D)."""
+    def forward(self, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None = None) -> Tensor:
+        """(B, n_obs_steps, *shape) by key -> (B, n_obs_steps, D).
+
+        Args:
+            kept: (B,) by key, 1 where a sample keeps the key's features and 0 where it gets zeros; None keeps all.
+        """
         features = [encoder(observations[key]) for key, encoder in zip(self.keys, self.encoders, strict=True)]
+        if kept is not None:
+            features = [
+                value * kept[key][:, None, None].to(value.dtype) if key in kept else value
+                for key, value in zip(self.keys, features, strict=True)
+            ]
         return torch.cat(features, dim=-1)
