@@ -16,14 +16,13 @@ import stat
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dp_prior.checkpoints.direct import write_file
-from dp_prior.checkpoints.snapshot import Snapshot, file_pieces, nonfinite
+from dp_prior.checkpoints.snapshot import Snapshot, allocate, file_pieces, file_tensors, nonfinite
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
 
@@ -31,8 +30,8 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_READ_AT_ONCE = 16 << 20  # bytes
-_LARGEST_DOCUMENT = 64 << 20  # bytes of JSON read back; guards against a hostile file
+_READ_AT_ONCE = 1 << 20  # bytes; still in the cache when they are hashed
+_LARGEST_MANIFEST = 16 << 20  # bytes; guards against a hostile file
 
 
 class CheckpointError(RuntimeError):
@@ -207,7 +206,7 @@ def verify(directory: Path, manifest: Manifest, files: Iterable[str] | None = No
         DamagedError: a file is not what the manifest says.
     """
     names = sorted(manifest.files if files is None else files, key=lambda name: -manifest.files[name].size)
-    _each(lambda name: _verify_file(directory, name, manifest.files[name]), names)
+    _each(lambda name: _hash_into(directory, name, manifest.files[name], image=None), names)
 
 
 def _each(task: Callable[[str], None], names: list[str]) -> None:
@@ -217,20 +216,6 @@ def _each(task: Callable[[str], None], names: list[str]) -> None:
     with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
         for _ in pool.map(task, names):
             pass
-
-
-def _verify_file(directory: Path, name: str, entry: FileEntry) -> None:
-    digest, size = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(min(_READ_AT_ONCE, entry.size + 1)))
-    try:
-        with open(directory / name, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                digest.update(buffer[:count])
-                size += count
-    except OSError as error:
-        raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
-    if size != entry.size or digest.hexdigest() != entry.sha256:
-        raise DamagedError(directory, f"{name} does not have the SHA-256 of the manifest")
 
 
 def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snapshot:
@@ -249,34 +234,51 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
         if name not in manifest.files:
             known = ", ".join(manifest.files)
             raise FileNotFoundError(f"checkpoint {directory} has no {name}; it holds {known}")
-    verify(directory, manifest, wanted)
-    snapshot = Snapshot()
-    for name in wanted:
-        if name.endswith(".json"):
-            snapshot.documents[name] = _read_json(directory, name)
-        else:
-            snapshot.tensors[name] = _read_tensors(directory, name)
+    snapshot = Snapshot({name: {} for name in wanted if name.endswith(".safetensors")})
+
+    def read(name: str) -> None:
+        image = allocate(manifest.files[name].size)
+        _hash_into(directory, name, manifest.files[name], image)
+        try:
+            if name in snapshot.tensors:
+                snapshot.tensors[name] = file_tensors(image)
+            else:
+                snapshot.documents[name] = json.loads(image.numpy().tobytes())
+        except (ValueError, RecursionError) as error:
+            kind = "a safetensors file" if name in snapshot.tensors else "JSON"
+            raise DamagedError(directory, f"{name} is not {kind}: {error}") from None
+
+    _each(read, sorted(wanted, key=lambda name: -manifest.files[name].size))
     return snapshot
+
+
+def _hash_into(directory: Path, name: str, entry: FileEntry, image: Tensor | None) -> None:
+    """Compare the hash of a file piece by piece, keeping the bytes in `image` if there is one.
+
+    Args:
+        image: (entry.size,) uint8.
+    """
+    digest, size = hashlib.sha256(), 0
+    memory = memoryview(bytearray(_READ_AT_ONCE)) if image is None else memoryview(image.numpy())
+    try:
+        with open(directory / name, "rb", buffering=0) as file:
+            while size < entry.size:
+                start = 0 if image is None else size
+                piece = memory[start : start + min(_READ_AT_ONCE, entry.size - size)]
+                count = file.readinto(piece)
+                if not count:
+                    break
+                digest.update(piece[:count])
+                size += count
+    except OSError as error:
+        raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
+    if digest.hexdigest() != entry.sha256:
+        raise DamagedError(directory, f"{name} does not have the SHA-256 of the manifest")
 
 
 def _read_small(path: Path) -> bytes:
     with open(path, "rb") as file:
-        data = file.read(_LARGEST_DOCUMENT + 1)
-    if len(data) > _LARGEST_DOCUMENT:
-        raise ValueError(f"larger than {_LARGEST_DOCUMENT} bytes")
+        data = file.read(_LARGEST_MANIFEST + 1)
+    if len(data) > _LARGEST_MANIFEST:
+        raise ValueError(f"larger than {_LARGEST_MANIFEST} bytes")
     return data
-
-
-def _read_json(directory: Path, name: str) -> Any:
-    try:
-        return json.loads(_read_small(directory / name))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedError(directory, f"{name} is not JSON: {error}") from None
-
-
-def _read_tensors(directory: Path, name: str) -> dict[str, Tensor]:
-    try:
-        with safe_open(directory / name, framework="pt", device="cpu") as file:
-            return {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except (OSError, SafetensorError) as error:
-        raise DamagedError(directory, f"{name} is not a safetensors file: {error}") from None

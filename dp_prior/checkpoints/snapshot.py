@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import threading
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
+_DTYPES_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class SnapshotMemory:
     def __init__(self) -> None:
         self._files: dict[str, Tensor] = {}
 
+    def reserve(self, snapshot: Snapshot) -> None:
+        """Take the memory that a snapshot like this one will need, and have its pages mapped."""
+        for name, tensors in snapshot.tensors.items():
+            self._room(name, tensors).numpy()[::PAGE] = 0
+
     def hold(self, snapshot: Snapshot) -> Snapshot:
         """Copy a snapshot into this memory. What was held before is overwritten."""
         documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
@@ -93,11 +100,7 @@ class SnapshotMemory:
     ) -> dict[str, Tensor]:
         """Give each tensor of a file its place; copy the difficult ones and note the others as (to, from) bytes."""
         head, places = _lay_out(tensors)
-        size = len(head) + sum(tensor.nbytes for tensor in tensors.values())
-        if name not in self._files or self._files[name].numel() != size:
-            self._files.pop(name, None)
-            self._files[name] = _allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
-        image = self._files[name]
+        image = self._room(name, tensors)
         copies.append((image.numpy()[: len(head)], np.frombuffer(head, np.uint8)))
         held = {}
         for key, tensor in tensors.items():
@@ -110,6 +113,14 @@ class SnapshotMemory:
                 held[key].copy_(tensor, non_blocking=True)
         return held
 
+    def _room(self, name: str, tensors: dict[str, Tensor]) -> Tensor:
+        """(size of the file,) uint8 for one file; what was there is kept if the size is right."""
+        size = len(_lay_out(tensors)[0]) + sum(tensor.nbytes for tensor in tensors.values())
+        if name not in self._files or self._files[name].numel() != size:
+            self._files.pop(name, None)
+            self._files[name] = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
+        return self._files[name]
+
 
 def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
     """The bytes of the safetensors file of these tensors, in pieces. Held tensors are passed on as they lie."""
@@ -121,6 +132,42 @@ def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
     yield memoryview(head)
     for key in places:
         yield from _cut(memoryview(_bytes(tensors[key])))
+
+
+def file_tensors(image: Tensor) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, as views of its bytes.
+
+    Args:
+        image: (size,) uint8, the whole file.
+
+    Raises:
+        ValueError: it is not one, or its tensors do not lie end to end in it.
+    """
+    data = memoryview(image.numpy())
+    start = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < 8 or start > len(data):
+        raise ValueError("it is shorter than its head")
+    try:
+        entries = json.loads(bytes(data[8:start]))
+        entries.pop("__metadata__", None)
+        tensors, position = {}, 0
+        for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape = _DTYPES_BY_NAME[entry["dtype"]], entry["shape"]
+            if not all(type(length) is int and length >= 0 for length in shape):
+                raise ValueError(f"tensor {key!r} has shape {shape}")
+            end = position + math.prod(shape) * dtype.itemsize
+            if entry["data_offsets"] != [position, end] or end > len(data) - start:
+                raise ValueError(f"tensor {key!r} lies at {entry['data_offsets']}, expected {[position, end]}")
+            flat = image[start + position : start + end]
+            if (start + position) % dtype.itemsize:  # other writers need not align
+                flat = flat.clone()
+            tensors[key] = flat.view(dtype).view(shape)
+            position = end
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"its head is not that of a safetensors file ({error!r})") from None
+    if position != len(data) - start:
+        raise ValueError(f"its tensors end at byte {start + position} of {len(data)}")
+    return tensors
 
 
 def nonfinite(tensors: dict[str, Tensor]) -> list[str]:
@@ -221,8 +268,10 @@ def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:
         helper.result()
 
 
-def _allocate(size: int, is_pinned: bool) -> Tensor:
+def allocate(size: int, is_pinned: bool = False) -> Tensor:
     """(size,) uint8 from the start of a page; in huge pages where granted, since each page costs a fault at first."""
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8)
     if is_pinned:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     memory = mmap.mmap(-1, size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore, Saved
@@ -29,6 +30,14 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
+    def reserve(self, snapshot: Snapshot) -> None:
+        """Take memory for snapshots of this size, in the background; otherwise the first save pays for it.
+
+        Mapping fresh pages takes several times as long as the copy. Call it once all tensors of a save exist.
+        """
+        self.wait()
+        self._start(self._memory.reserve, snapshot)
+
     def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> None:
         """Copy a snapshot and start saving it; waits first for a save that still runs.
 
@@ -37,11 +46,7 @@ class CheckpointWriter:
         """
         self.wait()
         held = self._memory.hold(snapshot)
-        # Not a daemon: an interpreter that ends finishes the save first.
-        self._thread = threading.Thread(
-            target=self._save, args=(held, progress, dict(metrics), is_best), name="checkpoint-writer", daemon=False
-        )
-        self._thread.start()
+        self._start(self._save, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
         """Raise what an earlier save has failed with, if any; costs nothing and is meant for every step."""
@@ -63,10 +68,19 @@ class CheckpointWriter:
         finally:
             self._memory = SnapshotMemory()
 
+    def _start(self, task: Callable[..., None], *arguments: Any) -> None:
+        """Run a task in the thread, keeping what it raises. No daemon: an interpreter that ends finishes it first."""
+
+        def run() -> None:
+            try:
+                task(*arguments)
+            except BaseException as error:  # raised again in the caller's thread
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name="checkpoint-writer", daemon=False)
+        self._thread.start()
+
     def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
-        try:
-            saved = self._store.write(snapshot, progress, metrics, is_best)
-            if self._on_durable is not None:
-                self._on_durable(saved)
-        except BaseException as error:  # raised again in the caller's thread
-            self._error = error
+        saved = self._store.write(snapshot, progress, metrics, is_best)
+        if self._on_durable is not None:
+            self._on_durable(saved)

@@ -1,13 +1,17 @@
 """A snapshot in memory: owned, laid out as the file, and copied by threads."""
 
+import json
 import mmap
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dp_prior.checkpoints.snapshot import PAGE, Snapshot, SnapshotMemory, file_pieces, nonfinite
+from dp_prior.checkpoints.snapshot import PAGE, Snapshot, SnapshotMemory, file_pieces, file_tensors, nonfinite
 
 
 def bytes_of(tensors):
@@ -112,3 +116,70 @@ def test_a_failing_copy_thread_is_not_silent(monkeypatch):
     monkeypatch.setattr(np, "copyto", broken)
     with pytest.raises(MemoryError):
         Snapshot({"model.safetensors": {"w": torch.ones(9 << 20)}}).copy()
+
+
+def image_of(data):
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def test_files_of_other_writers_are_read_also_when_nothing_is_aligned():
+    """A head of odd length, and narrow elements before wide ones."""
+    entries = {
+        "flag": {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]},
+        "wide": {"dtype": "F64", "shape": [2, 1], "data_offsets": [3, 19]},
+        "none": {"dtype": "F32", "shape": [0, 4], "data_offsets": [19, 19]},
+    }
+    values = np.array([1.5, -2.0])
+    text = json.dumps(entries).encode()
+    data = len(text).to_bytes(8, "little") + text + b"\1\0\1" + values.tobytes()
+    tensors = file_tensors(image_of(data))
+    assert tensors["flag"].tolist() == [True, False, True]
+    assert tensors["wide"].tolist() == [[1.5], [-2.0]] and tensors["none"].shape == (0, 4)
+
+
+ENTRIES = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from(["F32", "U8", "F64", "X", 3]),
+        "shape": st.lists(st.integers(-1, 3), max_size=2) | st.just("ab") | st.just([1.5]),
+        "data_offsets": st.tuples(st.integers(-4, 16), st.integers(-4, 24)).map(list) | st.just([0]) | st.none(),
+    }
+)
+HEADS = st.dictionaries(st.sampled_from("abc"), ENTRIES | st.none() | st.just({}), max_size=3) | st.just([]) | st.none()
+
+
+@settings(max_examples=300, deadline=None)
+@given(HEADS, st.integers(0, 24), st.integers(-9, 9).filter(lambda change: change % 2) | st.just(0))
+def test_nothing_is_read_that_the_library_would_refuse(head, size, change):
+    text = json.dumps(head).encode()
+    data = max(0, len(text) + change).to_bytes(8, "little") + text + bytes(range(size))
+    try:
+        tensors = file_tensors(image_of(data))
+    except ValueError:
+        return
+    theirs = safetensors.torch.load(data)
+    assert tensors.keys() == theirs.keys()
+    assert all(bytes_of({"": tensors[key]}) == bytes_of({"": theirs[key]}) for key in theirs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([torch.float32, torch.uint8, torch.bool]), st.integers(0, 5)), max_size=4))
+def test_everything_is_read_that_the_library_writes(kinds):
+    tensors = {str(i): torch.arange(size).to(dtype) for i, (dtype, size) in enumerate(kinds)}
+    ours = file_tensors(image_of(safetensors.torch.save(tensors, {"who": "the library"})))
+    assert ours.keys() == tensors.keys()
+    assert all(torch.equal(ours[key], tensors[key]) and ours[key].dtype == tensors[key].dtype for key in tensors)
+
+
+@pytest.mark.parametrize("data", [b"", b"1234567", b"\0" * 8, b"\2" + b"\0" * 7 + b"{}x", (5).to_bytes(8, "little")])
+def test_what_is_too_short_or_too_long_is_refused(data):
+    with pytest.raises(ValueError, match="shorter than its head|is not that of|end at byte|Expecting value"):
+        file_tensors(image_of(data))
+
+
+def test_memory_reserved_beforehand_is_the_memory_that_is_used():
+    tensors = {"w": torch.ones(9 << 20)}
+    memory = SnapshotMemory()
+    memory.reserve(Snapshot({"model.safetensors": tensors}))
+    place = memory._files["model.safetensors"].data_ptr()
+    held = memory.hold(Snapshot({"model.safetensors": tensors})).tensors["model.safetensors"]["w"]
+    assert held.untyped_storage().data_ptr() == place and torch.equal(held, tensors["w"])

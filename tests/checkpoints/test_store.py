@@ -57,8 +57,7 @@ def reopen(store, **options):
 
 
 @pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is synced when has tests of its own
+def store(tmp_path):
     store = open_store(tmp_path / "run")
     yield store
     store.lock_held.release()
@@ -402,7 +401,8 @@ def test_a_hash_is_compared_once_in_the_life_of_a_process(store, monkeypatch):
     again = reopen(store)
     hashed = []
     monkeypatch.setattr(
-        "dp_prior.checkpoints.format._verify_file", lambda directory, name, entry: hashed.append((directory.name, name))
+        "dp_prior.checkpoints.format._hash_into",
+        lambda directory, name, entry, image: hashed.append((directory.name, name)),
     )
     for step in (3, 4):
         again.latest()

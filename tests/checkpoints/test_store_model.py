@@ -27,7 +27,6 @@ class StoreModel(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.run = Path(tempfile.mkdtemp())
-        self.fsync, os.fsync = os.fsync, lambda descriptor: None
         self.step = 0
         self.good = []
         self.set_aside = 0
@@ -35,7 +34,6 @@ class StoreModel(RuleBasedStateMachine):
         self.open()
 
     def teardown(self):
-        os.fsync = self.fsync
         self.lock.release()
         shutil.rmtree(self.run)
 

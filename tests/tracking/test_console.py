@@ -50,7 +50,8 @@ def test_a_plain_line_tells_progress_rate_loss_rate_of_learning_average_and_time
     clock.now += 60
     logger.log(TRAINING, Progress(250, 10))
     assert stream.getvalue() == (
-        "step 10  250/1,000 samples (25.0%)  12,346 samples/s  loss 0.01235  lr 0.0001  ema_decay 0.9991  0:03:00 left\n"
+        "step 10  250/1,000 samples (25.0%)  12,346 samples/s  loss 0.01235  lr 0.0001  ema_decay 0.9991  "
+        "0:03:00 left\n"
     )
 
 
