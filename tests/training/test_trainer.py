@@ -147,9 +147,9 @@ def test_logged_loss_is_the_mean_over_the_samples_since_the_last_line():
     trainer = build(listener)
     count = trainer._count
 
-    def recording(loss):
-        losses.extend(loss.per_sample.tolist())
-        count(loss)
+    def recording(micro_batches):
+        losses.extend(value for loss in micro_batches for value in loss.per_sample.tolist())
+        count(micro_batches)
 
     trainer._count = recording
     trainer.fit()

@@ -1,0 +1,39 @@
+"""The configurations in the repository are valid, say what they are, and have the sizes they claim."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dp_prior.batch import Spec
+from dp_prior.experiment import TrainConfig
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configuration_is_valid_described_and_points_to_the_schema(path):
+    config = TrainConfig.from_json_path(path)
+    assert config.description
+    schema = json.loads(path.read_text(encoding="utf-8"))["$schema"]
+    assert (path.parent / schema).resolve() == ROOT / "configs" / "train_config.schema.json"
+
+
+def test_paper_configuration_has_the_size_of_the_paper():
+    config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state_paper.json")
+    spec = Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "block_pos": (2, 2), "block_angle": (2, 1)})
+    weights = sum(parameter.numel() for parameter in config.task.create(spec).backbone.parameters())
+    channels = [*(2 * [256, 512, 1024]), *(2 * [1024, 512, 256])]  # of the residual blocks, down, middle and up
+    film_weights = 2 * sum(channels)  # of all blocks, for one number of the condition
+    assert weights == 65_783_298 - (40 - 12) * film_weights  # the paper's condition is 2 x 20 numbers, this one 2 x 6
+
+
+@pytest.mark.skipif(not (ROOT / "demonstrations/pusht.npz").exists(), reason="demonstrations/pusht.npz is missing")
+def test_embedded_default_trains_on_the_shipped_demonstrations():
+    path = f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"
+    config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", [path])
+    data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
+    assert len(data.train) > 10_000
+    assert data.spec.x_shape == (16, 2)
+    assert not data.report()["warnings"]
