@@ -32,7 +32,8 @@ def check_changes(before: dict[str, Any], now: dict[str, Any], global_batch_size
             (refused if is_fixed else allowed).append(line)
     fingerprints = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
     if fingerprints[0] != fingerprints[1]:
-        refused.append(f"the data set is another one: {fingerprints[0][:12]} in the checkpoint, {fingerprints[1][:12]} now")
+        before_now = f"{fingerprints[0][:12]} in the checkpoint, {fingerprints[1][:12]} now"
+        refused.append(f"the data set is another one: {before_now}")
     batch = before["progress.json"]["global_batch_size"]
     if batch != global_batch_size:
         allowed.append(f"global batch size: {batch} in the checkpoint, {global_batch_size} now; no sample is skipped")
@@ -51,5 +52,7 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     return {
-        name: item for key, inner in value.items() for name, item in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+        name: item
+        for key, inner in value.items()
+        for name, item in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
     }

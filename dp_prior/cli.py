@@ -54,7 +54,7 @@ def main() -> None:
 @main.command()
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
-@click.option("--check", is_flag=True, help="Build everything, do each thing once in a temporary place, print the plan.")
+@click.option("--check", is_flag=True, help="Build all, do each thing once in a temporary place, print the plan.")
 @click.option("--resume", type=click.Choice(["auto", "never", "must"]), default="auto", show_default=True)
 def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: str) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
@@ -93,7 +93,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the first episode.")
-@click.option("--workers", default=None, type=int, help="Processes; all cores if not given. Does not change the result.")
+@click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is the same.")
 def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None) -> None:
     """Let the scripted expert solve Push-T and record it."""
     with exit_codes():

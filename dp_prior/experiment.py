@@ -29,10 +29,10 @@ from dp_prior.data import DataConfig
 from dp_prior.data.loader import Loader
 from dp_prior.durable import replace_file
 from dp_prior.evaluation import EvaluatorConfig
-from dp_prior.evaluation.loss import LossConfig
-from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
+from dp_prior.evaluation.loss import LossConfig
+from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
@@ -50,9 +50,6 @@ RESULT = "result.json"
 
 class TrainConfig(Config):
     """One run: what is learned, from which data, for how long, how it is measured, and where results go."""
-
-    json_schema: str = Field(default="", alias="$schema", exclude=True)
-    """Path of the JSON Schema, for editors that complete and check this file; has no effect on the run."""
 
     description: str = ""
     """What this configuration is: source, command, hardware, expected score. Saved with the run."""
@@ -285,7 +282,8 @@ class Experiment:
             return own
         reference = tracker.recall()
         if reference is None and resume == "must":
-            raise ConfigError("--resume must", [f"there is no checkpoint in {self.directory}; start with --resume auto"])
+            problem = f"there is no checkpoint in {self.directory}; start with --resume auto"
+            raise ConfigError("--resume must", [problem])
         return None if reference is None else resolve(reference, prefer="latest")
 
     def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot) -> None:
@@ -339,7 +337,7 @@ class Experiment:
             f"{parts['val']['episodes']} val, {parts['test']['episodes']} test episodes",
             "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
             f"{ranks} x {self.accelerator.device.type}",
-            "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} accumulated "
+            "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
             f"x {ranks} rank{'s' if ranks > 1 else ''}",
             "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
             f"{trainer.total_samples / len(loader):.1f} epochs",

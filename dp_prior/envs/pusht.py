@@ -28,8 +28,8 @@ class PushTConfig(Config):
     """Side of a rendered picture, in pixels."""
 
     def create(self) -> Lockstep:
-        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi), and
-        state (5,), which is the three in this order.
+        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
+        and state (5,), which is the three in this order.
 
         Actions are where the agent should go, (2,) px in [0, 512].
         """

@@ -42,8 +42,8 @@ class PolicyConfig(Config):
     """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
 
     relative_to: str | None = None
-    """Observation of the robot's own position, in the units and with the numbers of an action: actions are then diffused
-    as offsets from its newest value, and given and returned absolute; null diffuses them as they are."""
+    """Observation of the robot's own position, in the units and with the numbers of an action. Actions are then
+    diffused as offsets from its newest value, while data and predictions stay absolute; null diffuses them as they are."""
 
     encoders: dict[str, EncoderConfig] = {}
     """Encoder of each observation key; a key that is not named gets the state encoder."""

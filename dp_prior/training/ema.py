@@ -33,7 +33,7 @@ class PowerDecay(Config):
     """The decay never rises above this."""
 
     def at(self, step: int) -> float:
-        """Decay of the update that follows optimizer step number `step`, counted from 1; the first one keeps nothing."""
+        """Decay of the update after optimizer step number `step`, counted from 1; the first one keeps nothing."""
         if step <= 1:
             return 0.0
         warm = 1.0 - (1.0 + (step - 1) / self.inv_gamma) ** -self.power

@@ -28,7 +28,8 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
     tensors = {"model.safetensors": dict(models[exported].state_dict())}
     for name in others:
         tensors[f"model_{name}.safetensors"] = dict(models[name].state_dict())
-    training = {f"online.{key}": value for key, value in trainer.online.state_dict().items()} if trainer.averages else {}
+    online = trainer.online.state_dict() if trainer.averages else {}
+    training = {f"online.{key}": value for key, value in online.items()}
     training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
     training |= {f"means.{key}": value for key, value in trainer.means.state().items()}
     training["skipped"] = trainer.skipped

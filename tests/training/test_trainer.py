@@ -23,7 +23,8 @@ class Line(nn.Module):
         super().__init__()
         self.layer = nn.Linear(1, 1, bias=False)
         self.dropout = nn.Dropout(0.5)
-        self.process = SimpleNamespace(steps=4, learns_timesteps=False, self_conditions=lambda seed, samples_seen: False)
+        never = SimpleNamespace(learns_timesteps=False, self_conditions=lambda seed, samples_seen: False)
+        self.process = SimpleNamespace(steps=4, **vars(never))
 
     def forward(self, batch, random, self_condition):
         size = len(batch.x)

@@ -1,7 +1,7 @@
 """Backbones: the network alone, forward(x_t (B, *x_shape), t (B,), cond (B, N, D)) -> raw output of x's shape.
 
-A record has `create(x_shape, cond_shape, output_channels_factor, input_channels_factor)`, which multiply the last dimension
-of the output and of the input, and `length_factor`, of which the horizon must be a multiple.
+A record has `create(x_shape, cond_shape, output_channels_factor, input_channels_factor)`, which multiply the last
+dimension of output and input, and `length_factor`, of which the horizon must be a multiple.
 """
 
 from typing import Annotated

@@ -63,7 +63,7 @@ class PlanarEncoder(nn.Module):
         self.output_dim = 6 + 4 * len(points)
 
     def forward(self, state: Tensor) -> Tensor:
-        """(B, n_obs_steps, 5) -> (B, n_obs_steps, output_dim): places, heading, points in the world and from the agent."""
+        """(B, n_obs_steps, 5) -> (B, n_obs_steps, output_dim): places, heading, points as seen from the agent."""
         agent, position, angle = state[..., None, 0:2], state[..., None, 2:4], state[..., 4, None, None]
         cos, sin = angle.cos(), angle.sin()
         x, y = self.points.to(state.dtype).unbind(-1)

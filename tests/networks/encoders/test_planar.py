@@ -48,7 +48,9 @@ def test_it_gives_as_many_features_as_it_says_for_every_batch_and_history():
 
 
 @pytest.mark.parametrize(
-    "change", [{"points": ((1.0, 2.0),)}, {"origin": (0.0, 0.0)}, {"scale": 100.0}, {"near": 50.0}], ids=lambda c: next(iter(c))
+    "change",
+    [{"points": ((1.0, 2.0),)}, {"origin": (0.0, 0.0)}, {"scale": 100.0}, {"near": 50.0}],
+    ids=lambda change: next(iter(change)),
 )
 def test_every_field_changes_the_features(change):
     state = torch.rand(2, 2, 5) * 100
