@@ -43,7 +43,7 @@ class PolicyConfig(Config):
 
     relative_to: str | None = None
     """Observation of the robot's own position, in the units and with the numbers of an action. Actions are then
-    diffused as offsets from its newest value, while data and predictions stay absolute; null diffuses them as they are."""
+    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses them as they are."""
 
     encoders: dict[str, EncoderConfig] = {}
     """Encoder of each observation key; a key that is not named gets the state encoder."""
