@@ -1,6 +1,6 @@
 """Demonstrations of Push-T by the scripted expert, disturbed now and then so that they show recoveries too.
 
-One episode depends on its seed alone. The file holds the layout of a replay buffer: `state`, `action` and `episode_ends`.
+An episode depends on its seed alone. The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dp_prior.envs.pusht_expert import PushTExpert
 
 MAX_STEPS = 300
 DISTURBANCE_RATE = 0.04  # chance per step that a disturbance begins
-DISTURBANCE_STEPS = 2, 5  # fewest and most steps it lasts
-DISTURBANCE_PX = 20.0  # standard deviation, in x and in y, of what it adds to the action
+DISTURBANCE_STEPS = 2, 7  # fewest and most steps it lasts
+DISTURBANCE_PX = 30.0  # standard deviation, in x and in y, of what it adds to the action
 
 
 def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarray, np.ndarray, bool]:
     """One episode of gym_pusht/PushT-v0 from the start that `reset(seed=seed)` gives.
 
-    A disturbance shifts what is executed; what is recorded is the action that the expert wanted (Laskey et al. 2017, DART,
-    arXiv:1703.09327).
+    A disturbance shifts what is executed; what is recorded is the action that the expert wanted
+    (Laskey et al. 2017, DART, arXiv:1703.09327).
 
     Returns:
-        state: (T, 5) float32: agent x, agent y, block x, block y in px, block angle in [0, 2 pi); before the action of its row.
-            In the last row of a solved episode the block lies where it should.
+        state: (T, 5) float32 before the action of its row: agent x, agent y, block x, block y in px, block angle in
+            [0, 2 pi). In the last row of a solved episode the block lies where it should.
         action: (T, 2) float32: target position of the agent in px, 0..512.
         is_solved: whether the block came to cover more than 95 % of the goal.
     """
@@ -72,7 +72,7 @@ def write_demonstrations(
     workers: int | None = None,
     progress: Callable[[int, int], None] = lambda done, seeds_tried: None,
 ) -> int:
-    """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz; unsolved ones are left out.
+    """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
     Args:
         path: file to write; replaced in one piece, once all is done.

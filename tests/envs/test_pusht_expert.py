@@ -1,0 +1,195 @@
+"""The Push-T expert against the physics it imagines, and the shipped demonstrations against their promises."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dp_prior.envs.pusht_demonstrations import MAX_STEPS, demonstrate, write_demonstrations
+from dp_prior.envs.pusht_expert import (
+    AGENT_RADIUS,
+    OUTLINE,
+    POSITION,
+    WALLS,
+    PushTExpert,
+    distance_to_block,
+    outside,
+    push_out,
+    shortest_ways,
+)
+
+SHIPPED = Path(__file__).parents[2] / "demonstrations" / "pusht.npz"
+
+
+@pytest.fixture(scope="module")
+def gym_pusht():
+    return pytest.importorskip("gym_pusht", reason="gym-pusht is not installed: pip install dp_prior[pusht]")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, np.ndarray]:
+    with np.load(SHIPPED) as arrays:
+        return dict(arrays)
+
+
+def episodes(arrays: dict[str, np.ndarray]):
+    starts = np.concatenate([[0], arrays["episode_ends"][:-1]])
+    for start, end in zip(starts, arrays["episode_ends"], strict=True):
+        yield arrays["state"][start:end], arrays["action"][start:end]
+
+
+def block_of(state: np.ndarray) -> tuple[complex, complex]:
+    turn = np.exp(1j * state[4])
+    return complex(state[2], state[3]) - turn * POSITION, turn
+
+
+def coverage(block_x: float, block_y: float, angle: float) -> float:
+    """Share of the goal that the block covers, by polygons of its own."""
+    from shapely import Polygon, affinity
+
+    tee = Polygon([(-60, 0), (60, 0), (60, 30), (15, 30), (15, 120), (-15, 120), (-15, 30), (-60, 30)])
+
+    def placed(x: float, y: float, angle: float) -> Polygon:
+        return affinity.translate(affinity.rotate(tee, angle, origin=(0, 0), use_radians=True), x, y)
+
+    goal = placed(256, 256, np.pi / 4)
+    return goal.intersection(placed(block_x, block_y, angle)).area / goal.area
+
+
+def test_distance_to_block_is_that_to_its_polygon(gym_pusht):
+    from shapely import Point, Polygon
+
+    tee = Polygon([(point.real, point.imag) for point in OUTLINE])
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-150, 150, 300) + 1j * rng.uniform(-150, 150, 300)
+    distance, normal = distance_to_block(points)
+    exact = np.array([tee.distance(Point(point.real, point.imag)) for point in points])
+    np.testing.assert_allclose(np.maximum(distance, 0), exact, atol=1e-9)
+    outer = distance > 0
+    np.testing.assert_allclose(distance_to_block(points - distance * normal)[0][outer], 0, atol=1e-9)
+    np.testing.assert_allclose(np.abs(normal), 1)
+
+
+def test_a_pushed_block_just_touches_the_agent_and_an_untouched_one_stays():
+    rng = np.random.default_rng(0)
+    agent = rng.uniform(-100, 100, 4000) + 1j * rng.uniform(-120, 120, 4000)
+    before = distance_to_block(agent)[0]
+    shallow = (before > AGENT_RADIUS - 0.5) & (before < AGENT_RADIUS)  # deeper ones turn on to another contact
+    centre, turn = push_out(agent, np.zeros(4000, complex), np.ones(4000, complex))
+    after = distance_to_block((agent - centre) * turn.conj())[0]
+    assert shallow.sum() > 10
+    np.testing.assert_allclose(after[shallow], AGENT_RADIUS, atol=0.01)  # linear in the overlap, so quadratic error
+    free = before >= AGENT_RADIUS
+    assert np.all(centre[free] == 0) and np.all(turn[free] == 1)
+    np.testing.assert_allclose(np.abs(turn), 1)
+
+
+def test_imagined_pushes_end_where_the_physics_engine_puts_the_block(gym_pusht):
+    import gymnasium
+
+    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped
+    starts, directions = PushTExpert().contacts
+    rng = np.random.default_rng(0)
+    errors = []
+    for seed in range(30):
+        state, _ = env.reset(seed=seed)
+        block, turn = block_of(state)
+        contact = rng.integers(len(starts))
+        here, direction = block + turn * starts[contact], turn * directions[contact]
+        env.agent.position, env.agent.velocity = (here.real, here.imag), (0, 0)
+        imagined = np.array([block]), np.array([turn])
+        for step in range(10):
+            target = block + turn * starts[contact] + direction * min(8 * (step + 1), 60)
+            state, *_ = env.step(np.array([target.real, target.imag]))
+            there = complex(state[0], state[1])
+            for part in np.linspace(0.2, 1.0, 5):
+                imagined = push_out(np.array([here + (there - here) * part]), *imagined)
+            here = there
+        block, turn = block_of(state)
+        if outside(block + turn * OUTLINE, WALLS).max() == 0:  # imagined blocks know no walls
+            errors.append(np.mean(np.abs(block + turn * OUTLINE - imagined[0][0] - imagined[1][0] * OUTLINE)))
+    assert len(errors) > 10
+    assert np.median(errors) < 0.5  # px; 0.1 measured
+
+
+def test_shortest_ways_are_those_of_floyd_and_warshall():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        edges = np.where(rng.random((8, 8)) < 0.4, rng.uniform(1, 10, (8, 8)), np.inf)
+        first = np.where(rng.random(8) < 0.4, rng.uniform(1, 10, 8), np.inf)
+        exact = edges.copy()
+        np.fill_diagonal(exact, 0)
+        for middle in range(8):
+            exact = np.minimum(exact, exact[:, middle, None] + exact[middle])
+        length, before = shortest_ways(first, edges)
+        np.testing.assert_allclose(length, np.min(first[:, None] + exact, 0))
+        for node in np.flatnonzero(np.isfinite(length)):
+            walked, at = 0.0, node
+            while before[at] >= 0:
+                walked, at = walked + edges[before[at], at], before[at]
+            assert walked + first[at] == pytest.approx(length[node])
+
+
+def test_the_expert_does_not_see_full_turns_of_the_block():
+    expert = PushTExpert()
+    state = np.array([120.0, 330.0, 200.0, 180.0, 1.0])
+    turned = state + [0, 0, 0, 0, 2 * np.pi]
+    np.testing.assert_allclose(expert.act(state), expert.act(turned), atol=1e-6)
+
+
+def test_the_expert_solves_far_more_starts_than_a_crude_one(gym_pusht):
+    solved = [demonstrate(seed)[2] for seed in range(300_000, 300_010)]
+    assert np.mean(solved) >= 0.8  # a crude greedy pusher: 0.4
+
+
+def test_the_shipped_set_keeps_its_promises(gym_pusht, shipped):
+    assert SHIPPED.stat().st_size < 1_500_000
+    state, action, ends = shipped["state"], shipped["action"], shipped["episode_ends"]
+    assert (state.dtype, action.dtype, ends.dtype) == (np.float32, np.float32, np.int64)
+    assert state.shape == (ends[-1], 5) and action.shape == (ends[-1], 2) and len(ends) >= 200
+    assert np.all(np.isfinite(state)) and np.all(np.isfinite(action))
+    assert np.all((state[:, 4] >= 0) & (state[:, 4] <= np.float32(2 * np.pi)))
+    assert np.all((action >= 0) & (action <= 512))
+    lengths = np.diff(ends, prepend=0)
+    assert np.all((lengths > 1) & (lengths <= MAX_STEPS))
+    reached = np.array([coverage(*states[-1, 2:]) for states, _ in episodes(shipped)])
+    before = np.array([coverage(*states[-2, 2:]) for states, _ in episodes(shipped)])
+    assert np.all(reached > 0.95) and np.all(before <= 0.95)
+
+
+def test_shipped_actions_are_near_the_agent_and_seldom_jump(shipped):
+    lead = np.linalg.norm(shipped["action"] - shipped["state"][:, :2], axis=1)
+    jumps = np.concatenate([np.linalg.norm(np.diff(actions, axis=0), axis=1) for _, actions in episodes(shipped)])
+    assert np.max(lead) < 60
+    assert np.median(jumps) < 20 and np.mean(jumps > 40) < 0.05
+
+
+def test_the_first_shipped_episodes_come_again_from_their_seeds(gym_pusht, shipped, tmp_path):
+    write_demonstrations(tmp_path / "again.npz", episodes=2, workers=1)
+    with np.load(tmp_path / "again.npz") as again:
+        for (states, actions), (old_states, old_actions) in zip(episodes(dict(again)), episodes(shipped), strict=False):
+            np.testing.assert_array_equal(states, old_states)
+            np.testing.assert_array_equal(actions, old_actions)
+
+
+def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
+    seen = []
+    for workers in (1, 2):
+        path = tmp_path / f"{workers}.npz"
+        write_demonstrations(path, episodes=2, seed=7, workers=workers, progress=lambda *counts: seen.append(counts))
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+    assert seen[-1][0] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.npz", "2.npz"]
+
+
+def test_a_set_of_no_episodes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="episodes is 0"):
+        write_demonstrations(tmp_path / "none.npz", episodes=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_gym_pusht_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gym_pusht", None)
+    with pytest.raises(ImportError, match=r"pip install dp_prior\[pusht\]"):
+        demonstrate(0)
