@@ -70,7 +70,8 @@ class ConsoleLogger:
             self._show(progress, training)
         if results:
             self._flush()
-            self._print(f"step {progress.global_step:,}  " + "  ".join(f"{k} {_short(v)}" for k, v in results.items()))
+            for line in _grouped(results):
+                self._print(f"step {progress.global_step:,}  {line}")
 
     def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
         """Say where pictures are; arrays cannot be shown."""
@@ -150,6 +151,15 @@ def _brief(training: dict[str, float]) -> list[str]:
     if training.get("skipped_steps"):
         words.append(f"{training['skipped_steps']:,.0f} steps skipped")
     return words
+
+
+def _grouped(results: dict[str, float]) -> list[str]:
+    """A line for each group of metrics whose names begin alike: `validation/ema  loss 0.1  loss_q0 0.02`."""
+    groups: dict[str, list[str]] = {}
+    for name, value in results.items():
+        group, _, short = name.rpartition("/")
+        groups.setdefault(group, []).append(f"{short} {_short(value)}")
+    return ["  ".join([group, *words] if group else words) for group, words in groups.items()]
 
 
 def _short(value: float) -> str:
