@@ -110,7 +110,7 @@ class SnapshotMemory:
             if tensor.device.type == "cpu" and tensor.is_contiguous():
                 copies.append((flat.numpy(), _bytes(tensor)))
             else:
-                held[key].copy_(tensor, non_blocking=True)
+                held[key].copy_(tensor, non_blocking=tensor.is_cuda)
         return held
 
     def _room(self, name: str, tensors: dict[str, Tensor]) -> Tensor:
