@@ -72,6 +72,30 @@ def test_run_killed_between_two_micro_batches_equals_the_uninterrupted_one(tmp_p
     assert_same_run(tmp_path / "run", accumulated)
 
 
+LEARNED = {  # timesteps that learn, estimates shown to the network, dropped conditions: there is more to remember
+    "task__backbone": {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8},
+    "task__diffusion": {
+        "schedule": {"type": "cosine", "steps": 10},
+        "timesteps": {"type": "loss_second_moment", "history": 2},
+        "variance": {"type": "learned_range"},
+        "self_condition": 0.5,
+        "guidance": {"scale": 2.0},
+    },
+    "task__sampler": {"type": "ddpm"},
+    "task__cond_dropout": {"agent_pos": 0.3, "goal": 0.3},
+}
+
+
+def test_run_with_all_that_remembers_equals_the_uninterrupted_one(tmp_path):
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    assert train(write(reference, **LEARNED)).exit_code == 0
+    config = write(tmp_path, **LEARNED)
+    assert train_and_die(config, "step", 13) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_same_run(tmp_path / "run", reference / "run")
+
+
 def test_commands_killed_and_given_again_equal_the_uninterrupted_run(tmp_path, uninterrupted):
     config = write(tmp_path)
     for moment, count in [("step", 1), ("file of a checkpoint", 3), ("evaluation", 2)]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from click.testing import CliRunner, Result
 
 from dp_prior.checkpoints import format as checkpoint_format
@@ -129,7 +130,7 @@ def die(moment: str, count: int = 1) -> None:
     """Make this process kill itself the `count`th time that it comes to a moment of a run."""
     owner, name, after = {
         "step": (PolicyTrainer, "step", True),
-        "micro-batch": (PolicyTrainer, "_count", True),
+        "micro-batch": (Accelerator, "backward", True),
         "evaluation": (LossEvaluator, "run", True),
         "log": (PolicyTrainer, "save", False),
         "file of a checkpoint": (checkpoint_format, "write_file", True),

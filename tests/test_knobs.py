@@ -1,0 +1,309 @@
+"""Every field of every record changes something, and some test shows it: a field that none claims fails here.
+
+The records of the roof, of training and of the policy are shown here, on a whole run. For the others this file knows
+which test shows their fields, and that it mentions each of them.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState
+
+from dp_prior.config import Config
+from dp_prior.experiment import TrainConfig
+from dp_prior.training.best import Best, MonitorConfig
+from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
+from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from tests.tiny import experiment, read_rows, state, tiny
+
+TESTS = Path(__file__).parent
+SHOWN_BY = {  # record -> the test that changes each of its fields
+    "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
+    "PlanarEncoderConfig": "networks/encoders/test_planar.py",
+    "Limits": "test_normalizer.py::test_every_knob_changes_what_comes_out",
+    "Quantile": "test_normalizer.py::test_every_knob_changes_what_comes_out",
+    "Gaussian": "test_normalizer.py::test_every_knob_changes_what_comes_out",
+    "UNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
+    "MLPConfig": "networks/backbones/test_mlp.py::test_every_field_changes_the_network",
+    "DiffusionConfig": "diffusion/test_process.py::"
+    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    **dict.fromkeys(
+        ["Linear", "ScaledLinear", "SigmoidBeta", "Cosine", "LinearSignal", "Sigmoid", "PowerCosine", "Flow"],
+        "diffusion/test_schedule.py::test_every_field_changes_the_table",
+    ),
+    "Huber": "diffusion/test_criterion.py::test_every_field_changes_the_loss",
+    "MinSNR": "diffusion/test_weighting.py::test_every_field_changes_the_weights",
+    "P2": "diffusion/test_weighting.py::test_every_field_changes_the_weights",
+    **dict.fromkeys(
+        ["UniformTimesteps", "LogitNormal", "LossSecondMoment"],
+        "diffusion/test_timesteps.py::test_every_field_changes_the_timesteps",
+    ),
+    "Learned": "diffusion/test_variance.py::test_every_field_changes_the_loss",
+    "LearnedRange": "diffusion/test_variance.py::test_every_field_changes_the_loss",
+    **dict.fromkeys(
+        ["FixedClip", "DynamicClip", "BoundsClip", "Guidance"],
+        "diffusion/test_guidance.py::test_every_field_changes_the_estimate",
+    ),
+    **dict.fromkeys(
+        ["DDPM", "DDIM", "DPMSolver", "UniPC", "Euler", "Heun"],
+        "diffusion/test_sampler.py::test_every_field_changes_the_sample",
+    ),
+    "TrajectoriesConfig": "data/test_trajectories.py::test_every_knob_changes_the_data",
+    "KeyConfig": "data/test_trajectories.py::test_every_knob_changes_the_data",
+    "ZarrStoreConfig": "data/episodes/test_zarr.py",
+    "NpzStoreConfig": "data/episodes/test_npz.py",
+    "LeRobotStoreConfig": "data/episodes/test_lerobot.py",
+    "SplitConfig": "data/test_split.py::test_every_knob_changes_the_split",
+    "AdamWConfig": "training/test_optimizer.py::test_every_optimizer_field_changes_the_step",
+    "PowerDecay": "training/test_ema.py::test_every_field_changes_the_decay",
+    "ConstantDecay": "training/test_ema.py::test_every_field_changes_the_decay",
+    "Cadence": "test_clock.py::test_due_once_for_every_step_that_crosses_a_multiple",
+    "LossConfig": "evaluation/test_loss.py::test_every_knob_changes_the_measurement",
+    "ActionErrorConfig": "evaluation/test_action_error.py::test_every_knob_changes_the_measurement",
+    "RolloutConfig": "evaluation/test_rollout.py::test_every_knob_changes_the_measurement",
+    "ToyConfig": "envs/test_toy.py::test_every_knob_changes_the_world",
+    "PushTConfig": "envs/test_pusht.py",
+    "GymConfig": "envs/test_gym.py::test_every_other_knob_changes_the_environment",
+    "RetentionConfig": "checkpoints/test_retention.py::test_every_knob_changes_what_is_kept",
+    "TrackerConfig": "tracking/test_tracking.py",
+    "ConsoleConfig": "tracking/test_console.py",
+    "LocalSaverConfig": "tracking/test_local.py",
+    "LocalLoaderConfig": "tracking/test_local.py",
+}
+
+
+def records(annotation: Any = TrainConfig) -> list[type[Config]]:
+    """Every record that a configuration can hold, through all unions."""
+    found: list[type[Config]] = []
+
+    def walk(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, Config):
+            if annotation not in found:
+                found.append(annotation)
+                for field in annotation.model_fields.values():
+                    walk(field.annotation)
+        else:
+            for part in get_args(annotation):
+                walk(part)
+
+    walk(annotation)
+    return found
+
+
+FIELDS = [f"{record.__name__}.{name}" for record in records() for name in record.model_fields if name != "type"]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_some_test_claims_the_field(field):
+    record, name = field.split(".")
+    if field in CHANGES or field in OWN:
+        return
+    claim = SHOWN_BY.get(record)
+    assert claim, f"no test shows that {field} changes anything; write one, and name it in SHOWN_BY or CHANGES"
+    file, _, function = claim.partition("::")
+    source = (TESTS / file).read_text(encoding="utf-8")
+    functions = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
+    assert not function or function in functions, f"{claim}, which shows {field}, does not exist"
+    assert re.search(rf"\b{name}\b|model_fields|arguments\(\)", source), (
+        f"{claim} does not mention {name}, so nothing shows that it changes anything"
+    )
+
+
+def test_claims_are_about_records_that_exist():
+    known = {record.__name__ for record in records()}
+    assert set(SHOWN_BY) <= known
+    assert set(CHANGES) | set(OWN) <= set(FIELDS)
+
+
+def run(place: Path, **change: Any) -> Path:
+    experiment(tiny(place, **{"train__steps": 4, **change})).run()
+    return place / "run"
+
+
+def weights(run: Path) -> list[bytes]:
+    return [value.numpy().tobytes() for name, value in state(run).items() if "online" in name]
+
+
+def steps(metric: str) -> Callable[[Path], list[int]]:
+    return lambda run: [row["step"] for row in read_rows(run) if metric in row]
+
+
+def plan(place: Path, **change: Any) -> str:
+    lines: list[str] = []
+    one = experiment(tiny(place, **change))
+    one.report = lines.append
+    one.run()
+    return "\n".join(lines)
+
+
+def files(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").rglob("*.safetensors"))
+
+
+def clock(run: Path) -> int:
+    return state(run)["progress"]["global_step"]
+
+
+def kept(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").glob("step_*"))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {  # field -> a change, and where it shows
+    "TrainConfig.seed": ({"seed": 1}, weights),
+    "TrainConfig.task": ({"task__backbone__hidden_dim": 8}, weights),
+    "TrainConfig.data": ({"data__split__seed": 1}, weights),
+    "TrainConfig.train": ({"train__steps": 3}, clock),
+    "TrainConfig.evaluate": ({"evaluate": []}, lambda run: sorted(read_rows(run)[-1])),
+    "TrainConfig.test": (
+        {"test": [{"type": "loss", "name": "test", "split": "train"}]},
+        lambda run: json.loads((run / "result.json").read_text())["test"],
+    ),
+    "TrainConfig.checkpoints": ({"checkpoints__keep_latest": 3, "train__save_every": {"steps": 1}}, kept),
+    "PolicyConfig.cond_dropout": ({"task__cond_dropout": {"goal": 0.5}}, weights),
+    "TrainingConfig.samples": ({"train__steps": None, "train__samples": 9}, clock),
+    "TrainingConfig.epochs": ({"train__steps": None, "train__epochs": 0.3}, clock),
+    "TrainingConfig.steps": ({"train__steps": 5}, clock),
+    "TrainingConfig.accumulation": ({"train__accumulation": 2}, lambda run: state(run)["progress"]["samples_seen"]),
+    "TrainingConfig.optimizer": ({"train__optimizer": {"betas": [0.5, 0.5]}}, weights),
+    "TrainingConfig.lr": ({"train__lr": {"type": "constant"}}, weights),
+    "TrainingConfig.max_grad_norm": ({"train__max_grad_norm": 1e-6}, weights),
+    "TrainingConfig.ema": ({"train__ema": {"ema": {"type": "power"}}}, files),
+    "TrainingConfig.monitor": (
+        {"train__monitor": {"metric": "validation/online/loss"}},
+        lambda run: state(run)["progress"]["best"]["metric"],
+    ),
+    "TrainingConfig.log_every": ({"train__log_every": {"steps": 1}}, steps("train/loss")),
+    "TrainingConfig.save_every": ({"train__save_every": {"steps": 3}}, kept),
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_field_changes_the_run(field, tmp_path):
+    change, shows = CHANGES[field]
+    places = [tmp_path / "one", tmp_path / "other"]
+    for place in places:
+        place.mkdir()
+    assert shows(run(places[0])) != shows(run(places[1], **change)), field
+
+
+def test_description_is_in_the_plan(tmp_path):
+    assert "Tiny one." in plan(tmp_path, description="Tiny one.", train__steps=2)
+
+
+def test_schema_line_has_no_effect():
+    data = {"$schema": "a.json", "data": tiny_data(), "train": {"steps": 1}}
+    with_line = TrainConfig.from_json(json.dumps(data))
+    data.pop("$schema")
+    assert with_line == TrainConfig.from_json(json.dumps(data))
+
+
+def tiny_data() -> dict[str, Any]:
+    return {"episodes": {"type": "npz", "path": "a"}, "obs": {"a": {"key": "a"}}, "action": {"key": "b"}}
+
+
+def test_tracker_decides_where_the_run_lies(tmp_path):
+    experiment(tiny(tmp_path, train__steps=2, tracker__data_path=str(tmp_path / "there"))).run()
+    assert (tmp_path / "there" / "metrics.jsonl").exists() and not (tmp_path / "run").exists()
+
+
+def test_precision_changes_the_loss_and_leaves_the_weights_float32(tmp_path):
+    for name in ("exact", "cast"):
+        (tmp_path / name).mkdir()
+    exact = run(tmp_path / "exact")
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        cast = run(tmp_path / "cast", train__precision="bf16")
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert weights(exact) != weights(cast)
+    tensors = [value for name, value in state(cast).items() if isinstance(value, torch.Tensor)]
+    assert {value.dtype for value in tensors} <= {torch.float32, torch.float64, torch.int64}
+    losses = [read_rows(one)[-1]["train/loss"] for one in (exact, cast)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_number_of_bad_steps_that_end_a_run(tmp_path, monkeypatch):
+    step = PolicyTrainer.step
+
+    def poisoned(self, batches):
+        batches[0].x.fill_(float("nan"))
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", poisoned)
+    for limit in (2, 4):
+        with pytest.raises(NotFiniteError, match=f"in {limit} optimizer steps in a row, up to step {limit}"):
+            run(tmp_path, train__steps=9, train__nonfinite_limit=limit, train__save_every={"steps": 50})
+
+
+def test_number_of_samples_a_step_takes(tmp_path):
+    assert [experiment(tiny(tmp_path, data__batch_size=n)).loader.global_batch_size for n in (4, 6)] == [4, 6]
+
+
+@pytest.mark.parametrize("record", [ConstantLearningRate, LinearLearningRate, CosineLearningRate])
+def test_every_field_of_a_learning_rate_changes_it(record):
+    changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5}
+    for name in set(record.model_fields) - {"type"}:
+        step = 700 if name == "final_fraction" else 30
+        assert record().at(step, 900) != record(**{name: changes[name]}).at(step, 900), name
+
+
+def test_metric_and_mode_choose_the_best():
+    rows = [{"a": 1.0, "b": 5.0}, {"a": 2.0, "b": 4.0}, {"a": 1.5, "b": 6.0}]
+
+    def chosen(**change):
+        best = Best(MonitorConfig(**{"metric": "a", "mode": "min", **change}))
+        for step, row in enumerate(rows):
+            best.improves(row, step)
+        return best.step
+
+    assert (chosen(), chosen(mode="max"), chosen(metric="b")) == (0, 1, 1)
+
+
+UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
+POLICY = {
+    "horizon": 6,
+    "n_obs_steps": 1,
+    "n_action_steps": 1,
+    "relative_to": "agent_pos",
+    "encoders": {"goal": {"type": "state", "hidden_dims": [8]}},
+    "normalizer": {"action": {"type": "gaussian"}},
+    "backbone": UNET,
+    "diffusion": {"schedule": {"type": "cosine", "steps": 20}},
+    "sampler": {"type": "ddim", "steps": 5},
+}
+
+
+@pytest.mark.parametrize("field", POLICY)
+def test_field_changes_the_policy(field, tmp_path):
+    def acts(**change):
+        """A chunk of an untrained policy, and how much of it is executed."""
+        one = experiment(tiny(tmp_path, **change))
+        batch = one.data.val.fetch(torch.arange(3))
+        return one._act(batch).tolist(), one.model.n_action_steps
+
+    assert acts() != acts(**{f"task__{field}": POLICY[field]})
+
+
+OWN = {
+    "TrainConfig.json_schema": test_schema_line_has_no_effect,
+    "TrainConfig.description": test_description_is_in_the_plan,
+    "TrainConfig.tracker": test_tracker_decides_where_the_run_lies,
+    "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
+    "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
+    "TrajectoriesConfig.batch_size": test_number_of_samples_a_step_takes,
+    "MonitorConfig.metric": test_metric_and_mode_choose_the_best,
+    "MonitorConfig.mode": test_metric_and_mode_choose_the_best,
+    **{f"PolicyConfig.{name}": test_field_changes_the_policy for name in POLICY},
+    **{
+        f"{record.__name__}.{name}": test_every_field_of_a_learning_rate_changes_it
+        for record in (ConstantLearningRate, LinearLearningRate, CosineLearningRate)
+        for name in record.model_fields
+        if name != "type"
+    },
+}
