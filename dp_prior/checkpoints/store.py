@@ -121,6 +121,8 @@ class CheckpointStore:
         self._lock = RunLock(self.root.parent, wait_s)
         try:
             self.root.mkdir(exist_ok=True)
+            for created in (self.root.parent, self.root.parent.parent):
+                sync_directory(created)
             self._write_index()
         except OSError as error:
             self._lock.release()

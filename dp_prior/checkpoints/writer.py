@@ -21,8 +21,8 @@ class CheckpointWriter:
     def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
         """
         Args:
-            on_durable: called in the writing thread once a checkpoint is durable and retention has been applied; the
-                directory stays until the next save begins to be applied, since the newest is always kept.
+            on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
+                directory stays while it runs, since the next save waits for it.
         """
         self._store = store
         self._on_durable = on_durable

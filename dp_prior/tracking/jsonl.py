@@ -16,7 +16,7 @@ import numpy as np
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import replace_file
+from dp_prior.durable import replace_file, sync_directory
 from dp_prior.tracking.tracker import is_finite
 
 ROWS = "metrics.jsonl"
@@ -46,6 +46,7 @@ class JsonlLogger:
         self._cut_beyond(None)
         if self._events.tell() and (directory / EVENTS).read_bytes()[-1:] != b"\n":
             self._events.write(b"\n")
+        sync_directory(directory)
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Append a row, or add to the last one if it has the same step."""
