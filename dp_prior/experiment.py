@@ -45,6 +45,7 @@ from dp_prior.training.config import TrainingConfig
 from dp_prior.training.trainer import PolicyTrainer
 
 Resume = Literal["auto", "never", "must"]
+CONFIG = "config.json"
 RESULT = "result.json"
 
 
@@ -181,6 +182,7 @@ class Experiment:
             if found is not None:
                 self._restore(trainer, read_checkpoint(found))
             tracker.rewind(trainer.progress)
+            decide(self.accelerator, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
             self.report(self._plan(trainer, found))
             begun = trainer.progress
             with stop_on_signal(trainer):
@@ -333,6 +335,7 @@ class Experiment:
         start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
         lines = {
             "run": f"{self.directory}  {config.description}",
+            "config": config.digest()[:12],
             "data": f"{parts['train']['episodes']} train episodes, {len(loader):,} windows; "
             f"{parts['val']['episodes']} val, {parts['test']['episodes']} test episodes",
             "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "

@@ -8,9 +8,10 @@ import torch
 
 from dp_prior import Agent, load_policy
 from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
-from tests.tiny import experiment, rows, state, tiny
+from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
 UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
@@ -75,7 +76,8 @@ def test_exported_weights_are_the_average_and_rebuild_the_policy(finished):
 
 def test_run_keeps_its_configuration_shapes_and_split(finished):
     run, outcome = finished
-    assert json.loads((outcome.best / "config.json").read_text()) == json.loads(run.config.model_dump_json())
+    for directory in (outcome.directory, outcome.best):
+        assert json.loads((directory / "config.json").read_text()) == json.loads(run.config.model_dump_json())
     assert json.loads((outcome.best / "data.json").read_text()) == {
         "fingerprint": run.data.fingerprint,
         "episodes": run.data.split_ids,
@@ -107,3 +109,60 @@ def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):
     first, again, other = weights(0), weights(0), weights(1)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+VARIANTS = {
+    "learned variance": {
+        "diffusion": {"objective": {"type": "eps"}, "variance": {"type": "learned_range"}},
+        "sampler": {"type": "ddpm", "steps": 5},
+    },
+    "importance-sampled timesteps": {"diffusion": {"timesteps": {"type": "loss_second_moment", "history": 1}}},
+    "stratified timesteps": {"diffusion": {"timesteps": {"type": "uniform", "stratified": True}}},
+    "v, min-SNR, self-conditioning": {
+        "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}, "self_condition": 0.5}
+    },
+    "flow": {
+        "diffusion": {"objective": {"type": "flow"}, "schedule": {"type": "flow"}},
+        "sampler": {"type": "euler", "steps": 4},
+    },
+    "bounds of the data": {"diffusion": {"clip": {"type": "bounds"}}},
+}
+
+
+@pytest.mark.parametrize("task", VARIANTS.values(), ids=VARIANTS)
+def test_every_part_of_the_kernel_trains_and_resumes_bit_for_bit(tmp_path, task):
+    def trained(name, *steps):
+        for until in steps:
+            change = {f"task__{key}": value for key, value in task.items()}
+            lr = {"type": "constant", "peak": 1e-3, "warmup_steps": 0}
+            place = {"tracker__data_path": str(tmp_path / name)}
+            experiment(tiny(tmp_path, train__steps=until, train__lr=lr, **place, **change)).run()
+        saved = state(tmp_path / name)
+        return {name: tensor for name, tensor in saved.items() if isinstance(tensor, torch.Tensor)}
+
+    assert_equal(trained("stopped", 3, 6), trained("whole", 6))
+
+
+def test_guidance_needs_conditions_that_training_withholds(tmp_path):
+    guided = {"task__diffusion": {"guidance": {"scale": 2.0}}}
+    with pytest.raises(ConfigError, match="task.cond_dropout"):
+        experiment(tiny(tmp_path, train__steps=2, **guided))
+    shares = dict.fromkeys(experiment(tiny(tmp_path)).data.spec.cond_shapes, 0.5)
+    run = experiment(tiny(tmp_path, train__steps=2, task__cond_dropout=shares, **guided))
+    assert run.run().status == "finished"
+    batch = run.data.val.fetch(torch.arange(2))
+    random = Randomness.from_counts(0, "test", batch.ids)
+    guided_chunk = run.model.sample(batch.cond, random)
+    run.model.process.guidance = None
+    assert not torch.equal(guided_chunk, run.model.sample(batch.cond, random))
+
+
+def test_known_actions_are_in_the_chunk_exactly(tmp_path):
+    run = experiment(tiny(tmp_path, train__steps=2))
+    batch = run.data.val.fetch(torch.arange(3))
+    random = Randomness.from_counts(0, "test", batch.ids)
+    is_known = torch.zeros_like(batch.x, dtype=torch.bool)
+    is_known[:, :2] = True
+    chunk = run.model.sample(batch.cond, random, known=(batch.x, is_known))
+    assert torch.equal(chunk[:, :2], batch.x[:, :2])
+    assert not torch.equal(chunk[:, 2:], batch.x[:, 2:])
