@@ -122,7 +122,7 @@ def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Serie
         label = f"{model}, {steps} sampling steps"
         axes.plot(x, np.sqrt(y), color=colour, linewidth=1.6, marker="o", markersize=2.5, label=label)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper right", **_LEGEND)
+    axes.legend(loc="lower left", **_LEGEND)
 
 
 def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]) -> None:
