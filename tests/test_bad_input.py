@@ -45,8 +45,8 @@ SETTINGS = {
     ),
     "more sampling steps than timesteps": (
         {"task__sampler__steps": 20},
-        "sampler.steps is 20, but the schedule has only 10 timesteps; lower sampler.steps or raise "
-        "diffusion.schedule.steps",
+        "sampler does not fit diffusion.schedule: the sampler has 20 steps, but only 10 timesteps are trained; "
+        "lower its steps",
     ),
     "scaled angles": (
         {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
@@ -241,7 +241,7 @@ def test_full_disk_stops_the_run_and_older_checkpoints_are_intact(tmp_path):
         code = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(120)
+            signal.alarm(280)
             resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
             result = train(config)
             output.write_text(result.output)

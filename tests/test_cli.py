@@ -33,9 +33,10 @@ def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path,
     assert sorted(tmp_path.rglob("*")) == before
     for line in (
         f"run           {tmp_path / 'run'}  Tiny.",
+        "config        ",
         "data          3 train episodes, 59 windows; 1 val, 0 test episodes",
         "model         mlp, 0.00 M parameters, fp32 on 1 x cpu",
-        "batch         8 = 8 a micro-batch x 1 accumulated x 1 rank",
+        "batch         8 = 8 a micro-batch x 1 summed x 1 rank",
         "budget        192 samples = 24 steps = 3.3 epochs",
         "evaluate      validation every 7 steps",
         "test          test on the best weights, once",

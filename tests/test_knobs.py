@@ -196,17 +196,6 @@ def test_description_is_in_the_plan(tmp_path):
     assert "Tiny one." in plan(tmp_path, description="Tiny one.", train__steps=2)
 
 
-def test_schema_line_has_no_effect():
-    data = {"$schema": "a.json", "data": tiny_data(), "train": {"steps": 1}}
-    with_line = TrainConfig.from_json(json.dumps(data))
-    data.pop("$schema")
-    assert with_line == TrainConfig.from_json(json.dumps(data))
-
-
-def tiny_data() -> dict[str, Any]:
-    return {"episodes": {"type": "npz", "path": "a"}, "obs": {"a": {"key": "a"}}, "action": {"key": "b"}}
-
-
 def test_tracker_decides_where_the_run_lies(tmp_path):
     experiment(tiny(tmp_path, train__steps=2, tracker__data_path=str(tmp_path / "there"))).run()
     assert (tmp_path / "there" / "metrics.jsonl").exists() and not (tmp_path / "run").exists()
@@ -291,7 +280,6 @@ def test_field_changes_the_policy(field, tmp_path):
 
 
 OWN = {
-    "TrainConfig.json_schema": test_schema_line_has_no_effect,
     "TrainConfig.description": test_description_is_in_the_plan,
     "TrainConfig.tracker": test_tracker_decides_where_the_run_lies,
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,

@@ -120,7 +120,7 @@ def ranks(run_ranks, tmp_path_factory):
             "import json, sys; from pathlib import Path; from tests.test_ranks import two_ranks; "
             "print(json.dumps(two_ranks(accelerator, Path(sys.argv[1]))))"
         )
-        _found.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, place, timeout=200))
+        _found.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, place, timeout=280))
         _found[0]["before"] = before
         _place.append(place)
     assert [one["ranks"] for one in _found] == [2, 2]
@@ -242,7 +242,7 @@ def launched(command: list[str], config: Path, **environment: str) -> tuple[int,
         start_new_session=True,
     )
     try:
-        output, _ = process.communicate(timeout=200)
+        output, _ = process.communicate(timeout=280)
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -260,7 +260,7 @@ def test_torchrun_trains_on_two_ranks(tmp_path):
     config = write(tmp_path, **HALF, train__steps=4)
     code, output = launched(TORCHRUN, config, ACCELERATE_USE_CPU="true")
     assert code == 0, output
-    assert "8 = 4 a micro-batch x 1 accumulated x 2 ranks" in output
+    assert "8 = 4 a micro-batch x 1 summed x 2 ranks" in output
     assert output.count("finished: 32 samples in 4 steps") == 1
     assert state(tmp_path / "run")["progress"]["world_size"] == 2
 

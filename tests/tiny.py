@@ -132,7 +132,7 @@ def die(moment: str, count: int = 1) -> None:
         "step": (PolicyTrainer, "step", True),
         "micro-batch": (Accelerator, "backward", True),
         "evaluation": (LossEvaluator, "run", True),
-        "log": (PolicyTrainer, "save", False),
+        "save": (PolicyTrainer, "save", False),
         "file of a checkpoint": (checkpoint_format, "write_file", True),
         "rename of a checkpoint": (CheckpointStore, "_retain", False),
         "delivery of a checkpoint": (Tracker, "save", False),
@@ -159,7 +159,7 @@ def train_and_die(config: Path, moment: str, count: int = 1) -> int:
         code = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(120)
+            signal.alarm(280)
             die(moment, count)
             code = train(config).exit_code
         finally:
