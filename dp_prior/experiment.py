@@ -194,7 +194,7 @@ class Experiment:
                 status = "complete" if trainer.progress == begun else "finished"
             best = decide(self.accelerator, lambda: store.best() or store.latest())
             progress = trainer.progress
-            if status == "finished" or (status == "complete" and not self._has_result()):
+            if best is not None and (status == "finished" or (status == "complete" and not self._has_result())):
                 self._test(trainer, tracker, best)
             failures = tracker.close()
         return Outcome(status, progress, best, self.directory, failures)

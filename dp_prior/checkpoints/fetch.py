@@ -30,7 +30,7 @@ def resolve(reference: str | Path, prefer: Literal["best", "latest"] = "best") -
     """
     text = str(reference)
     if "://" in text:
-        raise ValueError(f"reference {text!r} is remote; only paths on this machine can be read so far")
+        raise FileNotFoundError(f"reference {text!r} is remote; only paths on this machine can be read so far")
     path, which = Path(text).expanduser(), None
     if not path.exists() and "@" in text:
         before, _, which = text.rpartition("@")
@@ -39,7 +39,9 @@ def resolve(reference: str | Path, prefer: Literal["best", "latest"] = "best") -
         raise FileNotFoundError(f"no checkpoint at {path}: there is no such directory (reference {text!r})")
     if (path / MANIFEST).exists():
         if which is not None:
-            raise ValueError(f"reference {text!r}: {path} is one checkpoint, so @{which} chooses nothing; leave it out")
+            raise FileNotFoundError(
+                f"reference {text!r}: {path} is one checkpoint, so @{which} chooses nothing; leave it out"
+            )
         read_manifest(path)
         return path
     root = path if _is_store(path) else path / "checkpoints"

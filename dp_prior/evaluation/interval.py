@@ -15,8 +15,15 @@ def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
     interval of no width.
     """
     n = len(values)
-    half = student_t_quantile(0.5 + confidence / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)
-    return float(np.mean(values) - half), float(np.mean(values) + half)
+    mean, deviation = mean_and_deviation(values)
+    half = student_t_quantile(0.5 + confidence / 2, n - 1) * deviation / math.sqrt(n)
+    return mean - half, mean + half
+
+
+def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation (n - 1) of n >= 2 values, from exact sums: the order of adding changes no bit."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
-from dp_prior.evaluation.interval import mean_interval, share_interval
+from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.result import EvalResult, write_report
@@ -140,7 +140,7 @@ class RolloutEvaluator:
             env.close()
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
         values = (
-            *(scores.mean(), scores.std(ddof=1), *mean_interval(scores)),
+            *(*mean_and_deviation(scores), *mean_interval(scores)),
             *(successes.mean(), *share_interval(int(successes.sum()), len(successes))),
             *(len(scores), steps.mean()),
         )

@@ -71,6 +71,8 @@ class Saver(Protocol):
 
     def check(self) -> None: ...
 
+    def reserve(self, snapshot: Snapshot) -> None: ...
+
 
 class NotFiniteError(RuntimeError):
     """Too many steps in a row had a gradient that was not finite."""
@@ -140,10 +142,12 @@ class PolicyTrainer:
         """Train until the sample budget is spent or a stop is requested, from wherever the clock stands."""
         self._measured_from = (self.progress.samples_seen, time.perf_counter())
         batches = self.loader.from_sample(self.progress.samples_seen)
-        stopping = False
+        start, stopping = self.progress, False
         while self.progress.samples_seen < self.total_samples and not stopping:
             before = self.progress
             self.step(next(batches))
+            if before == start and self.accelerator.is_main_process:
+                self.saver.reserve(take_snapshot(self, {}))
             self.saver.check()
             stopping = self._is_asked_to_stop()
             done = self.progress.samples_seen >= self.total_samples

@@ -94,7 +94,7 @@ def test_damaged_checkpoints_are_skipped_and_left_where_they_are(run, caplog):
             FileNotFoundError,
             "no 'step_00000009'; there are latest, best, step_00000003, ",
         ),
-        ("run/checkpoints/step_00000001@best", ValueError, "is one checkpoint, so @best chooses nothing; leave it out"),
+        ("run/checkpoints/step_00000001@best", FileNotFoundError, "is one checkpoint, so @best chooses nothing"),
     ],
 )
 def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
@@ -105,7 +105,7 @@ def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
 
 @pytest.mark.parametrize("reference", ["hf://me/pusht@best", "https://example.org/a.zip#sha256"])
 def test_remote_references_are_refused_for_now(reference):
-    with pytest.raises(ValueError, match=f"reference '{re.escape(reference)}' is remote"):
+    with pytest.raises(FileNotFoundError, match=f"reference '{re.escape(reference)}' is remote"):
         resolve(reference)
 
 

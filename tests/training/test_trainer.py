@@ -73,6 +73,9 @@ class Listener:
         if self.error is not None:
             raise self.error
 
+    def reserve(self, snapshot):
+        self.reserved = snapshot.nbytes
+
 
 @dataclass
 class Score:
