@@ -30,6 +30,9 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "Quantile": "test_normalizer.py::test_every_knob_changes_what_comes_out",
     "Gaussian": "test_normalizer.py::test_every_knob_changes_what_comes_out",
     "UNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
+    "LocalUNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
+    "TransformerConfig": "networks/backbones/test_transformer.py::test_every_field_changes_the_network",
+    "DiTConfig": "networks/backbones/test_dit.py::test_every_field_changes_the_network",
     "MLPConfig": "networks/backbones/test_mlp.py::test_every_field_changes_the_network",
     "DiffusionConfig": "diffusion/test_process.py::"
     "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",

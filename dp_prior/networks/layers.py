@@ -46,7 +46,7 @@ def _uses_onednn(x: Tensor) -> bool:
 
 class _LinearProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return product(x, weight, bias)
 
@@ -61,14 +61,20 @@ class _LinearProduct(torch.autograd.Function):
         )
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`, its products by `product` where that pays."""
+    is_small = x.numel() * weight.shape[0] < _LEAST_FOR_ONEDNN
+    if is_small or not _uses_onednn(x) or compute_dtype(weight) is not torch.float32:
+        return F.linear(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    return _LinearProduct.apply(rows, weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+
 class Linear(nn.Linear):
-    """`nn.Linear`, its products by `product`."""
+    """`nn.Linear` by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _uses_onednn(x) or compute_dtype(self.weight) is not torch.float32:
-            return super().forward(x)
-        rows = x.reshape(-1, self.in_features)
-        return _LinearProduct.apply(rows, self.weight, self.bias).view(*x.shape[:-1], self.out_features)
+        return linear(x, self.weight, self.bias)
 
 
 class _MishBySigmoid(torch.autograd.Function):
@@ -113,17 +119,21 @@ class Mish(nn.Module):
 
 
 class SinusoidalEmbedding(nn.Module):
-    """Sines and cosines of the timestep at geometric frequencies (Vaswani et al. 2017)."""
+    """Sines and cosines of the timestep at geometric frequencies (Vaswani et al. 2017).
+
+    Computed in float32 whatever the network's dtype: no buffer that a cast of the network would round, since an angle
+    reaches hundreds and the error would too.
+    """
 
     def __init__(self, *, dim: int):
         super().__init__()
-        half = dim // 2
-        frequencies = torch.exp(torch.arange(half) * (-math.log(10_000.0) / (half - 1)))
-        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.dim = dim
 
     def forward(self, t: Tensor) -> Tensor:
-        """(B,) timesteps -> (B, dim), sines first."""
-        angles = t[:, None].to(torch.float32) * self.frequencies.to(torch.float32)
+        """(B,) timesteps -> (B, dim) float32, sines first."""
+        half = self.dim // 2
+        index = torch.arange(half, device=t.device, dtype=torch.float32)
+        angles = t[:, None].to(torch.float32) * torch.exp(index * (-math.log(10_000.0) / (half - 1)))
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
@@ -161,7 +171,14 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         image = _as_image(x)
-        return _as_sequence(F.group_norm(image, self.num_groups, self.weight, self.bias, self.eps))
+        return _as_sequence(torch.group_norm(image, self.num_groups, self.weight, self.bias, self.eps))
+
+
+class RMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` in the dtype of its input; torch has no fast kernel where the weight's differs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def _as_image(x: Tensor) -> Tensor:

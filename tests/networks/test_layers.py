@@ -214,7 +214,9 @@ def test_sinusoidal_embedding_is_the_published_formula():
     rate = math.log(10_000) / (dim // 2 - 1)
     angles = t[:, None].double() * torch.exp(torch.arange(dim // 2).double() * -rate)
     expected = torch.cat([angles.sin(), angles.cos()], dim=1).float()
-    torch.testing.assert_close(SinusoidalEmbedding(dim=dim)(t), expected, rtol=0, atol=1e-5)
+    embedding = SinusoidalEmbedding(dim=dim)
+    torch.testing.assert_close(embedding(t), expected, rtol=0, atol=1e-5)
+    assert torch.equal(embedding.to(torch.bfloat16)(t), embedding(t))
 
 
 def test_film_scales_and_shifts_channels():

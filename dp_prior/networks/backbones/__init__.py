@@ -8,7 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.backbones.mlp import MLPConfig
-from dp_prior.networks.backbones.unet1d import UNet1DConfig
+from dp_prior.networks.backbones.transformer import TransformerConfig
+from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
 
-BackboneConfig = Annotated[UNet1DConfig | MLPConfig, Field(discriminator="type")]
+BackboneConfig = Annotated[
+    UNet1DConfig | LocalUNet1DConfig | TransformerConfig | DiTConfig | MLPConfig, Field(discriminator="type")
+]

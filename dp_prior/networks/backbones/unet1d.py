@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -86,12 +87,47 @@ class UNet1DConfig(Config):
                 f"{list(self.down_dims)}) needs a multiple of {self.length_factor}. "
                 f"Take horizon {nearest}, or fewer levels"
             )
-        return UNet1D(
+        return self._network(
             **self.arguments(),
             in_channels=action_dim * input_channels_factor,
             out_channels=action_dim * output_channels_factor,
-            cond_dim=cond_shape[0] * cond_shape[1],
+            cond_shape=cond_shape,
         )
+
+    @property
+    def _network(self) -> type[UNet1D]:
+        return UNet1D
+
+
+class LocalUNet1DConfig(UNet1DConfig):
+    """The same UNet with observations given at their positions of the chunk (Diffusion Policy's local conditioning).
+
+    The token of observation step i, encoded by a residual block of its own, is added at position i to the features of
+    the first block; the timestep alone modulates.
+    """
+
+    type: Literal["unet1d_local"] = "unet1d_local"
+
+    def create(
+        self,
+        x_shape: tuple[int, ...],
+        cond_shape: tuple[int, int],
+        output_channels_factor: int = 1,
+        input_channels_factor: int = 1,
+    ) -> LocalUNet1D:
+        """See `UNet1DConfig.create`."""
+        if 0 in cond_shape:
+            raise ValueError("unet1d_local has no observation to put anywhere. Give it one, or use unet1d")
+        if cond_shape[0] > x_shape[0]:
+            raise ValueError(
+                f"unet1d_local puts {cond_shape[0]} observation tokens at the positions of a chunk of horizon "
+                f"{x_shape[0]}, which is too short. Raise horizon, lower n_obs_steps, or use unet1d"
+            )
+        return super().create(x_shape, cond_shape, output_channels_factor, input_channels_factor)
+
+    @property
+    def _network(self) -> type[LocalUNet1D]:
+        return LocalUNet1D
 
 
 class ResidualBlock(nn.Module):
@@ -160,9 +196,10 @@ class UNet1D(nn.Module):
         film_scale: bool,
         in_channels: int,
         out_channels: int,
-        cond_dim: int,
+        cond_shape: tuple[int, int],
     ):
         super().__init__()
+        cond_dim = self._modulating_features(cond_shape)
 
         def block(block_in: int, block_out: int) -> ResidualBlock:
             return ResidualBlock(
@@ -198,9 +235,9 @@ class UNet1D(nn.Module):
             (B, H, out_channels).
         """
         dtype = compute_dtype(self.head.out.weight)
-        features = torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1)
+        x, modulating = self._inputs(x_t.to(dtype), cond.to(dtype))
+        features = torch.cat([self.step_embedding(t).to(dtype), modulating], dim=1)
         features = mish(features)  # every block's modulation starts with it
-        x = x_t.to(dtype)
         skips = []
         for level in self.down:
             x = level(x, features)
@@ -212,6 +249,55 @@ class UNet1D(nn.Module):
             x = level.resample(level(torch.cat([x, skips.pop()], dim=-1), features))
         return self.head(x)
 
+    @staticmethod
+    def _modulating_features(cond_shape: tuple[int, int]) -> int:
+        return cond_shape[0] * cond_shape[1]
+
+    def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
+        """What the first block sees at every position, and what modulates beside the timestep."""
+        return x_t, cond.flatten(1)
+
+
+class LocalResidualBlock(ResidualBlock):
+    """A residual block of the leading channels, plus one of the rest: what is given at each position beside x_t."""
+
+    def __init__(self, in_channels: int, local_channels: int, out_channels: int, **arguments: Any):
+        super().__init__(in_channels, out_channels, **arguments)
+        self.local = ResidualBlock(local_channels, out_channels, **arguments)
+        self.channels = (in_channels, local_channels)
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        """(B, H, in_channels + local_channels), (B, cond_dim) after Mish -> (B, H, out_channels)."""
+        x, local = x.split(self.channels, dim=-1)
+        return super().forward(x, cond) + self.local(local, cond)
+
+
+class LocalUNet1D(UNet1D):
+    """See `LocalUNet1DConfig`; arguments and `forward` as `UNet1D`.
+
+    Diffusion Policy's network holds a second such block for the way up, which never runs; it is left out.
+    """
+
+    def __init__(self, *, in_channels: int, cond_shape: tuple[int, int], **arguments: Any):
+        super().__init__(in_channels=in_channels, cond_shape=cond_shape, **arguments)
+        self.down[0].first = LocalResidualBlock(
+            in_channels,
+            cond_shape[1],
+            arguments["down_dims"][0],
+            cond_dim=arguments["step_embed_dim"],
+            kernel_size=arguments["kernel_size"],
+            n_groups=arguments["n_groups"],
+            film_scale=arguments["film_scale"],
+        )
+
+    @staticmethod
+    def _modulating_features(cond_shape: tuple[int, int]) -> int:
+        return 0
+
+    def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
+        cond = F.pad(cond, (0, 0, 0, x_t.shape[1] - cond.shape[1]))
+        return torch.cat([x_t, cond], dim=-1), x_t.new_empty(len(x_t), 0)
+
 
 _PUBLISHED_NAMES = (
     (r"^diffusion_step_encoder\.", "step_embedding."),
@@ -219,6 +305,7 @@ _PUBLISHED_NAMES = (
     (r"^(down|up)_modules\.(\d+)\.1\.", r"\1.\2.second."),
     (r"^(down|up)_modules\.(\d+)\.2\.(conv\.)?", r"\1.\2.resample."),
     (r"^mid_modules\.", "mid."),
+    (r"^local_cond_encoder\.0\.", "down.0.first.local."),
     (r"^final_conv\.0\.block\.0\.", "head.conv."),
     (r"^final_conv\.0\.block\.1\.", "head.norm."),
     (r"^final_conv\.1\.", "head.out."),
@@ -240,6 +327,8 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     renamed = {}
     for name, value in weights.items():
+        if name.startswith("local_cond_encoder.1."):
+            continue  # never runs there
         for pattern, replacement in _PUBLISHED_NAMES:
             name = re.sub(pattern, replacement, name)
         renamed[name] = value

@@ -9,7 +9,7 @@ from torch import nn
 
 from dp_prior.config import ConfigError
 from dp_prior.networks.backbones import BackboneConfig
-from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
+from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig, rename_published
 
 SMALL = {"down_dims": (16, 32, 48), "n_groups": 4, "step_embed_dim": 12}
 
@@ -61,7 +61,7 @@ class PlainEmbedding(nn.Module):
 class PlainUNet(nn.Module):
     """Named like the published network, so that `rename_published` is tested by loading it."""
 
-    def __init__(self, a, d, dims=(16, 32, 48), k=5, g=4, e=12, scale=True, out=None):
+    def __init__(self, a, d, dims=(16, 32, 48), k=5, g=4, e=12, scale=True, out=None, local=None):
         super().__init__()
         pairs = list(zip((a, *dims[:-1]), dims, strict=True))
 
@@ -75,6 +75,8 @@ class PlainUNet(nn.Module):
         for i, (c, o) in enumerate(pairs):
             down = Wrapped(nn.Conv1d(o, o, 3, 2, 1)) if i + 1 < len(pairs) else nn.Identity()
             self.down_modules.append(nn.ModuleList([block(c, o), block(o, o), down]))
+        if local is not None:
+            self.local_cond_encoder = nn.ModuleList([block(local, dims[0]), block(local, dims[0])])
         self.mid_modules = nn.ModuleList([block(dims[-1], dims[-1]), block(dims[-1], dims[-1])])
         self.up_modules = nn.ModuleList()
         for c, o in reversed(pairs[1:]):
@@ -82,12 +84,15 @@ class PlainUNet(nn.Module):
             self.up_modules.append(nn.ModuleList([block(2 * o, c), block(c, c), up]))
         self.final_conv = nn.Sequential(PlainConvBlock(dims[0], dims[0], k, g), nn.Conv1d(dims[0], out or a, 1))
 
-    def forward(self, x, t, cond):
+    def forward(self, x, t, cond, local=None):
         features = torch.cat([self.diffusion_step_encoder(t), cond.flatten(1)], dim=1)
         x = x.transpose(1, 2)
         skips = []
-        for first, second, down in self.down_modules:
-            x = second(first(x, features), features)
+        for i, (first, second, down) in enumerate(self.down_modules):
+            x = first(x, features)
+            if i == 0 and local is not None:
+                x = x + self.local_cond_encoder[0](local.transpose(1, 2), features)
+            x = second(x, features)
             skips.append(x)
             x = down(x)
         for block in self.mid_modules:
@@ -132,6 +137,49 @@ def test_gradients_equal_those_of_the_plain_version():
         torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=1e-6, msg=lambda m, name=name: f"{name}: {m}")
 
 
+def test_local_conditioning_equals_the_plain_version_with_its_published_weights():
+    torch.manual_seed(0)
+    plain = PlainUNet(3, 0, local=5)
+    ours = LocalUNet1DConfig(**SMALL).create((8, 3), (2, 5))
+    ours.load_state_dict(rename_published(plain.state_dict()))
+    x_t, t, cond = inputs()
+    local = torch.zeros(6, 8, 5)
+    local[:, :2] = cond
+    torch.testing.assert_close(ours(x_t, t, cond), plain(x_t, t, cond[:, :0], local), rtol=1e-4, atol=1e-4)
+
+
+def test_local_conditioning_acts_at_its_own_position():
+    """Two convolutions of kernel 3 reach two positions; an observation at position 0 cannot reach further there."""
+    torch.manual_seed(0)
+    ours = LocalUNet1DConfig(**SMALL, kernel_size=3).create((8, 3), (2, 5)).eval()
+    block = ours.down[0].first
+    for norm in (block.local.norm_1, block.local.norm_2):  # group norm would spread a change over all positions
+        norm.forward = lambda x: x
+    x_t, t, cond = inputs()
+    features = torch.zeros(6, 12)
+    difference = (
+        (
+            block(ours._inputs(x_t, cond)[0], features)
+            - block(ours._inputs(x_t, cond * torch.tensor([2.0, 1.0])[:, None])[0], features)
+        )
+        .abs()
+        .sum((0, 2))
+    )
+    assert (difference[:3] > 0).all() and (difference[3:] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("cond_shape", "message"),
+    [
+        ((9, 5), "puts 9 observation tokens at the positions of a chunk of horizon 8, which is too short"),
+        ((0, 0), "no observation to put anywhere"),
+    ],
+)
+def test_local_conditioning_refuses_what_it_cannot_place(cond_shape, message):
+    with pytest.raises(ValueError, match=message):
+        LocalUNet1DConfig(**SMALL).create((8, 3), cond_shape)
+
+
 def test_names_of_lerobots_weights_are_known_too():
     names = {
         "diffusion_step_encoder.1.weight": "step_embedding.1.weight",
@@ -154,9 +202,10 @@ def test_parameter_count_of_the_papers_low_dimensional_config():
 
 
 @pytest.mark.parametrize("film_scale", [True, False])
-def test_gradient_reaches_every_parameter(film_scale):
+@pytest.mark.parametrize("record", [UNet1DConfig, LocalUNet1DConfig])
+def test_gradient_reaches_every_parameter(record, film_scale):
     torch.manual_seed(0)
-    unet = UNet1DConfig(**SMALL, film_scale=film_scale).create((8, 3), (2, 5))
+    unet = record(**SMALL, film_scale=film_scale).create((8, 3), (2, 5))
     x_t, t, cond = inputs()
     unet(x_t, t, cond).square().mean().backward()
     assert [name for name, p in unet.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
@@ -198,23 +247,25 @@ def test_no_condition_at_all_is_allowed():
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_every_field_changes_the_network(change):
+@pytest.mark.parametrize("record", [UNet1DConfig, LocalUNet1DConfig])
+def test_every_field_changes_the_network(record, change):
     def output(config):
         torch.manual_seed(0)
         return config.create((8, 3), (2, 5))(*inputs())
 
-    assert not torch.equal(output(UNet1DConfig(**SMALL)), output(UNet1DConfig(**{**SMALL, **change})))
+    assert not torch.equal(output(record(**SMALL)), output(record(**{**SMALL, **change})))
 
 
 def test_every_field_is_covered_by_the_test_above():
-    assert set(UNet1DConfig.model_fields) == {
+    assert set(UNet1DConfig.model_fields) == set(LocalUNet1DConfig.model_fields) == {
         "type", "down_dims", "kernel_size", "n_groups", "step_embed_dim", "film_scale",
     }  # fmt: skip
 
 
-def test_exported_config_rebuilds_the_same_module():
-    config = UNet1DConfig(**SMALL, film_scale=False)
-    again = UNet1DConfig.from_json(config.to_json())
+@pytest.mark.parametrize("record", [UNet1DConfig, LocalUNet1DConfig])
+def test_exported_config_rebuilds_the_same_module(record):
+    config = record(**SMALL, film_scale=False)
+    again = record.from_json(config.to_json())
     first, second = (c.create((8, 3), (2, 5)) for c in (config, again))
     second.load_state_dict(first.state_dict())
     assert torch.equal(first(*inputs()), second(*inputs()))
@@ -255,5 +306,7 @@ def test_config_errors_say_what_to_do(wrong, message):
         UNet1DConfig.from_json(json.dumps({"type": "unet1d", **wrong}))
 
 
-def test_the_union_knows_it():
-    assert isinstance(TypeAdapter(BackboneConfig).validate_python({"type": "unet1d"}), UNet1DConfig)
+def test_the_union_knows_both():
+    backbone = TypeAdapter(BackboneConfig)
+    assert type(backbone.validate_python({"type": "unet1d"})) is UNet1DConfig
+    assert type(backbone.validate_python({"type": "unet1d_local"})) is LocalUNet1DConfig

@@ -1,0 +1,70 @@
+"""Multi-head attention over (B, T, D) by torch's fused kernels, and the positions and norms that go with it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dp_prior.networks.layers import Linear, linear
+
+
+def split_heads(x: Tensor, n_heads: int) -> Tensor:
+    """(B, T, n_heads * d) -> (B, n_heads, T, d)."""
+    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """The inverse of `split_heads`."""
+    return x.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    """`nn.MultiheadAttention`: same parameters, stacked for queries, keys and values, and the same function."""
+
+    def __init__(self, *, dim: int, n_heads: int, dropout: float):
+        super().__init__()
+        self.n_heads = n_heads
+        self.dropout = dropout
+        self.in_proj = Linear(dim, 3 * dim)
+        self.out_proj = Linear(dim, dim)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Args:
+            x: (B, T, dim) asks.
+            memory: (B, S, dim) answers; x itself if None.
+            mask: (T, S) bool, True where a query sees a key; None for everywhere.
+
+        Returns:
+            (B, T, dim).
+        """
+        if memory is None:
+            queries, keys, values = self.in_proj(x).chunk(3, dim=-1)
+        else:
+            dim = x.shape[-1]
+            weight, bias = self.in_proj.weight, self.in_proj.bias
+            queries = linear(x, weight[:dim], bias[:dim])
+            keys, values = linear(memory, weight[dim:], bias[dim:]).chunk(2, dim=-1)
+        queries, keys, values = (split_heads(part, self.n_heads) for part in (queries, keys, values))
+        dropout = self.dropout if self.training else 0.0
+        return self.out_proj(
+            join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout))
+        )
+
+
+class RotaryPositions(nn.Module):
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864): the product of a query and a key knows their distance."""
+
+    def __init__(self, *, positions: Tensor, head_dim: int):
+        """Args: positions: (T,) float, in control steps."""
+        super().__init__()
+        rates = 100.0 ** (-torch.arange(0, head_dim, 2) / head_dim)  # the slowest turns once in 600 control steps
+        angles = positions[:, None] * rates
+        self.register_buffer("cos", angles.cos(), persistent=False)  # (T, head_dim / 2)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, n_heads, T, head_dim), rotated in pairs (i, i + head_dim / 2)."""
+        a, b = x.chunk(2, dim=-1)
+        cos, sin = self.cos.to(x.dtype), self.sin.to(x.dtype)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

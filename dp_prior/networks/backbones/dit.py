@@ -1,0 +1,191 @@
+"""Diffusion transformer over the actions of a chunk, with today's parts.
+
+Timestep and observations modulate every layer and open it from zero (adaLN-zero, Peebles and Xie 2023,
+arXiv:2212.09748); action tokens attend to themselves and to the observation tokens in one attention. Positions are
+rotary, on the time axis that actions and observations share; queries and keys are normed, which keeps bfloat16 stable;
+the feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+from dp_prior.networks.attention import RotaryPositions, join_heads, split_heads
+from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
+
+
+class DiTConfig(Config):
+    """Diffusion transformer with adaLN-zero, rotary positions and normed queries and keys."""
+
+    type: Literal["dit"] = "dit"
+
+    embed_dim: int = Field(default=256, ge=4)
+    """Features of a token."""
+
+    n_layers: int = Field(default=6, ge=1)
+    """Transformer layers."""
+
+    n_heads: int = Field(default=4, ge=1)
+    """Attention heads; embed_dim is a multiple of twice their number."""
+
+    expansion: int = Field(default=2, ge=1)
+    """Width of the gated feed-forward as a multiple of embed_dim."""
+
+    step_embed_dim: int = Field(default=128, ge=4, multiple_of=2)
+    """Features of the embedded timestep."""
+
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability of dropping an attention weight, or a feature inside the feed-forward, in training."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> DiTConfig:
+        if self.embed_dim % (2 * self.n_heads):
+            nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
+            raise ValueError(
+                f"embed_dim is {self.embed_dim}, but {self.n_heads} heads with rotary positions need a multiple of "
+                f"{2 * self.n_heads}. Take embed_dim {nearest}, or other n_heads"
+            )
+        return self
+
+    @property
+    def length_factor(self) -> int:
+        """The horizon must be a multiple of this."""
+        return 1
+
+    def create(
+        self,
+        x_shape: tuple[int, ...],
+        cond_shape: tuple[int, int],
+        output_channels_factor: int = 1,
+        input_channels_factor: int = 1,
+    ) -> DiT:
+        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `DiT.forward`."""
+        horizon, action_dim = x_shape
+        return DiT(
+            **self.arguments(),
+            horizon=horizon,
+            in_channels=action_dim * input_channels_factor,
+            out_channels=action_dim * output_channels_factor,
+            cond_shape=cond_shape,
+        )
+
+
+def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
+    """RMS norm of (B, T, D), then a scale around 1 and a shift, both (B, 1, D)."""
+    return torch.addcmul(shift, F.rms_norm(x, x.shape[-1:]), 1 + scale)
+
+
+class Layer(nn.Module):
+    """Attention of actions to actions and observations, then a gated feed-forward; both modulated and gated."""
+
+    def __init__(self, *, dim: int, n_heads: int, inner_dim: int, dropout: float):
+        super().__init__()
+        self.n_heads = n_heads
+        self.modulation = Linear(dim, 6 * dim)
+        self.queries_keys_values = Linear(dim, 3 * dim)
+        self.cond_keys_values = Linear(dim, 2 * dim)
+        self.norm_queries = RMSNorm(dim // n_heads)
+        self.norm_keys = RMSNorm(dim // n_heads)
+        self.attention_out = Linear(dim, dim)
+        self.expand = Linear(dim, 2 * inner_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.contract = Linear(inner_dim, dim)
+        nn.init.zeros_(self.modulation.weight)
+        nn.init.zeros_(self.modulation.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        tokens: Tensor,
+        features: Tensor,
+        query_positions: RotaryPositions,
+        key_positions: RotaryPositions,
+    ) -> Tensor:
+        """Args:
+        x: (B, H, dim) action tokens.
+        tokens: (B, N, dim) observation tokens.
+        features: (B, dim) timestep and observations, through the non-linearity.
+        query_positions: those of the H actions.
+        key_positions: those of the N observations, then of the H actions.
+        """
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(features)[:, None].chunk(6, dim=-1)
+        queries, keys, values = self.queries_keys_values(modulate(x, shift_1, scale_1)).chunk(3, dim=-1)
+        cond_keys, cond_values = self.cond_keys_values(tokens).chunk(2, dim=-1)
+        queries = split_heads(queries, self.n_heads)
+        keys = split_heads(torch.cat([cond_keys, keys], dim=1), self.n_heads)
+        values = split_heads(torch.cat([cond_values, values], dim=1), self.n_heads)
+        queries = query_positions(self.norm_queries(queries))
+        keys = key_positions(self.norm_keys(keys))
+        dropout = self.dropout.p if self.training else 0.0
+        attended = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        x = torch.addcmul(x, gate_1, self.attention_out(join_heads(attended)))
+        gate, value = self.expand(modulate(x, shift_2, scale_2)).chunk(2, dim=-1)
+        return torch.addcmul(x, gate_2, self.contract(self.dropout(F.silu(gate) * value)))
+
+
+class DiT(nn.Module):
+    """See `DiTConfig` for the arguments."""
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        n_layers: int,
+        n_heads: int,
+        expansion: int,
+        step_embed_dim: int,
+        dropout: float,
+        horizon: int,
+        in_channels: int,
+        out_channels: int,
+        cond_shape: tuple[int, int],
+    ):
+        super().__init__()
+        n_tokens, cond_dim = cond_shape
+        self.token_in = Linear(in_channels, embed_dim)
+        self.cond_in = Linear(cond_dim, embed_dim)
+        self.cond_positions = nn.Embedding(n_tokens, embed_dim)
+        self.step_embedding = StepEmbedding(dim=step_embed_dim)
+        self.features = Linear(step_embed_dim + n_tokens * cond_dim, embed_dim)
+        actions = torch.arange(horizon, dtype=torch.float32)
+        # An observation's place in time is its step, at which the chunk begins too.
+        observations = torch.arange(n_tokens, dtype=torch.float32)
+        head_dim = embed_dim // n_heads
+        self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)
+        self.key_positions = RotaryPositions(positions=torch.cat([observations, actions]), head_dim=head_dim)
+        self.layers = nn.ModuleList(
+            Layer(dim=embed_dim, n_heads=n_heads, inner_dim=expansion * embed_dim, dropout=dropout)
+            for _ in range(n_layers)
+        )
+        self.modulation = Linear(embed_dim, 2 * embed_dim)
+        self.head = Linear(embed_dim, out_channels)
+        for module in (self.modulation, self.head):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
+        nn.init.normal_(self.cond_positions.weight, std=0.02)
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
+        """Args:
+            x_t: (B, H, in_channels) noisy chunks.
+            t: (B,) timesteps.
+            cond: (B, N, D) condition tokens.
+
+        Returns:
+            (B, H, out_channels).
+        """
+        dtype = compute_dtype(self.head.weight)
+        cond = cond.to(dtype)
+        features = torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1)], dim=1)
+        features = F.silu(self.features(features))
+        tokens = self.cond_in(cond) + self.cond_positions.weight.to(dtype)
+        x = self.token_in(x_t.to(dtype))
+        for layer in self.layers:
+            x = layer(x, tokens, features, self.query_positions, self.key_positions)
+        shift, scale = self.modulation(features)[:, None].chunk(2, dim=-1)
+        return self.head(modulate(x, shift, scale))

@@ -1,0 +1,234 @@
+"""The transformer of Diffusion Policy (Chi et al. 2023, section III): one token per action, attending to observations.
+
+An encoder reads the timestep and the observation tokens, a decoder turns the noisy actions into the output while
+attending to what the encoder gives. Function and parameters are those of the published network; see
+`rename_published`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.config import Config
+from dp_prior.networks.attention import Attention
+from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
+
+
+class TransformerConfig(Config):
+    """Encoder-decoder transformer (Chi et al. 2023); the defaults are the paper's for low-dimensional Push-T."""
+
+    type: Literal["transformer"] = "transformer"
+
+    embed_dim: int = Field(default=256, ge=4, multiple_of=2)
+    """Features of a token."""
+
+    n_layers: int = Field(default=8, ge=1)
+    """Layers of the decoder."""
+
+    n_heads: int = Field(default=4, ge=1)
+    """Attention heads; divides embed_dim."""
+
+    n_cond_layers: int = Field(default=0, ge=0)
+    """Layers of the encoder of timestep and observations; 0 for a two-layer MLP on each token."""
+
+    is_causal: bool = True
+    """Whether an action sees only actions before it and observations up to its own step."""
+
+    embed_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability of dropping a feature of a token as it enters, in training."""
+
+    dropout: float = Field(default=0.01, ge=0.0, lt=1.0)
+    """Probability of dropping an attention weight or a feature inside a layer, in training."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TransformerConfig:
+        if self.embed_dim % self.n_heads:
+            raise ValueError(
+                f"embed_dim is {self.embed_dim}, which n_heads {self.n_heads} does not divide. "
+                f"Take embed_dim {self.n_heads * max(1, round(self.embed_dim / self.n_heads))}, or other n_heads"
+            )
+        return self
+
+    @property
+    def length_factor(self) -> int:
+        """The horizon must be a multiple of this."""
+        return 1
+
+    def create(
+        self,
+        x_shape: tuple[int, ...],
+        cond_shape: tuple[int, int],
+        output_channels_factor: int = 1,
+        input_channels_factor: int = 1,
+    ) -> Transformer:
+        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `Transformer.forward`."""
+        horizon, action_dim = x_shape
+        return Transformer(
+            **self.arguments(),
+            horizon=horizon,
+            in_channels=action_dim * input_channels_factor,
+            out_channels=action_dim * output_channels_factor,
+            cond_shape=cond_shape,
+        )
+
+
+class FeedForward(nn.Module):
+    """Two linear layers, four times as wide between."""
+
+    def __init__(self, *, dim: int, dropout: float):
+        super().__init__()
+        self.expand = Linear(dim, 4 * dim)
+        self.dropout = nn.Dropout(dropout)
+        self.contract = Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., dim) -> (..., dim)."""
+        return self.contract(self.dropout(F.gelu(self.expand(x))))
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then feed-forward, each on the normed stream and added to it."""
+
+    def __init__(self, *, dim: int, n_heads: int, dropout: float):
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(dim)
+        self.self_attention = Attention(dim=dim, n_heads=n_heads, dropout=dropout)
+        self.norm_2 = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim=dim, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S, dim) -> (B, S, dim)."""
+        x = x + self.dropout(self.self_attention(self.norm_1(x)))
+        return x + self.dropout(self.feed_forward(self.norm_2(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Attention among actions, attention to the encoder's tokens, feed-forward."""
+
+    def __init__(self, *, dim: int, n_heads: int, dropout: float):
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(dim)
+        self.self_attention = Attention(dim=dim, n_heads=n_heads, dropout=dropout)
+        self.norm_2 = nn.LayerNorm(dim)
+        self.cross_attention = Attention(dim=dim, n_heads=n_heads, dropout=dropout)
+        self.norm_3 = nn.LayerNorm(dim)
+        self.feed_forward = FeedForward(dim=dim, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None) -> Tensor:
+        """(B, T, dim), (B, S, dim), masks (T, T) and (T, S), True where seen -> (B, T, dim)."""
+        x = x + self.dropout(self.self_attention(self.norm_1(x), mask=mask))
+        x = x + self.dropout(self.cross_attention(self.norm_2(x), memory, mask=memory_mask))
+        return x + self.dropout(self.feed_forward(self.norm_3(x)))
+
+
+class Transformer(nn.Module):
+    """See `TransformerConfig` for the arguments."""
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        n_layers: int,
+        n_heads: int,
+        n_cond_layers: int,
+        is_causal: bool,
+        embed_dropout: float,
+        dropout: float,
+        horizon: int,
+        in_channels: int,
+        out_channels: int,
+        cond_shape: tuple[int, int],
+    ):
+        super().__init__()
+        n_tokens, cond_dim = cond_shape
+        layer = {"dim": embed_dim, "n_heads": n_heads, "dropout": dropout}
+        self.token_in = Linear(in_channels, embed_dim)
+        self.positions = nn.Embedding(horizon, embed_dim)
+        self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
+        self.cond_in = Linear(cond_dim, embed_dim)
+        self.cond_positions = nn.Embedding(1 + n_tokens, embed_dim)
+        self.dropout = nn.Dropout(embed_dropout)
+        self.encoder = nn.Sequential(
+            *(EncoderLayer(**layer) for _ in range(n_cond_layers))
+            if n_cond_layers
+            else (Linear(embed_dim, 4 * embed_dim), Mish(), Linear(4 * embed_dim, embed_dim))
+        )
+        self.decoder = nn.ModuleList(DecoderLayer(**layer) for _ in range(n_layers))
+        self.norm = nn.LayerNorm(embed_dim)
+        self.head = Linear(embed_dim, out_channels)
+        action = torch.arange(horizon)[:, None]
+        # The token of observation step i is the one at 1 + i, after the timestep, which all see.
+        mask = action >= torch.arange(horizon) if is_causal else None
+        memory_mask = action >= torch.arange(1 + n_tokens) - 1 if is_causal else None
+        self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("memory_mask", memory_mask, persistent=False)
+        self.apply(_initialise)
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
+        """Args:
+            x_t: (B, H, in_channels) noisy chunks.
+            t: (B,) timesteps.
+            cond: (B, N, D) condition tokens.
+
+        Returns:
+            (B, H, out_channels).
+        """
+        dtype = compute_dtype(self.head.weight)
+        step = self.step_embedding(t).to(dtype)[:, None]
+        memory = torch.cat([step, self.cond_in(cond.to(dtype))], dim=1) + self.cond_positions.weight.to(dtype)
+        memory = self.encoder(self.dropout(memory))
+        x = self.token_in(x_t.to(dtype)) + self.positions.weight.to(dtype)
+        x = self.dropout(x)
+        for layer in self.decoder:
+            x = layer(x, memory, self.mask, self.memory_mask)
+        return self.head(self.norm(x))
+
+
+def _initialise(module: nn.Module) -> None:
+    """Small normal weights and zero biases, as in the published network."""
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+
+
+_PUBLISHED_NAMES = (
+    (r"^input_emb\.", "token_in."),
+    (r"^pos_emb$", "positions.weight"),
+    (r"^cond_obs_emb\.", "cond_in."),
+    (r"^cond_pos_emb$", "cond_positions.weight"),
+    (r"^(encoder|decoder)\.layers\.", r"\1."),
+    (r"\.self_attn\.", ".self_attention."),
+    (r"\.multihead_attn\.", ".cross_attention."),
+    (r"\.in_proj_(weight|bias)$", r".in_proj.\1"),
+    (r"\.linear1\.", ".feed_forward.expand."),
+    (r"\.linear2\.", ".feed_forward.contract."),
+    (r"\.norm([123])\.", r".norm_\1."),
+    (r"^ln_f\.", "norm."),
+)
+_NO_PARAMETERS = ("mask", "memory_mask", "_dummy_variable")
+
+
+def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of Diffusion Policy's `TransformerForDiffusion` under the names they have here.
+
+    Args:
+        weights: its state dict (in the published checkpoints under `model.`, without that prefix).
+    """
+    renamed = {}
+    for name, value in weights.items():
+        if name in _NO_PARAMETERS:
+            continue
+        for pattern, replacement in _PUBLISHED_NAMES:
+            name = re.sub(pattern, replacement, name)
+        renamed[name] = value.squeeze(0) if name in ("positions.weight", "cond_positions.weight") else value
+    return renamed
