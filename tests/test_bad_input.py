@@ -27,7 +27,7 @@ SETTINGS = {
     ),
     "unknown part": (
         {"task__backbone": {"type": "unet"}},
-        "task.backbone.type: 'unet' is not known; expected one of 'unet1d', 'mlp'",
+        "task.backbone.type: 'unet' is not known; expected one of 'unet1d', ",
     ),
     "text for a number": (
         {"train__accumulation": "2"},
