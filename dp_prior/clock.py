@@ -53,7 +53,7 @@ class Cadence(Config):
 
     def __str__(self) -> str:
         unit, count = next((name, value) for name, value in self.arguments().items() if value is not None)
-        return f"{count:g} {unit}"
+        return f"{count:,} {unit}" if isinstance(count, int) else f"{count:g} {unit}"
 
     def due(self, before: Progress, now: Progress, dataset_length: int) -> bool:
         """Whether a multiple of the interval lies in (before, now]."""
