@@ -214,7 +214,7 @@ class TapProducts(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, convolution: Convolution) -> Tensor:
         """(B, sources * n, C) -> (B, targets * n, O), both in the dtype to compute in.
 
-        Weight and bias come as the convolution has them; the weight is cast and put in order here, in one pass.
+        Weight and bias come as the convolution has them and are cast here, the weight put in order too.
         """
         matrices = weight.permute(convolution.tap_first).to(x.dtype).contiguous()
         bias = bias.to(x.dtype)
