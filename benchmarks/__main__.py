@@ -22,7 +22,16 @@ from benchmarks.subjects import SUBJECTS
 @click.option("--threads", type=int, help="torch threads; else torch's own choice.")
 @click.option("--widths", default="256,512,1024", help="Channels of the UNet's levels; the paper's are 256,512,1024.")
 @click.option("--output", type=Path, default=Path("runs/benchmarks.json"), help="Where the JSON goes.")
-def main(subjects: tuple[str, ...], quick: bool, repeats: int, threads: int, widths: str, output: Path) -> None:
+@click.option("--page", type=Path, help="Write the table as Markdown, too.")
+def main(
+    subjects: tuple[str, ...],
+    quick: bool,
+    repeats: int | None,
+    threads: int | None,
+    widths: str,
+    output: Path,
+    page: Path | None,
+) -> None:
     os.environ.setdefault("ACCELERATE_USE_CPU", "true")  # the baseline is one for the CPU
     if threads:
         torch.set_num_threads(threads)
@@ -40,6 +49,8 @@ def main(subjects: tuple[str, ...], quick: bool, repeats: int, threads: int, wid
     about = report.machine()
     report.show(results, about, console)
     report.write(output, results, about)
+    if page is not None:
+        page.write_text(report.page(results, about), encoding="utf-8")
     console.print(f"written to {output}")
 
 

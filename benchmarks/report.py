@@ -49,11 +49,7 @@ def _processor() -> str:
 
 def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console) -> None:
     """Medians with quartiles, and how many times better each variant is than the first of its case."""
-    console.print(
-        f"{about['processor']}, {about['threads']} threads, torch {about['torch']}; "
-        f"{about['fp32_gflops']} GFLOP/s fp32, {about['bf16_gflops']} bf16, copy {about['copy_gb_per_s']} GB/s; "
-        f"heap kept: {about['heap_kept']}"
-    )
+    console.print(_summary(about))
     table = Table("what", "variant", "median", "quartiles", "unit", "times better")
     for cases in results.values():
         for case in cases:
@@ -72,6 +68,39 @@ def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console
     for case in itertools.chain(*results.values()):
         if case.note:
             console.print(f"{case.name}: {case.note}", style="dim")
+
+
+def page(results: dict[str, list[Case]], about: dict[str, Any]) -> str:
+    """The same as Markdown."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `python -m benchmarks --page docs/benchmarks.md`. The baseline is `benchmarks/baseline.py`: the same "
+        "network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a `Dataset` of single windows, default "
+        "AdamW and `torch.save`. All variants of a row were measured in turns in one run; times better is against the "
+        "first of them. Compare ratios, not milliseconds, between machines.",
+        "",
+        _summary(about) + f". {about['date']}.",
+        "",
+        "| What | Variant | Median | Quartiles | Unit | Times better |",
+        "|---|---|---:|---:|---|---:|",
+    ]
+    cases = list(itertools.chain(*results.values()))
+    for case in cases:
+        for index, (name, timing) in enumerate(case.variants.items()):
+            low, high = map(_number, timing.quartiles)
+            what, ratio = ("", f"{case.ratio(name):.2f}") if index else (case.name, "")
+            lines.append(f"| {what} | {name} | {_number(timing.median)} | {low} .. {high} | {case.unit} | {ratio} |")
+    lines += ["", *(f"- {case.name}: {case.note}" for case in cases if case.note), ""]
+    return "\n".join(lines)
+
+
+def _summary(about: dict[str, Any]) -> str:
+    return (
+        f"{about['processor']}, {about['threads']} threads, torch {about['torch']}; "
+        f"{about['fp32_gflops']} GFLOP/s fp32, {about['bf16_gflops']} bf16, copy {about['copy_gb_per_s']} GB/s; "
+        f"heap {'kept' if about['heap_kept'] else 'as glibc has it'}"
+    )
 
 
 def _number(value: float) -> str:
