@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,10 +23,12 @@ def _signed(value: int) -> int:
 
 
 _GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
-_MIX_1 = _signed(0xBF58476D1CE4E5B9)
-_MIX_2 = _signed(0x94D049BB133111EB)
+# Small draws cost what calling torch costs, and a Python number is made a tensor in every call.
+_MIX_1, _MIX_2 = (torch.tensor(_signed(m), device="cpu") for m in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_SHIFTS = {n: (torch.tensor(n, device="cpu"), torch.tensor((1 << (64 - n)) - 1, device="cpu")) for n in range(1, 64)}
 
 
+@lru_cache(1024)
 def derive_seed(seed: int, *path: str | int) -> int:
     """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
     text = json.dumps([seed, *path])  # tells 1 from "1" and ("a", "b") from ("ab",)
@@ -37,11 +40,24 @@ def generator(seed: int, *path: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(seed, *path))
 
 
+def _high(bits: Tensor, shift: int) -> Tensor:
+    """A logical shift to the right, which torch has not for int64."""
+    amount, mask = _SHIFTS[shift]
+    return (bits >> amount).bitwise_and_(mask)
+
+
 def _mix(bits: Tensor) -> Tensor:
-    """SplitMix64's finaliser on int64 patterns; multiplication wraps, shifts are made logical by masking."""
-    bits = (bits ^ ((bits >> 30) & ((1 << 34) - 1))) * _MIX_1
-    bits = (bits ^ ((bits >> 27) & ((1 << 37) - 1))) * _MIX_2
-    return bits ^ ((bits >> 31) & ((1 << 33) - 1))
+    """SplitMix64's finaliser on int64 patterns, in place; multiplication wraps."""
+    bits.bitwise_xor_(_high(bits, 30)).mul_(_MIX_1)
+    bits.bitwise_xor_(_high(bits, 27)).mul_(_MIX_2)
+    return bits.bitwise_xor_(_high(bits, 31))
+
+
+@lru_cache(64)
+def _counters(count: int, device: torch.device) -> Tensor:
+    """(count,) int64, SplitMix64's first steps from 0."""
+    with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
+        return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
 
 
 class Randomness:
@@ -75,13 +91,11 @@ class Randomness:
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        count = math.prod(shape)
-        counters = torch.arange(1, count + 1, device=self.keys.device) * _GOLDEN_GAMMA
-        return _mix(self.keys[:, None] + counters).view(len(self), *shape)
+        return _mix(self.keys[:, None] + _counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""
-        return ((self.bits(*shape) >> 40) & ((1 << 24) - 1)).to(torch.float32) * 2.0**-24
+        return _high(self.bits(*shape), 40).to(torch.float32).mul_(2.0**-24)
 
     def integers(self, high: int, *shape: int) -> Tensor:
         """(B, *shape) int64, uniform in [0, high); the bias is below high / 2**62."""
@@ -92,8 +106,7 @@ class Randomness:
         count = math.prod(shape)
         pairs = self.bits((count + 1) // 2)
         # 32 bits for the radius, 24 for the angle; the half keeps the logarithm finite.
-        radius_bits = ((pairs >> 32) & ((1 << 32) - 1)).to(torch.float32) + 0.5
-        radius = torch.sqrt(-2.0 * torch.log(radius_bits * 2.0**-32).clamp_(max=0.0))
-        angle = (pairs & ((1 << 24) - 1)).to(torch.float32) * (2.0 * math.pi * 2.0**-24)
-        both = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)
-        return both[:, :count].reshape(len(self), *shape)
+        radius = _high(pairs, 32).to(torch.float32).add_(0.5).mul_(2.0**-32).log_().clamp_(max=0.0).mul_(-2.0).sqrt_()
+        angle = pairs.bitwise_and_(_SHIFTS[40][1]).to(torch.float32).mul_(2.0 * math.pi * 2.0**-24)
+        both = torch.cat([torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)], dim=1)
+        return both[:, :count].view(len(self), *shape)

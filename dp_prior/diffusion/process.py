@@ -170,7 +170,8 @@ class DiffusionProcess(nn.Module):
         self._exact = torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])
         self.register_buffer("levels", self._exact.float(), persistent=False)
         self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
-        self._inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
+        inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
+        self._inversions = [(a, torch.tensor(b, device="cpu")) for a, b in inversions]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
         """Follow the module to another device, but keep the levels float32 when it is cast."""
@@ -294,7 +295,8 @@ class DiffusionProcess(nn.Module):
         def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             a, b = self._inversions[t]
             output, raw = self._split(network(x_t, indices[t]), x_t)
-            return torch.mul(output, b).add_(x_t, alpha=a), raw
+            x_0 = torch.mul(output, b)
+            return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
         def estimate(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             x_0, raw = read(network, x_t, t)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -58,7 +58,7 @@ class _Sampler(Config):
             )
         return self
 
-    def timesteps(self, table: NoiseTable) -> list[int]:
+    def timesteps(self, table: NoiseTable) -> tuple[int, ...]:
         """The timesteps to visit, noisiest first.
 
         Raises:
@@ -72,7 +72,7 @@ class _Sampler(Config):
         noise: Tensor,
         table: NoiseTable,
         random: Randomness,
-        timesteps: list[int] | None = None,
+        timesteps: Sequence[int] | None = None,
     ) -> Tensor:
         """Draw x_0.
 
@@ -97,7 +97,7 @@ class _Sampler(Config):
         noise: Tensor,
         table: NoiseTable,
         random: Randomness,
-        timesteps: list[int] | None = None,
+        timesteps: Sequence[int] | None = None,
     ) -> States:
         """Like calling the sampler, but yields (x after the step, estimate of x_0 before it) at every step."""
         path = list(pairwise([*(timesteps or self.timesteps(table)), -1]))
@@ -122,9 +122,8 @@ class DDIM(_Sampler):
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         noise = step_noise(random, x_t.shape[1:], len(path))
         for t, s in path:
-            c_x, c_0, std = table.transition(t, s, self.eta)
             x_0 = denoise(x_t, t)
-            x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
+            x_t, std = table.step(x_t, x_0, t, s, self.eta)
             if std:
                 x_t.add_(next(noise), alpha=std)
             yield x_t, x_0
@@ -142,8 +141,7 @@ class DDIM(_Sampler):
         """
         x_t = x_0
         for t, s in pairwise(reversed(self.timesteps(table))):
-            c_x, c_0, _ = table.transition(t, s, 0.0)
-            x_t = torch.mul(x_t, c_x).add_(denoise(x_t, t), alpha=c_0)
+            x_t, _ = table.step(x_t, denoise(x_t, t), t, s, 0.0)
         return x_t
 
 
@@ -158,9 +156,8 @@ class DDPM(_Sampler):
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         noise = step_noise(random, x_t.shape[1:], len(path))
         for t, s in path:
-            c_x, c_0, _ = table.transition(t, s, 1.0)
             x_0, raw = denoise.estimate(x_t, t)
-            x_t = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
+            x_t, _ = table.step(x_t, x_0, t, s, 1.0)
             if s != -1:
                 log_std = denoise.variance.log_std(raw, *table.log_stds(t, s))
                 if isinstance(log_std, float):
@@ -196,9 +193,8 @@ class Heun(_Sampler):
 
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         for t, s in path:
-            c_x, c_0, _ = table.transition(t, s, 0.0)
             x_0 = denoise(x_t, t)
-            x_s = torch.mul(x_t, c_x).add_(x_0, alpha=c_0)
+            x_s, _ = table.step(x_t, x_0, t, s, 0.0)
             if s != -1:
                 (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
                 norm_t, norm_s = alpha_t + sigma_t, alpha_s + sigma_s
@@ -228,14 +224,13 @@ class DPMSolver(_Sampler):
         noise = step_noise(random, x_t.shape[1:], len(path))
         before = None  # the previous timestep and its estimate
         for t, s in path:
-            c_x, c_0, std = table.transition(t, s, float(self.stochastic))
             x_0 = denoise(x_t, t)
             middle = x_0
             if before is not None and s != -1:
                 r, x_0_r = before
                 lambda_r, lambda_t, lambda_s = (table.half_log_snr[i] for i in (r, t, s))
                 middle = torch.lerp(x_0_r, x_0, 1 + (lambda_s - lambda_t) / (lambda_t - lambda_r) / 2)
-            x_t = torch.mul(x_t, c_x).add_(middle, alpha=c_0)
+            x_t, std = table.step(x_t, middle, t, s, float(self.stochastic))
             if std:
                 x_t.add_(next(noise), alpha=std)
             before = t, x_0

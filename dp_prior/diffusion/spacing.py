@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,7 +19,8 @@ KARRAS_SIGMA_MAX = 80.0
 """Largest sigma / alpha that Karras et al. 2022 space from, table 1; what is noisier is left to the first step."""
 
 
-def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> list[int]:
+@lru_cache(256)
+def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> tuple[int, ...]:
     """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
 
     Some spacings are published to begin below it, where the network is told less noise than there is; the first step
@@ -37,7 +39,7 @@ def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> 
                 f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps"
             )
         rising = _PLACES[spacing](table, steps)
-    return [trained - 1, *reversed(rising[:-1])]
+    return trained - 1, *reversed(rising[:-1])
 
 
 def _trailing(table: NoiseTable, steps: int) -> list[int]:

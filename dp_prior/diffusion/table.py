@@ -36,7 +36,7 @@ class NoiseTable:
             )
         self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
         self.half_log_snr = [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
-        self._steps: dict[tuple, tuple[float, ...]] = {}
+        self._steps: dict[tuple, tuple] = {}
 
     def __len__(self) -> int:
         return len(self.alpha)
@@ -55,13 +55,27 @@ class NoiseTable:
             step = self._steps[t, s, eta] = c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
         return step
 
+    def step(self, x_t: Tensor, x_0: Tensor, t: int, s: int, eta: float) -> tuple[Tensor, float]:
+        """c_x x_t + c_0 x_0 of `transition`, in new memory, and the std of the noise still to be added."""
+        step = self._steps.get((t, s, eta, x_t.dtype))
+        if step is None:
+            c_x, *rest = self.transition(t, s, eta)
+            # torch multiplies by a tensor of one element in half the time that a number takes
+            step = self._steps[t, s, eta, x_t.dtype] = torch.tensor(c_x, dtype=x_t.dtype, device="cpu"), *rest
+        c_x, c_0, std = step
+        return torch.mul(x_t, c_x).add_(x_0, alpha=c_0), std
+
     def log_stds(self, t: int, s: int) -> tuple[float, float]:
         """Logarithms of the least and the largest sensible std of the step from t to a less noisy s.
 
         The least is that of the posterior q(x_s | x_t, x_0), the largest that of q(x_t | x_s): beta, for neighbours.
         """
-        (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-        return math.log(self.transition(t, s, 1.0)[2]), math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
+        found = self._steps.get((t, s))
+        if found is None:
+            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+            largest = math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
+            found = self._steps[t, s] = math.log(self.transition(t, s, 1.0)[2]), largest
+        return found
 
     def multistep(self, t: int, s: int, nodes: tuple[int, ...]) -> tuple[float, ...]:
         """(c_x, w_1, ...) of the step x_s = c_x x_t + w_1 x_0(node_1) + ... along the probability-flow ODE.

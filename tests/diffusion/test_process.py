@@ -269,7 +269,7 @@ def test_a_warm_start_redoes_the_last_share_of_the_steps(renoise, kind):
     previous = torch.rand(4, 5, 2)
     process.sample(noting, (5, 2), rows(4), sampler, previous=previous)
     count = round(10 * renoise)
-    assert [t for t, _ in seen] == sampler.timesteps(process.table)[-count:]
+    assert [t for t, _ in seen] == list(sampler.timesteps(process.table)[-count:])
     alpha, sigma = process.table.levels[seen[0][0]]
     torch.testing.assert_close(seen[0][1], alpha * previous + sigma * rows(4).stream("start").normal(5, 2))
 

@@ -31,21 +31,21 @@ def test_sections_begin_at_the_noisiest_timestep_and_fall(counts):
 
 @pytest.mark.parametrize("spacing", EVERY)
 def test_no_number_of_steps_visits_every_timestep(spacing):
-    assert spaced_timesteps(Cosine(steps=50).table(), None, spacing) == list(range(49, -1, -1))
+    assert spaced_timesteps(Cosine(steps=50).table(), None, spacing) == tuple(range(49, -1, -1))
 
 
 def test_spacings_are_those_published():
     table = Cosine().table()
-    assert spaced_timesteps(table, 5, "trailing") == [99, 79, 59, 39, 19]
-    assert spaced_timesteps(Cosine(steps=101).table(), 5, "linspace") == [100, 75, 50, 25, 0]
-    assert spaced_timesteps(Cosine(steps=101).table(), 5, "quadratic") == [100, 56, 25, 6, 0]
-    assert spaced_timesteps(table, 5, "leading") == [99, 60, 40, 20, 0]
-    assert spaced_timesteps(table, 5, "ddim") == [99, 60, 40, 20, 0]
-    assert spaced_timesteps(table, 34, "ddim")[:3] == [99, 96, 93]
+    assert spaced_timesteps(table, 5, "trailing") == (99, 79, 59, 39, 19)
+    assert spaced_timesteps(Cosine(steps=101).table(), 5, "linspace") == (100, 75, 50, 25, 0)
+    assert spaced_timesteps(Cosine(steps=101).table(), 5, "quadratic") == (100, 56, 25, 6, 0)
+    assert spaced_timesteps(table, 5, "leading") == (99, 60, 40, 20, 0)
+    assert spaced_timesteps(table, 5, "ddim") == (99, 60, 40, 20, 0)
+    assert spaced_timesteps(table, 34, "ddim")[:3] == (99, 96, 93)
     # improved-diffusion: space_timesteps(300, [10, 15, 20]) has 0..99 with 10, 100..199 with 15, 200..299 with 20
     sections = spaced_timesteps(Cosine(steps=300).table(), None, (10, 15, 20))
-    assert sections[-10:] == [99, 88, 77, 66, 55, 44, 33, 22, 11, 0]
-    assert sections[:20][::-1][:3] == [200, 205, 210] and sections[20] == 199 and sections[34] == 100
+    assert sections[-10:] == (99, 88, 77, 66, 55, 44, 33, 22, 11, 0)
+    assert sections[:20][::-1][:3] == (200, 205, 210) and sections[20] == 199 and sections[34] == 100
     assert spaced_timesteps(table, None, (10,)) == spaced_timesteps(table, 10, "linspace")
 
 
