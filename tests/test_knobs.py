@@ -68,6 +68,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "ConstantDecay": "training/test_ema.py::test_every_field_changes_the_decay",
     "Cadence": "test_clock.py::test_due_once_for_every_step_that_crosses_a_multiple",
     "LossConfig": "evaluation/test_loss.py::test_every_knob_changes_the_measurement",
+    "LikelihoodConfig": "evaluation/test_likelihood.py::test_every_knob_changes_the_measurement",
     "ActionErrorConfig": "evaluation/test_action_error.py::test_every_knob_changes_the_measurement",
     "RolloutConfig": "evaluation/test_rollout.py::test_every_knob_changes_the_measurement",
     "ToyConfig": "envs/test_toy.py::test_every_knob_changes_the_world",

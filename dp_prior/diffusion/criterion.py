@@ -84,7 +84,8 @@ class ElementMean:
         positions = math.prod(x.shape[1:-1])
         self.valid = torch.full((len(x),), positions, device=x.device) if mask is None else mask.flatten(1).sum(1)
         self.size = self.valid.clamp(min=1) * x.shape[-1]
-        self.factors = [] if mask is None else [mask[..., None]]
+        self.mask = None if mask is None else mask[..., None]
+        self.factors = []
         for name, weights, dim in (("dim_weights", dim_weights, -1), ("horizon_weights", horizon_weights, 1)):
             if weights is not None:
                 if len(weights) != x.shape[dim]:
@@ -97,7 +98,9 @@ class ElementMean:
                 self.factors.append(torch.tensor(weights, device=x.device).view(shape))
 
     def __call__(self, cost: Tensor) -> Tensor:
-        """(B,) from (B, *x_shape)."""
+        """(B,) from (B, *x_shape); what is not valid may be anything."""
+        if self.mask is not None:
+            cost = torch.where(self.mask, cost, 0.0)
         for factor in self.factors:
             cost = cost * factor
         return cost.flatten(1).sum(1) / self.size

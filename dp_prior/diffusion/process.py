@@ -114,6 +114,7 @@ class BitsPerDim(NamedTuple):
         vb: (B, T) cost of each reverse step.
         x_0_error: (B, T) squared error of x_0.
         eps_error: (B, T) squared error of the noise.
+        valid: (B,) number of valid positions of each sample.
     """
 
     total: Tensor
@@ -121,6 +122,7 @@ class BitsPerDim(NamedTuple):
     vb: Tensor
     x_0_error: Tensor
     eps_error: Tensor
+    valid: Tensor
 
 
 class DiffusionProcess(nn.Module):
@@ -188,6 +190,13 @@ class DiffusionProcess(nn.Module):
     def learns_timesteps(self) -> bool:
         """Whether `observe` wants the losses of all ranks after each step."""
         return isinstance(self.timesteps, LossAwareSampler)
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """Names of `Loss.terms`."""
+        if isinstance(self.criterion, VLB):
+            return ("vb",)
+        return ("simple", "vb") if self.output_factor == 2 else ()
 
     def observe(self, t: Tensor, per_sample: Tensor, valid: Tensor) -> None:
         """Tell the timestep sampler the (N,) losses of all ranks, in the same order on each; see `LossAwareSampler`."""
@@ -375,7 +384,8 @@ class DiffusionProcess(nn.Module):
         prior = mean(normal_kl(alpha * x_0, log_sigma, 0.0)) / math.log(2)
         vb, x_0_error = torch.stack(vb, 1), torch.stack(x_0_error, 1)
         alpha, sigma = self.levels[0], self.levels[1]
-        return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, (alpha / sigma) ** 2 * x_0_error)
+        eps_error = (alpha / sigma) ** 2 * x_0_error
+        return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, eps_error, mean.valid)
 
     def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
         """The prediction and the raw variance, float32."""

@@ -21,7 +21,10 @@ from dp_prior.randomness import Randomness
 
 
 class LossConfig(Config):
-    """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy)."""
+    """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy).
+
+    Where the loss has several terms, such as `simple` and `vb` with a learned variance, each is measured likewise.
+    """
 
     type: Literal["loss"] = "loss"
 
@@ -47,8 +50,12 @@ class LossConfig(Config):
     """Chooses the noise and timestep that each sample keeps; independent of the run's seed, so runs compare."""
 
     def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        kinds = ["loss", *(f"loss_q{quartile}" for quartile in range(4))]
+        """What `run` will measure, but for the terms of a loss that has several."""
+        return self.names_of(("loss",))
+
+    def names_of(self, terms: tuple[str, ...]) -> list[str]:
+        """Names of the metrics of these terms."""
+        kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
 
     def measured_models(self) -> tuple[str, ...]:
@@ -78,21 +85,24 @@ class LossEvaluator:
 
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
-        means = Means()
-        for name in self.metric_names():
+        means, picked = Means(), pick_models(models, self.config.models, self.config.name)
+        process = next(iter(picked.values())).process  # the models are copies of one
+        names = self.config.names_of(("loss", *process.term_names))
+        for name in names:
             means.add(name, 0.0, 0.0)  # ranks without samples must add the same names
-        for name, model in pick_models(models, self.config.models, self.config.name).items():
+        for name, model in picked.items():
             with at_rest(model):
-                self._add(means, f"{self.config.name}/{name}/loss", model, accelerator)
+                self._add(means, f"{self.config.name}/{name}", model, accelerator)
         found = means.reduce(accelerator)
-        return EvalResult({name: found.get(name, float("nan")) for name in self.metric_names()})
+        return EvalResult({name: found.get(name, float("nan")) for name in names})
 
     def _add(self, means: Means, name: str, model: nn.Module, accelerator: Any) -> None:
         config = self.config
         device = device_of(model)
         for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device):
             loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
-            means.add_batch(name, loss.per_sample, loss.valid)
-            sums, counts = by_quartile(loss.per_sample, loss.t, model.process.steps, loss.valid)
-            for quartile in range(4):
-                means.add(f"{name}_q{quartile}", sums[quartile], counts[quartile])
+            for term, values in {"loss": loss.per_sample, **loss.terms}.items():
+                means.add_batch(f"{name}/{term}", values, loss.valid)
+                sums, counts = by_quartile(values, loss.t, model.process.steps, loss.valid)
+                for quartile in range(4):
+                    means.add(f"{name}/{term}_q{quartile}", sums[quartile], counts[quartile])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch, Spec
-from dp_prior.diffusion.process import DiffusionProcess, Loss
+from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
@@ -98,8 +98,7 @@ class DiffusionModel(nn.Module):
         def inside(x: Tensor) -> Tensor:
             return self.normalizer.normalize("x", self.encode_x(x, cond))
 
-        tokens = self.encode(cond)
-        nothing = self.encode(cond, keep=False) if self.process.guidance is not None else None
+        tokens, nothing = self._tokens(cond)
         x_0 = self.process.sample(
             lambda x_t, t: self.backbone(x_t, t, tokens),
             self.spec.x_shape,
@@ -112,6 +111,26 @@ class DiffusionModel(nn.Module):
         )
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if known is None else torch.where(known[1], known[0], x)
+
+    def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
+        """The variational bound of a batch in data units, on its normalised values; see `DiffusionProcess.bits_per_dim`.
+
+        Args:
+            random: one row per sample.
+        """
+        tokens, nothing = self._tokens(batch.cond)
+        return self.process.bits_per_dim(
+            lambda x_t, t: self.backbone(x_t, t, tokens),
+            self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
+            batch.mask,
+            random,
+            unconditional=None if nothing is None else lambda x_t, t: self.backbone(x_t, t, nothing),
+            bounds=self.normalizer.bounds("x"),
+        )
+
+    def _tokens(self, cond: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Encoded conditioning, and where guidance compares with it, that of nothing."""
+        return self.encode(cond), self.encode(cond, keep=False) if self.process.guidance is not None else None
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer, once, before training.

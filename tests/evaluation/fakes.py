@@ -19,16 +19,16 @@ NOW = Progress(samples_seen=1600, global_step=100)
 class TinyPolicy(nn.Module):
     """A real diffusion process around one linear layer; dropout tells whether it was put in evaluation mode."""
 
-    def __init__(self, seed=0, horizon=8, n_obs_steps=2, n_action_steps=4, keys=None, action_dim=2):
+    def __init__(self, seed=0, horizon=8, n_obs_steps=2, n_action_steps=4, keys=None, action_dim=2, **diffusion):
         super().__init__()
         torch.manual_seed(seed)
         self.horizon, self.n_obs_steps, self.n_action_steps = horizon, n_obs_steps, n_action_steps
         shapes = {key: (n_obs_steps, *shape) for key, shape in (keys or {"a": (3,)}).items()}
         self.spec = Spec(x_shape=(horizon, action_dim), cond_shapes=shapes)
         self.sampler = DDIM(steps=4)
-        self.process = DiffusionConfig().create()
+        self.process = DiffusionConfig(**diffusion).create()
         width = sum(int(np.prod(shape)) for shape in shapes.values())
-        self.layer = nn.Linear(width + action_dim, action_dim)
+        self.layer = nn.Linear(width + action_dim, action_dim * self.process.output_factor)
         self.dropout = nn.Dropout(0.5)
 
     def network(self, cond):
@@ -42,6 +42,9 @@ class TinyPolicy(nn.Module):
 
     def forward(self, batch, random):
         return self.process.loss(self.network(batch.cond), batch.x, batch.mask, random, batch.denominator)
+
+    def bits_per_dim(self, batch, random):
+        return self.process.bits_per_dim(self.network(batch.cond), batch.x, batch.mask, random)
 
     def predict(self, obs, random, sampler=None):
         return self.process.sample(self.network(obs), self.spec.x_shape, random, sampler or self.sampler)

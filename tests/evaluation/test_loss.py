@@ -115,6 +115,34 @@ def test_samples_are_evenly_spread():
     assert source.val.fetched == [[0, 25, 50, 75]]
 
 
+@pytest.mark.parametrize(
+    ("diffusion", "terms"),
+    [({"variance": {"type": "learned_range"}}, ["simple", "vb"]), ({"criterion": {"type": "vlb"}}, ["vb"])],
+)
+def test_every_term_of_the_loss_is_measured_like_the_loss(diffusion, terms):
+    model = TinyPolicy(0, **diffusion).eval()
+    found = measure(trained={"ema": model}, models=("ema",), batch_size=5)
+    batch = SPLIT.val.fetch(torch.arange(37))
+    with torch.no_grad():
+        whole = model(batch, Randomness.from_counts(0, "validation", batch.ids))
+    assert list(whole.terms) == terms
+    assert list(found) == LossConfig(models=("ema",)).names_of(("loss", *terms))
+    for term in terms:
+        mean = (whole.terms[term] * whole.valid).sum() / whole.valid.sum()
+        assert found[f"validation/ema/{term}"] == pytest.approx(mean.item(), rel=1e-5)
+        row = whole.t * 4 // model.process.steps == 2
+        mean = (whole.terms[term] * whole.valid)[row].sum() / whole.valid[row].sum()
+        assert found[f"validation/ema/{term}_q2"] == pytest.approx(mean.item(), rel=1e-5)
+
+
+def test_ranks_without_samples_know_the_terms():
+    models = {"ema": TinyPolicy(0, variance={"type": "learned_range"})}
+    results = on_ranks(3, lambda own, accelerator: measure(accelerator, own, data(2), models=("ema",)), models)
+    expected = measure(trained=models, source=data(2), models=("ema",))
+    for found in results:
+        assert found == pytest.approx(expected, rel=1e-5, nan_ok=True)
+
+
 def test_unknown_model_and_empty_split_say_what_to_do():
     with pytest.raises(
         ValueError, match="'validation' measures model 'slow', but this run has ema, online;.*train.ema"

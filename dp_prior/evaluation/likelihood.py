@@ -1,0 +1,120 @@
+"""Likelihood: the variational bound on held-out samples in bits per dimension, every timestep evaluated once.
+
+The loop of IDDPM's `calc_bpd_loop`, with noise fixed for each sample. One measurement costs as many network evaluations
+per batch as there are timesteps. Values are normalised ones; continuous data have a density there, not a probability,
+so only differences between models of the same data and normalizer mean something.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config
+from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
+from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.metrics import Means
+from dp_prior.randomness import Randomness
+
+_TOTALS = ("bits_per_dim", "prior", "vb")
+_BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
+
+
+class LikelihoodConfig(Config):
+    """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and its parts.
+
+    `bits_per_dim` is `prior`, the cost of the noisiest timestep, and `vb`, the cost of all reverse steps. The report on
+    disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
+    """
+
+    type: Literal["likelihood"] = "likelihood"
+
+    name: str = "likelihood"
+    """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
+
+    every: Cadence = Cadence(epochs=20)
+    """How often it runs, besides at the end."""
+
+    models: tuple[str, ...] = Field(default=("ema",), min_length=1)
+    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Part of the data that is measured."""
+
+    max_samples: int | None = Field(default=512, ge=1)
+    """At most so many samples, evenly spread over the split; null for all."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Samples per batch and rank; changes memory and speed, not the result."""
+
+    seed: int = 0
+    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
+
+    def measured_models(self) -> tuple[str, ...]:
+        """Names of the models that `run` needs."""
+        return self.models
+
+    def create(self, data: Any, output_dir: Path | None = None) -> LikelihoodEvaluator:
+        """
+        Args:
+            data: has the parts `train`, `val`, `test`.
+            output_dir: where reports go; None for nowhere.
+        """
+        return LikelihoodEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
+
+
+class LikelihoodEvaluator:
+    """See `LikelihoodConfig`."""
+
+    def __init__(self, config: LikelihoodConfig, samples: Any, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.samples = samples
+        self.output_dir = output_dir
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+        """Measure; a collective when there are several ranks."""
+        result = EvalResult({})
+        for name, model in pick_models(models, self.config.models, self.config.name).items():
+            with at_rest(model):
+                means = self._means(model, accelerator)
+            for total in _TOTALS:
+                result.metrics[f"{self.config.name}/{name}/{total}"] = means.get(total, float("nan"))
+            result.tables[f"{self.config.name}/{name}/by_timestep"] = [
+                {"timestep": t, **{part: means.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
+                for t in range(model.process.steps)
+            ]
+        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
+            write_report(path, self.config, progress, result)
+        return result
+
+    def _means(self, model: Any, accelerator: Any) -> dict[str, float]:
+        config, steps = self.config, model.process.steps
+        means = Means()
+        for total in _TOTALS:
+            means.add(total, 0.0, 0.0)  # ranks without samples must add the same names
+        for part in _BY_TIMESTEP:
+            means.add(f"{part}_t", torch.zeros(steps), torch.zeros(steps))
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device_of(model)):
+            bits = model.bits_per_dim(batch, Randomness.from_counts(config.seed, "likelihood", batch.ids))
+            valid = bits.valid
+            for total, values in zip(_TOTALS, (bits.total, bits.prior, bits.vb.sum(1)), strict=True):
+                means.add_batch(total, values, valid)
+            for part in _BY_TIMESTEP:
+                sums = (getattr(bits, part) * valid[:, None]).sum(0)
+                means.add(f"{part}_t", sums, valid.sum().expand(steps))
+        return means.reduce(accelerator)
