@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy
+from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
@@ -166,3 +167,16 @@ def test_known_actions_are_in_the_chunk_exactly(tmp_path):
     chunk = run.model.sample(batch.cond, random, known=(batch.x, is_known))
     assert torch.equal(chunk[:, :2], batch.x[:, :2])
     assert not torch.equal(chunk[:, 2:], batch.x[:, 2:])
+
+
+def test_averages_stay_apart_when_they_are_named_in_another_order(tmp_path):
+    fast, slow = {"type": "constant", "decay": 0.5}, {"type": "constant", "decay": 0.9}
+    metric = {"train__monitor__metric": "validation/online/loss", "evaluate": [{"type": "loss", "models": ["online"]}]}
+    first = tiny(tmp_path, train__steps=4, train__ema={"fast": fast, "slow": slow}, **metric)
+    saved = read_checkpoint(experiment(first).run().best)
+    again = experiment(tiny(tmp_path, train__steps=4, train__ema={"slow": slow, "fast": fast}, **metric))
+    trainer = again._trainer(None, None)
+    trainer.restore(saved)
+    for average, name in (("fast", "model.safetensors"), ("slow", "model_slow.safetensors")):
+        state_dict = trainer.models[average].state_dict()
+        assert all(torch.equal(state_dict[key], value) for key, value in saved.tensors[name].items())

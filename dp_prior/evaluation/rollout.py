@@ -65,6 +65,10 @@ class RolloutConfig(Config):
     sampler: SamplerConfig | None = None
     """Replaces the policy's own sampler; null keeps it."""
 
+    warm_start: bool = False
+    """Begin each prediction but the first of an episode from what is left of the last one, noised as far as the
+    sampler's `renoise` says; takes fewer steps."""
+
     videos: int = Field(default=4, ge=0)
     """The first so many episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
@@ -203,7 +207,11 @@ class RolloutEvaluator:
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
         agent = VectorAgent(
-            policy, n_action_steps=config.n_action_steps, seed=config.noise_seed, sampler=config.sampler
+            policy,
+            n_action_steps=config.n_action_steps,
+            seed=config.noise_seed,
+            sampler=config.sampler,
+            warm_start=config.warm_start,
         )
         agent.reset(episodes)
         n = len(episodes)

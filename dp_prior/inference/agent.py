@@ -30,8 +30,15 @@ class Policy(Protocol):
     n_obs_steps: int
     n_action_steps: int
 
-    def predict(self, obs: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None) -> Tensor:
-        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key."""
+    def predict(
+        self,
+        obs: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+    ) -> Tensor:
+        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`."""
 
 
 class VectorAgent:
@@ -48,12 +55,15 @@ class VectorAgent:
         n_action_steps: int | None = None,
         seed: int = 0,
         sampler: SamplerConfig | None = None,
+        warm_start: bool = False,
     ):
         """
         Args:
             n_action_steps: actions executed before the next prediction; None for the policy's own.
             seed: with an episode's number and step it fixes all noise.
             sampler: replaces the policy's own, for example with fewer steps.
+            warm_start: begin each prediction but the first from what is left of the last one, noised as far as the
+                sampler's `renoise` says: fewer steps, and a plan that changes less from chunk to chunk.
 
         Raises:
             ValueError: n_action_steps does not fit into the chunk.
@@ -69,6 +79,7 @@ class VectorAgent:
         self.n_action_steps = n_action_steps
         self.seed = seed
         self.sampler = sampler
+        self.warm_start = warm_start
         self.obs_shapes = {key: shape[1:] for key, shape in policy.spec.cond_shapes.items()}
         self._episodes: Tensor | None = None
 
@@ -78,6 +89,7 @@ class VectorAgent:
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
         action_dim = self.policy.spec.x_shape[-1]
         self._queue = np.zeros((len(self._episodes), self.n_action_steps, action_dim), dtype=np.float32)
+        self._chunks: Tensor | None = None
         self._step = 0
 
     def act(self, obs: Mapping[str, np.ndarray | Tensor], active: np.ndarray | None = None) -> np.ndarray:
@@ -117,9 +129,20 @@ class VectorAgent:
         }  # (rows, n_obs_steps, *shape)
         episodes = self._episodes[rows].to(device)
         random = Randomness.from_counts(self.seed, "agent", episodes).stream("chunk", self._step)
-        chunk = self.policy.predict(obs, random, self.sampler)  # (rows, horizon, action_dim)
+        chunk = self.policy.predict(obs, random, self.sampler, previous=self._previous(rows))
+        if self.warm_start:
+            if self._chunks is None:
+                self._chunks = chunk.new_zeros(len(self._episodes), *chunk.shape[1:])
+            self._chunks[rows] = chunk
         first = self.policy.n_obs_steps - 1
         return chunk[:, first : first + self.n_action_steps].float().cpu().numpy()
+
+    def _previous(self, rows: Tensor) -> Tensor | None:
+        """(rows, horizon, action_dim): the last chunk as seen from now, its last action held to the end."""
+        if self._chunks is None:
+            return None
+        index = torch.arange(self.n_action_steps, self.n_action_steps + self.policy.horizon)
+        return self._chunks[rows][:, index.clamp(max=self.policy.horizon - 1)]
 
     def _remember(self, obs: dict[str, Tensor]) -> None:
         """Append to the history; before the first observation it was always like the first."""
@@ -161,9 +184,12 @@ class Agent:
         n_action_steps: int | None = None,
         seed: int = 0,
         sampler: SamplerConfig | None = None,
+        warm_start: bool = False,
     ):
         """See `VectorAgent`."""
-        self._one = VectorAgent(policy, n_action_steps=n_action_steps, seed=seed, sampler=sampler)
+        self._one = VectorAgent(
+            policy, n_action_steps=n_action_steps, seed=seed, sampler=sampler, warm_start=warm_start
+        )
         self.episode = -1
         self.reset()
 

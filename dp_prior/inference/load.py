@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def load_policy(
-    reference: str | Path, *, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    reference: str | Path,
+    *,
+    weights: str | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
 ) -> DiffusionPolicy:
     """Load a policy in evaluation mode.
 
@@ -28,6 +32,7 @@ def load_policy(
     Args:
         reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
             `@latest` or `@step_00012000`.
+        weights: name of an average of the run (`train.ema`); None for the first of them, which is the one exported.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.
 
@@ -35,15 +40,16 @@ def load_policy(
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
         CheckpointError: there is no usable checkpoint, or a file is not what the manifest says.
         ConfigError: the configuration or the shapes are not ones of a policy.
-        ValueError: the weights do not fit the configuration.
+        ValueError: there is no average of that name, or the weights do not fit the configuration.
     """
     directory = resolve(reference)
-    files = read_checkpoint(directory, ["config.json", "spec.json", "model.safetensors"])
+    files = read_checkpoint(directory, ["config.json", "spec.json"])
     config = files.documents["config.json"]
     if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
         raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
     policy = _create(config["task"], files.documents["spec.json"], directory)
-    _load_weights(policy, files.tensors["model.safetensors"], directory / "model.safetensors")
+    name = _weights_file(config, weights, directory)
+    _load_weights(policy, read_checkpoint(directory, [name]).tensors[name], directory / name)
     policy.requires_grad_(False).eval().to(device)
     if dtype is not None and dtype != torch.float32:
         for parameter in [*policy.encoder.parameters(), *policy.backbone.parameters()]:
@@ -59,6 +65,17 @@ def _create(task: dict[str, Any], spec: Any, directory: Path) -> DiffusionPolicy
     shapes = Spec.from_json(json.dumps(spec), source=str(directory / "spec.json"))
     with torch.random.fork_rng(devices=[]):
         return config.create(shapes)
+
+
+def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
+    """Where the weights of an average lie: the first in `model.safetensors`, others in files of their own."""
+    averages = list(config.get("train", {}).get("ema", {}))
+    if weights is None or weights in averages[:1]:
+        return "model.safetensors"
+    if weights not in averages:
+        known = ", ".join(map(repr, averages)) or "one set without a name"
+        raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
+    return f"model_{weights}.safetensors"
 
 
 def _load_weights(policy: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -181,7 +181,13 @@ class DiffusionPolicy(DiffusionModel):
         return self.spec.x_shape[0]
 
     def predict(
-        self, obs: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None
+        self,
+        obs: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+        known: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Predict action chunks.
 
@@ -189,8 +195,11 @@ class DiffusionPolicy(DiffusionModel):
             obs: (B, n_obs_steps, ...) by key, data units, newest last.
             random: B rows.
             sampler: replaces the configured one.
+            previous: (B, horizon, action_dim) chunks to start from, such as the last ones moved on; see `sample`.
+            known: values (B, horizon, action_dim) and where they are known, bool, such as actions that are under way
+                already; there the chunk has them exactly.
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
         """
-        return self.sample(obs, random, sampler)
+        return self.sample(obs, random, sampler, previous=previous, known=known)

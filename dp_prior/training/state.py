@@ -39,6 +39,7 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
         "global_step": trainer.progress.global_step,
         "seed": trainer.seed,
         "best": trainer.best.state(),
+        "averages": list(trainer.averages),
         "metrics": metrics,
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": trainer.accelerator.num_processes,
@@ -54,7 +55,7 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
     """
-    exported, *others = trainer.averages or ["online"]
+    exported, *others = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
     models = trainer.models
     training = snapshot.tensors["training.safetensors"]
     models[exported].load_state_dict(snapshot.tensors["model.safetensors"])

@@ -46,7 +46,7 @@ class TinyPolicy(nn.Module):
     def bits_per_dim(self, batch, random):
         return self.process.bits_per_dim(self.network(batch.cond), batch.x, batch.mask, random)
 
-    def predict(self, obs, random, sampler=None):
+    def predict(self, obs, random, sampler=None, previous=None):
         return self.process.sample(self.network(obs), self.spec.x_shape, random, sampler or self.sampler)
 
 

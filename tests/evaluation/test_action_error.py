@@ -45,7 +45,7 @@ def test_errors_are_those_of_the_definition(steps):
 
 def test_perfect_policy_has_no_error_and_padding_does_not_count():
     class Oracle(TinyPolicy):
-        def predict(self, obs, random, sampler=None):
+        def predict(self, obs, random, sampler=None, previous=None):
             rows = [int((SPLIT.val.a == row).flatten(1).all(1).nonzero()) for row in obs["a"]]
             return torch.where(SPLIT.val.mask[rows][..., None], SPLIT.val.x[rows], torch.nan)
 
@@ -106,7 +106,7 @@ def test_cadence_and_batch_size_are_kept():
     seen = []
 
     class Spy(TinyPolicy):
-        def predict(self, obs, random, sampler=None):
+        def predict(self, obs, random, sampler=None, previous=None):
             seen.append((len(random), sampler.steps))
             return super().predict(obs, random, sampler)
 

@@ -22,10 +22,11 @@ class Way(TinyPolicy):
 
     def __init__(self, side=None, broken=False):
         super().__init__(horizon=8, n_obs_steps=2, n_action_steps=4, keys=KEYS)
-        self.side, self.broken, self.samplers, self.batches = side, broken, [], []
+        self.side, self.broken, self.samplers, self.batches, self.begun_from = side, broken, [], [], []
 
-    def predict(self, obs, random, sampler=None):
+    def predict(self, obs, random, sampler=None, previous=None):
         self.samplers.append(sampler)
+        self.begun_from.append(previous)
         self.batches.append(len(random))
         drawn = torch.where(random.uniform(1) < 0.5, -1.0, 1.0)
         side = drawn if self.side is None else torch.full_like(drawn, self.side)
@@ -114,7 +115,7 @@ def test_policy_that_gives_nan_has_no_score_and_does_not_stop_the_run():
 
 def test_failure_on_one_rank_reaches_all(monkeypatch):
     class Failing(Way):
-        def predict(self, obs, random, sampler=None):
+        def predict(self, obs, random, sampler=None, previous=None):
             raise OSError("the simulator is gone")
 
     def run(models, accelerator):
@@ -156,6 +157,14 @@ def test_sampler_and_cadence_are_kept():
     assert set(policy.samplers) == {DDIM(steps=3)}
     evaluator = RolloutConfig.from_json('{"env": {"type": "toy"}, "every": {"steps": 9}}').create()
     assert evaluator.every.steps == 9
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_warm_start_reaches_the_agent(warm_start):
+    policy = Way()
+    measure(policy, warm_start=warm_start, n_episodes=8)
+    assert policy.begun_from[0] is None
+    assert {previous is not None for previous in policy.begun_from[1:]} == {warm_start}
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path):
 
 def test_failed_rollout_leaves_no_video_behind(tmp_path):
     class Failing(TinyPolicy):
-        def predict(self, obs, random, sampler=None):
+        def predict(self, obs, random, sampler=None, previous=None):
             if hasattr(self, "asked"):  # the second time
                 raise OSError("gone")
             self.asked = True

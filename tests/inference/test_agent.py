@@ -19,7 +19,8 @@ class Fake(nn.Module):
         self.spec = Spec(x_shape=(horizon, 2), cond_shapes={"a": (n_obs_steps, 3), "b": (n_obs_steps, 1)})
         self.calls = []
 
-    def predict(self, obs, random, sampler=None):
+    def predict(self, obs, random, sampler=None, *, previous=None):
+        self.previous = previous
         self.calls.append(({key: value.clone() for key, value in obs.items()}, sampler))
         weight = torch.arange(1, self.n_obs_steps + 1)  # old and new observations count differently
         seen = (obs["a"].sum(-1) * weight).sum(1) + 10 * (obs["b"][..., 0] * weight).sum(1)
@@ -132,6 +133,27 @@ def test_sampler_reaches_the_policy():
     policy = Fake()
     Agent(policy, sampler="other").act(rows_of(stream(1, 1)[0], 0))
     assert policy.calls[0][1] == "other"
+
+
+def test_warm_start_begins_from_what_is_left_of_the_last_chunk():
+    """Brute force: index i of now is index i + n_action_steps of the last chunk, held at its end."""
+    policy = Fake(horizon=8)
+    agent = VectorAgent(policy, n_action_steps=3, warm_start=True)
+    agent.reset([4, 9])
+    chunks = []
+    predict = policy.predict
+    policy.predict = lambda *args, **kwargs: chunks.append(predict(*args, **kwargs)) or chunks[-1]
+    for step, obs in enumerate(stream(2, 9)):
+        agent.act(obs, active=np.array([True, step < 6]))
+        if step == 0:
+            assert policy.previous is None
+        elif step % 3 == 0:
+            rows = [0, 1] if step < 6 else [0]
+            expected = torch.stack([chunks[-2][rows, min(index + 3, 7)] for index in range(8)], dim=1)
+            assert torch.equal(policy.previous, expected)
+    agent.reset([1, 2])
+    agent.act(stream(2, 1)[0])
+    assert policy.previous is None
 
 
 @pytest.mark.parametrize("n_action_steps", [0, 8])

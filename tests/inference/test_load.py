@@ -44,14 +44,18 @@ def policy():
 def save(policy, tmp_path):
     """`save(**changes)` writes a checkpoint of the policy and returns its directory."""
 
-    def write(name="step_00000100", task=None, spec=None, drop=None, **tensors):
+    def write(name="step_00000100", task=None, spec=None, drop=None, averages=None, **tensors):
         weights = {**policy.state_dict(), **tensors}
         weights.pop(drop, None)
         config = {"seed": 3, "task": task or json.loads(TASK.to_json()), "data": {"type": "anything"}}
+        others = {}
+        if averages is not None:
+            config["train"] = {"ema": {average: {} for average in ["fast", *averages]}}
+            others = {f"model_{average}.safetensors": state for average, state in averages.items()}
         documents = {"config.json": config, "spec.json": spec or json.loads(SPEC.to_json())}
         manifest = Manifest(sequence=1, step=100, samples_seen=1600, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        return write_checkpoint(tmp_path / name, Snapshot({"model.safetensors": weights}, documents), manifest)[0]
+        return write_checkpoint(tmp_path / name, Snapshot({"model.safetensors": weights, **others}, documents), manifest)[0]
 
     return write
 
@@ -78,6 +82,18 @@ def test_loaded_policy_is_the_saved_one(policy, save):
 
 def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
     assert torch.equal(predict(load_policy(str(save("run/checkpoints/step_00000100").parents[1]))), predict(policy))
+
+
+def test_averages_are_loaded_by_name(policy, save):
+    other = {name: value + 1 if "weight" in name else value for name, value in policy.state_dict().items()}
+    directory = save(averages={"slow": other})
+    fast, slow = load_policy(directory, weights="fast"), load_policy(directory, weights="slow")
+    assert torch.equal(predict(fast), predict(policy)) and torch.equal(predict(load_policy(directory)), predict(fast))
+    assert all(torch.equal(value, other[name]) for name, value in slow.state_dict().items())
+    with pytest.raises(ValueError, match="no weights 'online'; the run had 'fast', 'slow'"):
+        load_policy(directory, weights="online")
+    with pytest.raises(ValueError, match="no weights 'ema'; the run had one set without a name"):
+        load_policy(save("other"), weights="ema")
 
 
 def test_loading_leaves_the_random_state_alone(save):
