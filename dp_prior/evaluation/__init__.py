@@ -9,4 +9,6 @@ from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 
-EvaluatorConfig = Annotated[LossConfig | LikelihoodConfig | ActionErrorConfig | RolloutConfig, Field(discriminator="type")]
+EvaluatorConfig = Annotated[
+    LossConfig | LikelihoodConfig | ActionErrorConfig | RolloutConfig, Field(discriminator="type")
+]

@@ -113,7 +113,7 @@ class DiffusionModel(nn.Module):
         return x if known is None else torch.where(known[1], known[0], x)
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
-        """The variational bound of a batch in data units, on its normalised values; see `DiffusionProcess.bits_per_dim`.
+        """The variational bound of a batch, on its normalised values; see `DiffusionProcess.bits_per_dim`.
 
         Args:
             random: one row per sample.

@@ -55,7 +55,8 @@ def save(policy, tmp_path):
         documents = {"config.json": config, "spec.json": spec or json.loads(SPEC.to_json())}
         manifest = Manifest(sequence=1, step=100, samples_seen=1600, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        return write_checkpoint(tmp_path / name, Snapshot({"model.safetensors": weights, **others}, documents), manifest)[0]
+        snapshot = Snapshot({"model.safetensors": weights, **others}, documents)
+        return write_checkpoint(tmp_path / name, snapshot, manifest)[0]
 
     return write
 
