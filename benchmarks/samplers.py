@@ -159,7 +159,7 @@ def print_exact() -> None:
 def print_policy(reference: str, episodes: int, first_seed: int, plot: Path | None) -> None:
     """Score and latency of a trained policy by sampler and evaluations."""
     policy = load_policy(reference)
-    click.echo(f"\nScore of {episodes} episodes from seed {first_seed} on, latency of one prediction in ms: {reference}\n")
+    click.echo(f"\n{reference}: score over {episodes} seeds from {first_seed} on, latency of one prediction in ms\n")
     click.echo("| sampler | " + " | ".join(map(str, POLICY_EVALUATIONS)) + " |")
     click.echo("|---|" + "---|" * len(POLICY_EVALUATIONS))
     points: dict[str, dict[int, Point]] = {}

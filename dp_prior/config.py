@@ -30,7 +30,7 @@ class ConfigError(ValueError):
 class Config(BaseModel):
     """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:

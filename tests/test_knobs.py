@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState
 
-from dp_prior.config import Config
 from dp_prior.experiment import TrainConfig
+from dp_prior.reference import records
 from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
 from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
@@ -82,25 +82,8 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
 }
 
 
-def records(annotation: Any = TrainConfig) -> list[type[Config]]:
-    """Every record that a configuration can hold, through all unions."""
-    found: list[type[Config]] = []
-
-    def walk(annotation: Any) -> None:
-        if isinstance(annotation, type) and issubclass(annotation, Config):
-            if annotation not in found:
-                found.append(annotation)
-                for field in annotation.model_fields.values():
-                    walk(field.annotation)
-        else:
-            for part in get_args(annotation):
-                walk(part)
-
-    walk(annotation)
-    return found
-
-
-FIELDS = [f"{record.__name__}.{name}" for record in records() for name in record.model_fields if name != "type"]
+RECORDS = records(TrainConfig)
+FIELDS = [f"{record.__name__}.{name}" for record in RECORDS for name in record.model_fields if name != "type"]
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -120,7 +103,7 @@ def test_some_test_claims_the_field(field):
 
 
 def test_claims_are_about_records_that_exist():
-    known = {record.__name__ for record in records()}
+    known = {record.__name__ for record in RECORDS}
     assert set(SHOWN_BY) <= known
     assert set(CHANGES) | set(OWN) <= set(FIELDS)
 

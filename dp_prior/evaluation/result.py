@@ -17,8 +17,8 @@ class EvalResult:
     """Numbers, files and tables of one evaluation; equal on all ranks but for the files, which rank 0 writes.
 
     Attributes:
-        metrics: the names that the evaluator's `metric_names()` lists, and those that only the model can tell; NaN where
-            there is no value.
+        metrics: the names that the evaluator's `metric_names()` lists, and those that only the model can tell; NaN
+            where there is no value.
         media: pictures and videos by name, for loggers that show them.
         tables: rows of numbers by name, one row per seed or horizon index.
     """

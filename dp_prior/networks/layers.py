@@ -329,10 +329,13 @@ class Convolution(nn.Module):
     torch_form: tuple[int, int, int]
     """Permutation of the weight's dimensions to the counterpart's."""
 
-    def __init__(self, counterpart: nn.Conv1d | nn.ConvTranspose1d):
+    def __init__(self, shape: tuple[int, int, int]):
+        """Args: shape: of the counterpart's weight; parameters begin as its do, uniform in +-1 / sqrt(fan in)."""
         super().__init__()
-        self.weight = nn.Parameter(self._from_torch_form(counterpart.weight.detach()))
-        self.bias = nn.Parameter(counterpart.bias.detach())
+        bound = 1 / math.sqrt(shape[1] * shape[2])
+        inverse = [self.torch_form.index(dim) for dim in range(3)]
+        self.weight = nn.Parameter(torch.empty([shape[dim] for dim in inverse]).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(shape[0]).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, C) -> (B, H * targets / sources, O)."""
@@ -389,7 +392,7 @@ class Conv1d(Convolution):
     torch_form = (0, 2, 1)
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
-        super().__init__(nn.Conv1d(in_channels, out_channels, kernel_size))
+        super().__init__((out_channels, in_channels, kernel_size))
         self.reach = kernel_size // 2
         self.taps = tuple(Tap(0, 0, offset) for offset in range(-self.reach, self.reach + 1))
 
@@ -410,7 +413,7 @@ class Downsample1d(Convolution):
     torch_form = (0, 2, 1)
 
     def __init__(self, channels: int):
-        super().__init__(nn.Conv1d(channels, channels, 3))
+        super().__init__((channels, channels, 3))
 
     def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return _unfolded_product(x, weight, bias, before=1, after=0, stride=2)
@@ -429,7 +432,7 @@ class Upsample1d(Convolution):
     torch_form = (2, 1, 0)
 
     def __init__(self, channels: int):
-        super().__init__(nn.ConvTranspose1d(channels, channels, 4))
+        super().__init__((channels, channels, 4))
 
     def fused(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         batch, n, channels = x.shape

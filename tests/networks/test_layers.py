@@ -138,15 +138,6 @@ def test_state_dict_is_torchs_and_a_view_of_the_parameters(name):
     assert (ours.weight == 3.0).all()
 
 
-def test_same_seed_gives_the_weights_of_torchs_initialisation():
-    torch.manual_seed(5)
-    ours = Conv1d(6, 4, 3)
-    torch.manual_seed(5)
-    torchs = nn.Conv1d(6, 4, 3)
-    assert torch.equal(ours.state_dict()["weight"], torchs.weight)
-    assert torch.equal(ours.bias, torchs.bias)
-
-
 def test_frozen_weights_and_data_get_no_gradient(way):
     conv = Conv1d(4, 4, 3)
     conv.weight.requires_grad_(False)
@@ -226,3 +217,22 @@ def test_film_scales_and_shifts_channels():
     torch.testing.assert_close(film(x, cond), x * scale[:, None] + bias[:, None])
     film = FiLM(cond_dim=3, channels=4, has_scale=False)
     torch.testing.assert_close(film(x, cond), x + film.linear(cond)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("layer", "counterpart"),
+    [
+        (Conv1d(64, 48, 5), nn.Conv1d(64, 48, 5)),
+        (Downsample1d(64), nn.Conv1d(64, 64, 3)),
+        (Upsample1d(64), nn.ConvTranspose1d(64, 64, 4)),
+    ],
+    ids=["conv", "downsample", "upsample"],
+)
+def test_parameters_begin_as_those_of_the_counterpart(layer, counterpart):
+    """The same law: uniform, of the same width."""
+    state = layer.state_dict()
+    for name, wanted in counterpart.state_dict().items():
+        assert state[name].shape == wanted.shape
+        few = name == "bias"
+        assert state[name].abs().max().item() == pytest.approx(wanted.abs().max().item(), rel=0.15 if few else 0.01)
+        assert state[name].std().item() == pytest.approx(wanted.std().item(), rel=0.3 if few else 0.05)
