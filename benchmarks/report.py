@@ -77,7 +77,7 @@ def page(results: dict[str, list[Case]], about: dict[str, Any]) -> str:
         "",
         "Written by `python -m benchmarks --page docs/benchmarks.md`. The baseline is `benchmarks/baseline.py`: the "
         "same network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a `Dataset` of single windows, "
-        "default AdamW and `torch.save`. All variants of a row were measured in turns in one run; times better is against the "
+        "default AdamW and `torch.save`. All variants of a row were measured in turns; times better is against the "
         "first of them. Compare ratios, not milliseconds, between machines.",
         "",
         _summary(about) + f". {about['date']}.",
