@@ -277,7 +277,7 @@ def test_field_changes_the_policy(field, tmp_path):
         """A chunk of an untrained policy, and how much of it is executed."""
         one = experiment(tiny(tmp_path, **change))
         batch = one.data.val.fetch(torch.arange(3))
-        return one._act(batch).tolist(), one.model.n_action_steps
+        return one._sample(batch).tolist(), one.model.n_action_steps
 
     assert acts() != acts(**{f"task__{field}": POLICY[field]})
 

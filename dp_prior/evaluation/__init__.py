@@ -1,4 +1,7 @@
-"""Evaluators: what measures a model during training and after it."""
+"""Evaluators: what measures a model during training and after it.
+
+A record names the tasks it measures in `tasks`, None for all; `check(task)` raises what else keeps it from that.
+"""
 
 from typing import Annotated
 

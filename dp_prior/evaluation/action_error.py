@@ -6,7 +6,7 @@ Closer to what a robot does than the denoising loss, and far cheaper than a roll
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -30,6 +30,8 @@ class ActionErrorConfig(Config):
     """
 
     type: Literal["action_error"] = "action_error"
+
+    tasks: ClassVar = ("policy",)
 
     name: str = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
@@ -70,6 +72,13 @@ class ActionErrorConfig(Config):
             for steps in self.eval_timesteps
             for kind in _KINDS
         ]
+
+    def check(self, task: Any) -> None:
+        """Any policy can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Numbers of sampling steps that are asked for."""
+        return self.eval_timesteps
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

@@ -7,7 +7,7 @@ values differ only because the weights do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -24,6 +24,8 @@ class LossConfig(Config):
     """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy)."""
 
     type: Literal["loss"] = "loss"
+
+    tasks: ClassVar = None
 
     name: str = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
@@ -50,6 +52,13 @@ class LossConfig(Config):
         """What `run` will measure."""
         kinds = ["loss", *(f"loss_q{quartile}" for quartile in range(4))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
+
+    def check(self, task: Any) -> None:
+        """Any task can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Nothing is sampled."""
+        return ()
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

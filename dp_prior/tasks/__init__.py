@@ -3,3 +3,5 @@
 from dp_prior.tasks.policy import PolicyConfig
 
 TaskConfig = PolicyConfig
+
+DEFAULT_TASK = PolicyConfig()
