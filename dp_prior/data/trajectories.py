@@ -115,6 +115,10 @@ class WindowSet:
     def __len__(self) -> int:
         return self._length
 
+    def count_valid(self, ids: Tensor) -> int:
+        """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
+        return int(self.valid_counts[ids].sum())
+
     @property
     def device(self) -> torch.device:
         """Where the samples are gathered."""
