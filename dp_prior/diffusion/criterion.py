@@ -82,7 +82,8 @@ class ElementMean:
             horizon_weights: of the first dimension of a sample.
         """
         positions = math.prod(x.shape[1:-1])
-        self.valid = torch.full((len(x),), positions, device=x.device) if mask is None else mask.flatten(1).sum(1)
+        everywhere = torch.full((len(x),), positions, device=x.device)
+        self.valid = everywhere if mask is None else mask.view(len(x), positions).sum(1)
         self.size = self.valid.clamp(min=1) * x.shape[-1]
         self.factors = [] if mask is None else [mask[..., None]]
         for name, weights, dim in (("dim_weights", dim_weights, -1), ("horizon_weights", horizon_weights, 1)):
