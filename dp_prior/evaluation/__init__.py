@@ -10,5 +10,8 @@ from pydantic import Field
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.similarity import SimilarityConfig
 
-EvaluatorConfig = Annotated[LossConfig | ActionErrorConfig | RolloutConfig, Field(discriminator="type")]
+EvaluatorConfig = Annotated[
+    LossConfig | ActionErrorConfig | RolloutConfig | SimilarityConfig, Field(discriminator="type")
+]

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config
 from dp_prior.diffusion.sampler import SamplerConfig
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
+from dp_prior.evaluation.measuring import (
+    at_rest,
+    device_of,
+    pick_models,
+    pick_samples,
+    rank_of,
+    shared_batches,
+    with_steps,
+)
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.randomness import Randomness
 
@@ -146,11 +154,6 @@ class ActionErrorEvaluator:
             }
             for index in range(policy.horizon)
         ]
-
-
-def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:
-    """The same sampler with another number of steps."""
-    return type(sampler)(**{**sampler.arguments(), "steps": steps})
 
 
 def _mean(table: list[dict[str, Any]], error: str, indices: Any) -> float:
