@@ -33,6 +33,7 @@ setup(
     install_requires=[
         "torch>=2.6",
         "accelerate>=1.1",
+        "embedding-reader>=1.8.1",
         "pydantic>=2.10",
         "numpy>=1.26",
         "safetensors>=0.4.5",

@@ -1,8 +1,8 @@
-"""dp_prior: train diffusion policies from one JSON file, and act with them."""
+"""dp_prior: train diffusion policies and priors from one JSON file, and use them."""
 
 from dp_prior.inference.agent import Agent
-from dp_prior.inference.load import load_policy
+from dp_prior.inference.load import load_policy, load_prior
 
 __version__ = "0.1.0"
 
-__all__ = ["Agent", "__version__", "load_policy"]
+__all__ = ["Agent", "__version__", "load_policy", "load_prior"]

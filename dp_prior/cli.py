@@ -70,7 +70,7 @@ def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: st
             return
         outcome = experiment.run(resume)
         experiment.end()
-        experiment.report(_farewell(outcome))
+        experiment.report(_farewell(outcome, config.task.type))
     if outcome.status == "stopped":
         sys.exit(EXIT_STOPPED)
 
@@ -103,7 +103,7 @@ def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None
     click.echo(f"wrote {episodes} episodes to {out}")
 
 
-def _farewell(outcome) -> str:
+def _farewell(outcome, task: str) -> str:
     """How the run ended, the scores, where things are, and what to try next."""
     result, best = outcome.result(), outcome.best
     head = {
@@ -120,7 +120,7 @@ def _farewell(outcome) -> str:
         lines.append(f"  {'best checkpoint':<40} {best}")
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
-        lines.append(f"  python -c \"from dp_prior import load_policy; print(load_policy('{best}'))\"")
+        lines.append(f"  python -c \"from dp_prior import load_{task}; print(load_{task}('{best}'))\"")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
 
 

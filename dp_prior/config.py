@@ -53,6 +53,7 @@ class Config(BaseModel):
         if not isinstance(data, dict):
             raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
         data.pop("$schema", None)
+        cls.complete(data)
         problems = []
         for override in overrides:
             try:
@@ -73,6 +74,10 @@ class Config(BaseModel):
         if problems:
             raise ConfigError(source, problems)
         return record
+
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """Fill in what a file of this record may leave out and no default can say, in place; nothing by default."""
 
     def to_json(self) -> str:
         """The resolved record, defaults included, as indented JSON."""

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -26,18 +26,14 @@ from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 from dp_prior.config import Config, ConfigError
 from dp_prior.data import DataConfig
-from dp_prior.data.loader import Loader
 from dp_prior.durable import replace_file
 from dp_prior.evaluation import EvaluatorConfig
-from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
-from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
@@ -58,7 +54,7 @@ class TrainConfig(Config):
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order of the data, and all noise."""
 
-    task: TaskConfig = PolicyConfig()
+    task: TaskConfig = DEFAULT_TASK
     """What is diffused, given what, and by which network."""
 
     data: DataConfig
@@ -79,6 +75,22 @@ class TrainConfig(Config):
     tracker: TrackerConfig = TrackerConfig()
     """The run directory, and where numbers, pictures and checkpoints go."""
 
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """A task or data without `type` are those of the first task, whose files never had to say so."""
+        for part, kind in (("task", DEFAULT_TASK.type), ("data", DEFAULT_TASK.data_types[0])):
+            if isinstance(data.get(part), dict):
+                data[part].setdefault("type", kind)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> TrainConfig:
+        if self.data.type not in self.task.data_types:
+            raise ValueError(
+                f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
+                f"{' or '.join(repr(name) for name in self.task.data_types)}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _names_fit(self) -> TrainConfig:
         models = [*self.train.ema, "online"]
@@ -95,7 +107,7 @@ class TrainConfig(Config):
                 if repeated:
                     raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
                 produced += evaluator.metric_names()
-                self._check_sampling(f"{part}.{index}", evaluator)
+                self._check_evaluator(f"{part}.{index}", evaluator)
                 if part == "evaluate" and getattr(evaluator, "split", None) == "test":
                     raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")
         names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
@@ -106,21 +118,22 @@ class TrainConfig(Config):
             )
         return self
 
-    def _check_sampling(self, where: str, evaluator: EvaluatorConfig) -> None:
-        """What an evaluator asks of the sampler and the chunk must be there to give."""
+    def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
+        """An evaluator must measure this task, and what it asks of the sampler must be there to give."""
         trained, task = self.task.diffusion.schedule.steps, self.task
-        asked = evaluator.eval_timesteps if isinstance(evaluator, ActionErrorConfig) else ()
-        if isinstance(evaluator, RolloutConfig):
-            asked = (evaluator.sampler.steps,) if evaluator.sampler and evaluator.sampler.steps else ()
-            room = task.horizon - task.n_obs_steps + 1
-            if (evaluator.n_action_steps or 1) > room:
-                raise ValueError(
-                    f"{where}.n_action_steps is {evaluator.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
-                    f"{task.n_obs_steps} leave room for {room} actions"
-                )
-        if max(asked, default=0) > trained:
+        if evaluator.tasks is not None and task.type not in evaluator.tasks:
             raise ValueError(
-                f"{where} samples in {max(asked)} steps, but the schedule has only {trained} timesteps; take fewer"
+                f"{where} is of type {evaluator.type!r}, which measures {' or '.join(evaluator.tasks)} tasks; "
+                f"the task is {task.type!r}"
+            )
+        try:
+            evaluator.check(task)
+        except ValueError as error:
+            raise ValueError(f"{where}.{error}") from None
+        asked = max(evaluator.sampling_steps(), default=0)
+        if asked > trained:
+            raise ValueError(
+                f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
             )
 
 
@@ -156,10 +169,9 @@ class Experiment:
         self.accelerator = make_accelerator(config.train.precision)
         self.report = report if self.accelerator.is_main_process else lambda line: None
         self.directory = directory or Path(config.tracker.data_path).expanduser()
-        self.data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
+        self.data = config.task.open(config.data)
         self.data.to(self.accelerator.device)
-        self.loader = Loader(
-            self.data.train,
+        self.loader = self.data.loader(
             batch_size=config.data.batch_size,
             accumulation=config.train.accumulation,
             seed=config.seed,
@@ -210,15 +222,15 @@ class Experiment:
                 batches = next(trial.loader.from_sample(0))
                 trainer.step(batches)
                 row = trainer.training_metrics()
-                chunk = trial._act(batches[0][:2])
+                drawn = trial._sample(batches[0][:2])
                 trainer.save(row, is_best=False)
                 writer.close()
                 saved = decide(trial.accelerator, store.latest)
-                if saved is None or not torch.isfinite(chunk).all():
+                if saved is None or not torch.isfinite(drawn).all():
                     raise RuntimeError("after one step the weights or a sample are not finite; look at the data")
                 trial._restore(trainer, read_checkpoint(saved))
-                if not torch.equal(trial._act(batches[0][:2]), chunk):
-                    raise RuntimeError("a policy that was saved and loaded acts differently; the disk may be failing")
+                if not torch.equal(trial._sample(batches[0][:2]), drawn):
+                    raise RuntimeError("a model that was saved and loaded samples otherwise; the disk may be failing")
         return f"{plan}\n  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load"
 
     def end(self) -> None:
@@ -265,7 +277,7 @@ class Experiment:
             documents={
                 "config.json": json.loads(self.config.model_dump_json()),
                 "spec.json": json.loads(self.data.spec.model_dump_json()),
-                "data.json": {"fingerprint": self.data.fingerprint, "episodes": self.data.split_ids},
+                "data.json": self.data.document(),
             },
         )
 
@@ -321,23 +333,21 @@ class Experiment:
     def _has_result(self) -> bool:
         return decide(self.accelerator, (self.directory / RESULT).exists)
 
-    def _act(self, batch: Batch) -> Tensor:
-        """A chunk for each sample of a batch, always with the same noise."""
+    def _sample(self, batch: Batch) -> Tensor:
+        """An x for each sample of a batch, always with the same noise."""
         self.model.eval()
         return self.model.sample(batch.cond, Randomness.from_counts(self.config.seed, "check", batch.ids))
 
     def _plan(self, trainer: PolicyTrainer, found: object) -> str:
         """What this run will do, for a person to read."""
         config, loader, report = self.config, self.loader, self.data.report()
-        parts = report["parts"]
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         ranks, accumulation = self.accelerator.num_processes, config.train.accumulation
         start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
         lines = {
             "run": f"{self.directory}  {config.description}",
             "config": config.digest()[:12],
-            "data": f"{parts['train']['episodes']} train episodes, {len(loader):,} windows; "
-            f"{parts['val']['episodes']} val, {parts['test']['episodes']} test episodes",
+            "data": self.data.summary(),
             "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
             f"{ranks} x {self.accelerator.device.type}",
             "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "

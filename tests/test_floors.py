@@ -30,7 +30,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
     "zarr": ["data/episodes/zarr.py"],
     "h5py": ["data/episodes/hdf5.py"],
-    "pyarrow": ["data/episodes/lerobot.py"],
+    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/"],
+    "fsspec": ["data/embeddings/"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht"],
     "pymunk": ["envs/pusht"],
@@ -41,7 +42,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "wandb": ["tracking/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
-    "embedding_reader": ["data/embeddings.py"],
+    "embedding_reader": ["data/embeddings/"],
     "diffusers": ["networks/backbones/image_unet.py"],
     "transformers": ["networks/encoders/image.py"],
 }

@@ -50,7 +50,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "Learned": "diffusion/test_variance.py::test_every_field_changes_the_loss",
     "LearnedRange": "diffusion/test_variance.py::test_every_field_changes_the_loss",
     **dict.fromkeys(
-        ["FixedClip", "DynamicClip", "BoundsClip", "Guidance"],
+        ["FixedClip", "DynamicClip", "BoundsClip", "L2NormClip", "Guidance"],
         "diffusion/test_guidance.py::test_every_field_changes_the_estimate",
     ),
     **dict.fromkeys(
@@ -62,6 +62,14 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "ZarrStoreConfig": "data/episodes/test_zarr.py",
     "NpzStoreConfig": "data/episodes/test_npz.py",
     "LeRobotStoreConfig": "data/episodes/test_lerobot.py",
+    "EmbeddingsConfig": "data/embeddings/test_pairs.py",
+    "EmbeddingSplitConfig": "data/embeddings/test_parts.py",
+    "FolderConfig": "data/embeddings/test_folder.py",
+    "PriorConfig": "tasks/test_prior.py::test_every_field_changes_the_prior",
+    "PriorDiffusionConfig": "diffusion/test_process.py::"
+    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    "PriorTransformerConfig": "networks/backbones/test_prior_transformer.py::test_every_field_changes_the_network",
+    "SimilarityConfig": "evaluation/test_similarity.py::test_every_knob_changes_the_measurement",
     "SplitConfig": "data/test_split.py::test_every_knob_changes_the_split",
     "AdamWConfig": "training/test_optimizer.py::test_every_optimizer_field_changes_the_step",
     "PowerDecay": "training/test_ema.py::test_every_field_changes_the_decay",
@@ -261,7 +269,7 @@ def test_field_changes_the_policy(field, tmp_path):
         """A chunk of an untrained policy, and how much of it is executed."""
         one = experiment(tiny(tmp_path, **change))
         batch = one.data.val.fetch(torch.arange(3))
-        return one._act(batch).tolist(), one.model.n_action_steps
+        return one._sample(batch).tolist(), one.model.n_action_steps
 
     assert acts() != acts(**{f"task__{field}": POLICY[field]})
 

@@ -7,27 +7,25 @@ There is no loader state: any position can be asked for at once. Every rank know
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
-from dp_prior.randomness import Randomness
+from dp_prior.data.order import FullOrder, Order
 
 
 class Dataset(Protocol):
     """What the loader needs: samples by index, fetched a batch at a time."""
 
-    @property
-    def valid_counts(self) -> Tensor:
-        """(n,) int64 on the CPU: number of True in each sample's mask."""
-        ...
-
     def __len__(self) -> int: ...
+
+    def count_valid(self, ids: Tensor) -> int:
+        """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
+        ...
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids (B,) int64, which lie on the data set's device."""
@@ -39,26 +37,11 @@ class Dataset(Protocol):
         ...
 
 
-def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
-    """(n,) int64 permutation of 0 .. n - 1.
-
-    Sample ids are sorted by a hash of (seed, epoch, id). The hash is a bijection of 64 bits, so there are no ties, and
-    the order depends on no library's generator and on no sorting algorithm.
-    """
-    keys = Randomness.from_counts(seed, f"order/{epoch}", torch.arange(n)).keys
-    return np.argsort(keys.numpy())
-
-
-@dataclass(frozen=True)
-class _Epoch:
-    ids: Tensor  # (n,) int64 on the data set's device
-    valid_before: np.ndarray  # (n + 1,) int64 valid positions before each position of the epoch
-
-
 class Loader:
     """Batches of the training set for one rank, from any position on.
 
     Args:
+        order: which samples come when; None for any sample anywhere.
         batch_size: samples per rank and micro-batch.
         accumulation: micro-batches per optimizer step.
         device: where batches are wanted; None means where the data set is.
@@ -74,11 +57,12 @@ class Loader:
         rank: int,
         world_size: int,
         device: torch.device | str | None = None,
+        order: Order | None = None,
     ):
         self.dataset = dataset
+        self.order = FullOrder(seed, len(dataset)) if order is None else order
         self.batch_size = batch_size
         self.accumulation = accumulation
-        self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.device = torch.device(dataset.device if device is None else device)
@@ -94,7 +78,6 @@ class Loader:
                 ],
             )
         self._length = len(dataset)
-        self._epochs: dict[int, _Epoch] = {}
 
     def __len__(self) -> int:
         """Samples in one epoch, over all ranks."""
@@ -128,19 +111,8 @@ class Loader:
         """Ids (G,) of a global batch, which may reach into the next epoch, and its number of valid positions."""
         epoch, begin = divmod(samples_seen, self._length)
         end = begin + self.global_batch_size
-        here = self._epoch(epoch)
-        if end <= self._length:
-            return here.ids[begin:end], int(here.valid_before[end] - here.valid_before[begin])
-        after, rest = self._epoch(epoch + 1), end - self._length
-        valid = here.valid_before[-1] - here.valid_before[begin] + after.valid_before[rest]
-        return torch.cat([here.ids[begin:], after.ids[:rest]]), int(valid)
-
-    def _epoch(self, epoch: int) -> _Epoch:
-        found = self._epochs.get(epoch)
-        if found is None:
-            order = epoch_order(self.seed, epoch, self._length)
-            valid_before = np.concatenate([[0], np.cumsum(self.dataset.valid_counts.numpy()[order])])
-            found = _Epoch(torch.from_numpy(order).to(self.dataset.device), valid_before)
-            self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1}
-            self._epochs[epoch] = found
-        return found
+        ids = torch.from_numpy(self.order.ids(epoch, begin, min(end, self._length)))
+        if end > self._length:
+            ids = torch.cat([ids, torch.from_numpy(self.order.ids(epoch + 1, 0, end - self._length))])
+        valid = int(self.dataset.count_valid(ids))
+        return ids.to(self.dataset.device, non_blocking=True), valid

@@ -17,6 +17,7 @@ from torch import Tensor
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
+from dp_prior.data.loader import Loader
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import Split, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
@@ -114,6 +115,10 @@ class WindowSet:
     def __len__(self) -> int:
         return self._length
 
+    def count_valid(self, ids: Tensor) -> int:
+        """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
+        return int(self.valid_counts[ids].sum())
+
     @property
     def device(self) -> torch.device:
         """Where the samples are gathered."""
@@ -209,6 +214,22 @@ class Trajectories:
             rows = {key: value.cpu().numpy()[self._is_train_step] for key, value in self.train.rows.items()}
             self._statistics = {key: Statistics.of(values) for key, values in rows.items()}
         return self._statistics
+
+    def loader(self, **how: Any) -> Loader:
+        """The batches of training; see `Loader` for the arguments."""
+        return Loader(self.train, **how)
+
+    def document(self) -> dict[str, Any]:
+        """What tells these data from others, to be stored with a run."""
+        return {"fingerprint": self.fingerprint, "episodes": self.split_ids}
+
+    def summary(self) -> str:
+        """How much there is, in one line."""
+        episodes = {name: counts["episodes"] for name, counts in self._counts.items()}
+        return (
+            f"{episodes['train']} train episodes, {len(self.train):,} windows; "
+            f"{episodes['val']} val, {episodes['test']} test episodes"
+        )
 
     def to(self, device: torch.device | str) -> Trajectories:
         """Move the samples to the training device if the config lets them and they take at most half its memory."""

@@ -82,7 +82,8 @@ class ElementMean:
             horizon_weights: of the first dimension of a sample.
         """
         positions = math.prod(x.shape[1:-1])
-        self.valid = torch.full((len(x),), positions, device=x.device) if mask is None else mask.flatten(1).sum(1)
+        everywhere = torch.full((len(x),), positions, device=x.device)
+        self.valid = everywhere if mask is None else mask.view(len(x), positions).sum(1)
         self.size = self.valid.clamp(min=1) * x.shape[-1]
         self.mask = None if mask is None else mask[..., None]
         self.factors = []

@@ -75,7 +75,26 @@ class BoundsClip(Config):
         return partial(torch.clamp, min=low - room, max=high + room)
 
 
-ClipConfig = Annotated[FixedClip | DynamicClip | BoundsClip, Field(discriminator="type")]
+class L2NormClip(Config):
+    """Brings every x_0 to one length, for data that lie on a sphere (`sampling_clamp_l2norm` of DALLE2-pytorch)."""
+
+    type: Literal["l2norm"] = "l2norm"
+
+    radius: float | None = Field(default=None, gt=0)
+    """The length, over all dimensions of a sample, in normalised units; null: the root of the number of dimensions."""
+
+    def stage(self, bounds: Bounds | None) -> Stage:
+        """Maps an estimate (B, ...) to the one of the wanted length."""
+
+        def clip(x_0: Tensor) -> Tensor:
+            flat = x_0.flatten(1)
+            radius = flat.shape[1] ** 0.5 if self.radius is None else self.radius
+            return (radius * torch.nn.functional.normalize(flat, dim=1)).view_as(x_0)
+
+        return clip
+
+
+ClipConfig = Annotated[FixedClip | DynamicClip | BoundsClip | L2NormClip, Field(discriminator="type")]
 
 
 class Guidance(Config):

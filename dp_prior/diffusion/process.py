@@ -325,6 +325,7 @@ class DiffusionProcess(nn.Module):
         sampler: SamplerConfig,
         *,
         previous: Tensor | None = None,
+        start: Callable[[Tensor], Tensor] | None = None,
         **how,
     ) -> Tensor:
         """Draw one sample for each row of `random`.
@@ -333,12 +334,13 @@ class DiffusionProcess(nn.Module):
             network: see `loss`.
             previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
                 done. None starts from pure noise.
+            start: what becomes of that noise (B, *x_shape) first; None leaves it.
             how: see `denoiser`.
 
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
-        for x_t, _ in self.progressive(network, x_shape, random, sampler, previous=previous, **how):  # noqa: B007
+        for x_t, _ in self.progressive(network, x_shape, random, sampler, previous=previous, start=start, **how):  # noqa: B007
             pass
         return x_t
 
@@ -350,10 +352,12 @@ class DiffusionProcess(nn.Module):
         sampler: SamplerConfig,
         *,
         previous: Tensor | None = None,
+        start: Callable[[Tensor], Tensor] | None = None,
         **how,
     ) -> States:
         """Like `sample`, but yields (x after the step, estimate of x_0 before it) at every step."""
         noise = random.stream("start").normal(*x_shape)
+        noise = noise if start is None else start(noise)
         timesteps = sampler.timesteps(self.table)
         if previous is not None:
             timesteps = timesteps[-max(1, round(sampler.renoise * len(timesteps))) :]

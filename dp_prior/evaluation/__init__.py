@@ -1,4 +1,7 @@
-"""Evaluators: what measures a model during training and after it."""
+"""Evaluators: what measures a model during training and after it.
+
+A record names the tasks it measures in `tasks`, None for all; `check(task)` raises what else keeps it from that.
+"""
 
 from typing import Annotated
 
@@ -8,7 +11,8 @@ from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.similarity import SimilarityConfig
 
 EvaluatorConfig = Annotated[
-    LossConfig | LikelihoodConfig | ActionErrorConfig | RolloutConfig, Field(discriminator="type")
+    LossConfig | LikelihoodConfig | ActionErrorConfig | RolloutConfig | SimilarityConfig, Field(discriminator="type")
 ]

@@ -6,7 +6,7 @@ Closer to what a robot does than the denoising loss, and far cheaper than a roll
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config
 from dp_prior.diffusion.sampler import SamplerConfig
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
+from dp_prior.evaluation.measuring import (
+    at_rest,
+    device_of,
+    pick_models,
+    pick_samples,
+    rank_of,
+    shared_batches,
+    with_steps,
+)
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.randomness import Randomness
 
@@ -30,6 +38,8 @@ class ActionErrorConfig(Config):
     """
 
     type: Literal["action_error"] = "action_error"
+
+    tasks: ClassVar = ("policy",)
 
     name: str = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
@@ -70,6 +80,13 @@ class ActionErrorConfig(Config):
             for steps in self.eval_timesteps
             for kind in _KINDS
         ]
+
+    def check(self, task: Any) -> None:
+        """Any policy can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Numbers of sampling steps that are asked for."""
+        return self.eval_timesteps
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
@@ -137,11 +154,6 @@ class ActionErrorEvaluator:
             }
             for index in range(policy.horizon)
         ]
-
-
-def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:
-    """The same sampler with another number of steps."""
-    return type(sampler)(**{**sampler.arguments(), "steps": steps})
 
 
 def _mean(table: list[dict[str, Any]], error: str, indices: Any) -> float:

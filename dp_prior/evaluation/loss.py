@@ -7,7 +7,7 @@ values differ only because the weights do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -27,6 +27,8 @@ class LossConfig(Config):
     """
 
     type: Literal["loss"] = "loss"
+
+    tasks: ClassVar = None
 
     name: str = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
@@ -57,6 +59,13 @@ class LossConfig(Config):
         """Names of the metrics of these terms."""
         kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
+
+    def check(self, task: Any) -> None:
+        """Any task can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Nothing is sampled."""
+        return ()
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

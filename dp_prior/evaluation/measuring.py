@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import SamplerConfig
 
 
 class Samples(Protocol):
@@ -56,6 +57,11 @@ def shared_batches(
     for part in ids[rank::ranks].split(batch_size):
         if len(part):  # splitting no ids gives one empty part
             yield samples.fetch(part).to(device)
+
+
+def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:
+    """The same sampler with another number of steps."""
+    return type(sampler)(**{**sampler.arguments(), "steps": steps})
 
 
 def rank_of(accelerator: Any) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ class RolloutConfig(Config):
     """
 
     type: Literal["rollout"] = "rollout"
+
+    tasks: ClassVar = ("policy",)
 
     name: str = "rollout"
     """First part of the metrics' names, for example `rollout/score`, and of the files'."""
@@ -90,6 +92,23 @@ class RolloutConfig(Config):
             *("episodes", "episode_steps"),
         )
         return [f"{self.name}/{kind}" for kind in kinds]
+
+    def check(self, task: Any) -> None:
+        """The chunk must be long enough for the actions that are executed.
+
+        Raises:
+            ValueError: it is not; the message begins with the name of the field.
+        """
+        room = task.horizon - task.n_obs_steps + 1
+        if (self.n_action_steps or 1) > room:
+            raise ValueError(
+                f"n_action_steps is {self.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
+                f"{task.n_obs_steps} leave room for {room} actions"
+            )
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Numbers of sampling steps that are asked for."""
+        return (self.sampler.steps,) if self.sampler and self.sampler.steps else ()
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

@@ -1,4 +1,4 @@
-"""From a checkpoint or export to a policy that is ready to act."""
+"""From a checkpoint or export to a policy that is ready to act, or a prior that is ready to predict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 
 if TYPE_CHECKING:
+    from dp_prior.tasks.model import DiffusionModel
     from dp_prior.tasks.policy import DiffusionPolicy
+    from dp_prior.tasks.prior import DiffusionPrior
 
 
 def load_policy(
@@ -42,26 +44,48 @@ def load_policy(
         ConfigError: the configuration or the shapes are not ones of a policy.
         ValueError: there is no average of that name, or the weights do not fit the configuration.
     """
+    return _load(reference, "policy", weights, device, dtype)
+
+
+def load_prior(
+    reference: str | Path,
+    *,
+    weights: str | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> DiffusionPrior:
+    """Load a prior in evaluation mode; `predict` then gives image embeddings. Otherwise like `load_policy`."""
+    return _load(reference, "prior", weights, device, dtype)
+
+
+def _load(
+    reference: str | Path, kind: str, weights: str | None, device: torch.device | str, dtype: torch.dtype | None
+) -> DiffusionModel:
     directory = resolve(reference)
     files = read_checkpoint(directory, ["config.json", "spec.json"])
     config = files.documents["config.json"]
     if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
         raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
-    policy = _create(config["task"], files.documents["spec.json"], directory)
+    found = config["task"].get("type", "policy")
+    if found != kind and found in ("policy", "prior"):
+        raise ValueError(f"{directory} holds a {found}, not a {kind}; load it with load_{found}")
+    model = _create(config["task"], kind, files.documents["spec.json"], directory)
     name = _weights_file(config, weights, directory)
-    _load_weights(policy, read_checkpoint(directory, [name]).tensors[name], directory / name)
-    policy.requires_grad_(False).eval().to(device)
+    _load_weights(model, read_checkpoint(directory, [name]).tensors[name], directory / name)
+    model.requires_grad_(False).eval().to(device)
     if dtype is not None and dtype != torch.float32:
-        for parameter in [*policy.encoder.parameters(), *policy.backbone.parameters()]:
+        for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
             parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
-    return policy
+    return model
 
 
-def _create(task: dict[str, Any], spec: Any, directory: Path) -> DiffusionPolicy:
-    """The policy as configured, with weights still to be loaded."""
+def _create(task: dict[str, Any], kind: str, spec: Any, directory: Path) -> DiffusionModel:
+    """The model as configured, with weights still to be loaded."""
     from dp_prior.tasks.policy import PolicyConfig  # the networks: a second that `import dp_prior` need not take
+    from dp_prior.tasks.prior import PriorConfig
 
-    config = PolicyConfig.from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
+    record = {"policy": PolicyConfig, "prior": PriorConfig}[kind]
+    config = record.from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
     shapes = Spec.from_json(json.dumps(spec), source=str(directory / "spec.json"))
     with torch.random.fork_rng(devices=[]):
         return config.create(shapes)

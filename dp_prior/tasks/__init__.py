@@ -1,5 +1,12 @@
 """Tasks: what is diffused, given what."""
 
-from dp_prior.tasks.policy import PolicyConfig
+from typing import Annotated
 
-TaskConfig = PolicyConfig
+from pydantic import Field
+
+from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.prior import PriorConfig
+
+TaskConfig = Annotated[PolicyConfig | PriorConfig, Field(discriminator="type")]
+
+DEFAULT_TASK = PolicyConfig()

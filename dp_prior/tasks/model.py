@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch, Spec
+from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.normalizer import Normalizer, Statistics
@@ -60,9 +61,9 @@ class DiffusionModel(nn.Module):
             random: one row per sample; timestep, noise and dropped conditions of a sample are functions of its row.
             self_condition: whether the network sees its own estimate, where the process has that; None as in sampling.
         """
-        cond = self.encode(batch.cond, random.stream("condition") if self.training else None)
+        withheld = random.stream("condition") if self.training else None
         return self.process.loss(
-            lambda x_t, t: self.backbone(x_t, t, cond),
+            self.network(self.encode(batch.cond, withheld), withheld, in_loss=True),
             self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
             batch.mask,
             random,
@@ -98,16 +99,17 @@ class DiffusionModel(nn.Module):
         def inside(x: Tensor) -> Tensor:
             return self.normalizer.normalize("x", self.encode_x(x, cond))
 
-        tokens, nothing = self._tokens(cond)
+        network, unconditional = self._networks(cond)
         x_0 = self.process.sample(
-            lambda x_t, t: self.backbone(x_t, t, tokens),
+            network,
             self.spec.x_shape,
             random,
             sampler or self.sampler,
             previous=None if previous is None else inside(previous),
             known=None if known is None else (inside(known[0]), known[1]),
-            unconditional=None if nothing is None else lambda x_t, t: self.backbone(x_t, t, nothing),
+            unconditional=unconditional,
             bounds=self.normalizer.bounds("x"),
+            start=self.start,
         )
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if known is None else torch.where(known[1], known[0], x)
@@ -118,19 +120,20 @@ class DiffusionModel(nn.Module):
         Args:
             random: one row per sample.
         """
-        tokens, nothing = self._tokens(batch.cond)
+        network, unconditional = self._networks(batch.cond)
         return self.process.bits_per_dim(
-            lambda x_t, t: self.backbone(x_t, t, tokens),
+            network,
             self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
             batch.mask,
             random,
-            unconditional=None if nothing is None else lambda x_t, t: self.backbone(x_t, t, nothing),
+            unconditional=unconditional,
             bounds=self.normalizer.bounds("x"),
         )
 
-    def _tokens(self, cond: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Encoded conditioning, and where guidance compares with it, that of nothing."""
-        return self.encode(cond), self.encode(cond, keep=False) if self.process.guidance is not None else None
+    def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
+        """The network under a condition, and where guidance compares with it, under none."""
+        compared = None if self.process.guidance is None else self.network(self.encode(cond, keep=False))
+        return self.network(self.encode(cond)), compared
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer, once, before training.
@@ -140,6 +143,20 @@ class DiffusionModel(nn.Module):
             samples: the training data, for models that diffuse something else than x as it is.
         """
         self.normalizer.fit(statistics)
+
+    def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
+        """The backbone under a condition, as the process sees it.
+
+        Args:
+            cond: (B, n_tokens, cond_dim) tokens.
+            random: B rows, in training, for what a task withholds from the network besides conditions.
+            in_loss: whether a loss is computed, rather than a sample.
+        """
+        return lambda x_t, t: self.backbone(x_t, t, cond)
+
+    def start(self, noise: Tensor) -> Tensor:
+        """(B, *x_shape) standard normal noise -> what sampling starts from, normalised; the noise itself."""
+        return noise
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, *x_shape) in data units -> what is diffused, in data units; x itself unless a task says otherwise."""

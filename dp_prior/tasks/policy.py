@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -31,6 +31,8 @@ class PolicyConfig(Config):
     """A diffusion policy: which chunk is predicted from which observations, and by what network."""
 
     type: Literal["policy"] = "policy"
+
+    data_types: ClassVar = ("trajectories",)
 
     horizon: int = Field(default=16, ge=1)
     """Length of the predicted action chunk, in control steps."""
@@ -90,6 +92,10 @@ class PolicyConfig(Config):
                     f"units; remove it or use identity"
                 )
         return self
+
+    def open(self, data: Any) -> Any:
+        """The windows that such a policy learns from, of the data that a record of `data_types` describes."""
+        return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
 
     def create(self, spec: Spec) -> DiffusionPolicy:
         """An untrained policy for data of this shape; its normalizer is still to be fitted or loaded.

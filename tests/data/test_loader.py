@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
-from dp_prior.data.loader import Loader, epoch_order
+from dp_prior.data.loader import Loader
+from dp_prior.data.order import epoch_order
 
 
 class Numbers:
@@ -21,6 +22,9 @@ class Numbers:
 
     def __len__(self) -> int:
         return self.n
+
+    def count_valid(self, ids: torch.Tensor) -> int:
+        return int(self.valid_counts[ids].sum())
 
     def fetch(self, ids: torch.Tensor) -> Batch:
         mask = torch.arange(5) < self.valid_counts[ids][:, None]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data import DataConfig
 from dp_prior.data.loader import Loader
+from dp_prior.data.trajectories import TrajectoriesConfig
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
 PUSHT = FOLDER / "pusht"
@@ -46,7 +46,7 @@ def open_set(episodes: dict, state_key: str, action_key: str, part=None):
         "obs": {"agent_pos": {"key": state_key, "slice": part}},
         "action": {"key": action_key},
     }
-    return DataConfig.from_json(json.dumps(record)).create(horizon=16, n_obs_steps=2, n_action_steps=8)
+    return TrajectoriesConfig.from_json(json.dumps(record)).create(horizon=16, n_obs_steps=2, n_action_steps=8)
 
 
 @pytest.mark.parametrize("name", ["npz", "lerobot"])

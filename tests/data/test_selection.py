@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from dp_prior.data import DataConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.trajectories import TrajectoriesConfig
 
 LENGTHS = (20, 30, 25)
 
@@ -25,7 +25,7 @@ def create(tmp_path, arrays, obs=None, action="action"):
         "obs": obs or {"agent": {"key": "state"}},
         "action": {"key": action},
     }
-    return DataConfig.from_json(json.dumps(record)).create(16, 2, 8)
+    return TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
 
 
 def problems_of(*arguments, **options) -> list[str]:

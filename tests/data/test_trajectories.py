@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.data import DataConfig
 from dp_prior.data.loader import Loader
+from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.normalizer import Statistics
 
 
@@ -40,8 +40,9 @@ def path(tmp_path):
     return tmp_path / "set.npz"
 
 
-def configure(path, **changes) -> DataConfig:
-    return DataConfig.from_json(json.dumps({"episodes": {"type": "npz", "path": str(path)}, **CONFIG, **changes}))
+def configure(path, **changes) -> TrajectoriesConfig:
+    record = {"episodes": {"type": "npz", "path": str(path)}, **CONFIG, **changes}
+    return TrajectoriesConfig.from_json(json.dumps(record))
 
 
 def fetch_all(window_set):

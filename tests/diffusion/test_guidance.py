@@ -1,11 +1,12 @@
 """Guidance, clipping and known values, between the network and the sampler."""
 
+import math
 from typing import get_args
 
 import pytest
 import torch
 
-from dp_prior.diffusion.guidance import BoundsClip, DynamicClip, FixedClip, Guidance, fixed_values
+from dp_prior.diffusion.guidance import BoundsClip, DynamicClip, FixedClip, Guidance, L2NormClip, fixed_values
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.randomness import Randomness
@@ -77,6 +78,13 @@ def test_dynamic_clip_is_that_of_diffusers():
     torch.testing.assert_close(DynamicClip(quantile=0.9).stage(None)(X_0), theirs._threshold_sample(X_0))
 
 
+def test_l2norm_clip_brings_every_sample_to_one_length():
+    for clip, radius in ((L2NormClip(), math.sqrt(X_0[0].numel())), (L2NormClip(radius=3.0), 3.0)):
+        clipped = clip.stage(None)(X_0)
+        torch.testing.assert_close(clipped.flatten(1).norm(dim=1), torch.full((len(X_0),), radius))
+        torch.testing.assert_close(clipped / clipped.norm(dim=(1, 2), keepdim=True), X_0 / X_0.norm(dim=(1, 2), keepdim=True))
+
+
 def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
     low, high = torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 2.0])
     assert torch.equal(BoundsClip().stage((low, high))(X_0), torch.maximum(torch.minimum(X_0, high), low))
@@ -128,6 +136,7 @@ def test_fixed_values_are_read_only_where_known():
         (DynamicClip(), "bound", 0.5),
         (DynamicClip(), "quantile", 0.5),
         (BoundsClip(), "margin", 0.2),
+        (L2NormClip(), "radius", 2.0),
         (Guidance(scale=2.0), "scale", 3.0),
         (Guidance(scale=2.0), "rescale", 0.5),
     ],

@@ -8,7 +8,10 @@ from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.evaluation.similarity import SimilarityConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, data
+from tests.evaluation.test_similarity import data as pairs
+from tests.evaluation.test_similarity import prior
 
 KEYS = {"agent_pos": (2,), "goal": (2,)}
 
@@ -23,7 +26,8 @@ def measure(accelerator=None):
     metrics = {}
     for config, policy in evaluators:
         metrics |= config.create(data(37)).run({"ema": policy}, accelerator, NOW).metrics
-    return metrics
+    similarity = SimilarityConfig(models=("ema",), eval_timesteps=(3,), batch_size=8).create(pairs(37))
+    return metrics | similarity.run({"ema": prior()}, accelerator, NOW).metrics
 
 
 def test_two_gloo_ranks_measure_what_one_does(run_ranks):

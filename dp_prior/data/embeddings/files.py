@@ -1,0 +1,66 @@
+"""Where embeddings lie: a file or a folder, on a local disk or behind any URL that fsspec knows."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dp_prior.data.errors import DataError
+
+PARALLEL_FILES = 32
+"""So many headers are read at a time: what takes long on a remote store is the waiting."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one kind below a place, in the order of their names.
+
+    Attributes:
+        fs: the fsspec file system.
+        paths: as `fs` wants them.
+        is_local: whether they lie on a disk of this machine.
+        is_folder: whether the place was a folder.
+    """
+
+    fs: Any
+    paths: list[str]
+    is_local: bool
+    is_folder: bool
+
+    def each(self, read: Any) -> list[Any]:
+        """`read(path)` of every file, in order, many at a time."""
+        with ThreadPoolExecutor(min(PARALLEL_FILES, len(self.paths))) as pool:
+            return list(pool.map(read, self.paths))
+
+
+def find_files(place: str, endings: tuple[str, ...]) -> Files:
+    """The files below `place`, or `place` itself.
+
+    Raises:
+        DataError: nothing is there, or nothing with one of these endings.
+        ImportError: the URL is of a kind whose package is not installed.
+    """
+    from fsspec.core import url_to_fs
+    from fsspec.implementations.local import LocalFileSystem
+
+    try:
+        fs, path = url_to_fs(os.path.expanduser(place))
+    except ValueError as error:
+        raise DataError(place, [f"is neither a path nor a URL that fsspec knows: {error}"]) from None
+    path = path.rstrip("/") or path
+    is_local = isinstance(fs, LocalFileSystem)
+    wanted = " or ".join(f"*{ending}" for ending in endings)
+    if fs.isfile(path):
+        if not path.endswith(endings):
+            raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
+        return Files(fs, [path], is_local, False)
+    if not fs.isdir(path):
+        raise DataError(place, ["there is no such file or folder; look at the path"])
+    found = sorted(name for ending in endings for name in fs.glob(f"{path}/**/*{ending}"))
+    if not found:
+        raise DataError(place, [f"holds no file {wanted}"])
+    return Files(fs, found, is_local, True)

@@ -1,0 +1,72 @@
+"""Columns beside the embeddings, parquet or CSV, read once from start to end, a part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.embeddings.files import Files, find_files
+from dp_prior.data.errors import DataError, nearest_name
+
+ROWS_AT_ONCE = 65_536
+
+
+def count_rows(place: str) -> tuple[list[str], np.ndarray]:
+    """The parquet files at `place` and the rows of each, from their footers."""
+    from pyarrow import parquet
+
+    files = find_files(place, (".parquet",))
+
+    def count(path: str) -> int:
+        try:
+            with files.fs.open(path, "rb") as file:
+                return parquet.ParquetFile(file).metadata.num_rows
+        except (OSError, ValueError) as error:
+            raise DataError(path, [f"cannot be read: {error}"]) from None
+
+    return files.paths, np.array(files.each(count), dtype=np.int64)
+
+
+def read_columns(place: str, names: list[str]) -> Iterator[dict[str, np.ndarray]]:
+    """The columns by name, about `ROWS_AT_ONCE` rows at a time.
+
+    Raises:
+        DataError: a column or the file is missing.
+    """
+    files = find_files(place, (".parquet", ".csv"))
+    for path in files.paths:
+        for batch in _batches(files, path, names):
+            yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
+
+
+def _batches(files: Files, path: str, names: list[str]) -> Iterator[Any]:
+    with files.fs.open(path, "rb") as file:
+        if path.endswith(".csv"):
+            from pyarrow import csv
+
+            convert = csv.ConvertOptions(include_columns=names)
+            _check_columns(path, _csv_header(files, path), names)
+            yield from csv.open_csv(
+                file, convert_options=convert, parse_options=csv.ParseOptions(newlines_in_values=True)
+            )
+        else:
+            from pyarrow import parquet
+
+            parts = parquet.ParquetFile(file)
+            _check_columns(path, parts.schema_arrow.names, names)
+            yield from parts.iter_batches(ROWS_AT_ONCE, columns=names)
+
+
+def _csv_header(files: Files, path: str) -> list[str]:
+    from pyarrow import csv
+
+    with files.fs.open(path, "rb") as file:
+        return csv.open_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True)).schema.names
+
+
+def _check_columns(path: str, known: list[str], names: list[str]) -> None:
+    missing = [f"there is no column {name!r}. {nearest_name(name, known)}" for name in names if name not in known]
+    if missing:
+        raise DataError(path, missing)

@@ -1,0 +1,198 @@
+"""Image embeddings with the text embeddings or encodings beside them, row by row: the data of a prior.
+
+Nothing is read at the start but headers. Training reads blocks of neighbouring rows (see `BlockOrder`) and holds two
+windows of them at most: 2 x shuffle_blocks x block_rows rows of every folder, in the type of the files; with parquet
+one row group of each besides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from dp_prior.batch import Batch, Spec
+from dp_prior.config import Config
+from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
+from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
+from dp_prior.data.errors import DataError
+from dp_prior.data.loader import Loader
+from dp_prior.data.order import BlockOrder
+from dp_prior.normalizer import Statistics
+
+IMAGE = "x"
+FINGERPRINTED_ROWS = 64
+
+
+class EmbeddingsConfig(Config):
+    """Pairs of an image embedding, which is diffused, and of what is known of its text."""
+
+    type: Literal["embeddings"] = "embeddings"
+
+    image: FolderConfig
+    """The image embeddings. Their metadata are those that `split.by` looks into."""
+
+    text: FolderConfig | None = None
+    """Text embeddings, row by row beside the images; null: none."""
+
+    text_encodings: FolderConfig | None = None
+    """Text encodings, row by row beside the images: `tokens` of them in a row, zeros where a text is shorter;
+    null: none."""
+
+    split: EmbeddingSplitConfig = EmbeddingSplitConfig()
+    """Which rows are trained on, validated on and tested on."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Samples per rank and micro-batch."""
+
+    block_rows: int = Field(default=2048, ge=1)
+    """So many neighbouring rows are read at once and shuffled among themselves."""
+
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """So many blocks from anywhere are mixed; a number that the ranks divide lets each read blocks of its own."""
+
+    @model_validator(mode="after")
+    def _has_text(self) -> EmbeddingsConfig:
+        if self.text is None and self.text_encodings is None:
+            raise ValueError("an image embedding is predicted from text; name text, text_encodings, or both")
+        if self.image.tokens is not None or (self.text is not None and self.text.tokens is not None):
+            raise ValueError("tokens are of text_encodings; an image or text embedding is one")
+        return self
+
+    def create(self) -> EmbeddingPairs:
+        """Open the folders and compare their headers.
+
+        Raises:
+            DataError: files are missing or damaged, or the folders differ in rows.
+        """
+        return EmbeddingPairs(self)
+
+
+class PairSet:
+    """The pairs of one part: n samples, fetched by number a batch at a time."""
+
+    def __init__(self, part: Part, sources: dict[str, Direct], folders: dict[str, Folder]):
+        """Args: sources: rows by name, the image as "x"."""
+        self._part, self._sources, self._folders = part, sources, folders
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are made."""
+        return torch.device("cpu")
+
+    def count_valid(self, ids: Tensor) -> int:
+        """Number of True in the masks of the samples at ids: no row is padded."""
+        return len(ids)
+
+    def fetch(self, ids: Tensor) -> Batch:
+        """The samples at ids, (B,) int64, as they are in the files, float32.
+
+        Raises:
+            DataError: a value is not finite.
+        """
+        numbers = ids.numpy()
+        found = {name: self._gather(name, numbers) for name in self._sources}
+        x = found.pop(IMAGE)
+        return Batch(x=x, cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
+
+    def _gather(self, name: str, ids: np.ndarray) -> Tensor:
+        folder = self._folders[name]
+        values = torch.from_numpy(self._sources[name].gather(ids)).to(torch.float32)
+        if not torch.isfinite(values.sum()):
+            bad = torch.nonzero(~torch.isfinite(values).all(dim=1))
+            if len(bad):
+                row = int(self._part.rows(ids[bad[0].numpy()])[0])
+                raise DataError(
+                    folder.path, [f"{folder.rows.locate(row)}: holds a number that is not finite; leave the row out"]
+                )
+        return values.view(len(ids), *folder.shape)
+
+
+class EmbeddingPairs:
+    """Checked folders, split into parts.
+
+    Attributes:
+        spec: shapes of one sample.
+        train, val, test: PairSets; val and test may be empty.
+        fingerprint: SHA-256 of the files' names and sizes and of some rows.
+    """
+
+    def __init__(self, config: EmbeddingsConfig):
+        self._config = config
+        wanted = {IMAGE: config.image, "text": config.text, "text_encodings": config.text_encodings}
+        self.folders = {name: record.create() for name, record in wanted.items() if record is not None}
+        rows = {folder.path: folder.count for folder in self.folders.values()}
+        if len(set(rows.values())) > 1:
+            raise DataError(config.image.path, [f"rows must lie beside each other, but the folders have {rows}"])
+        self._parts = config.split.assign(self.folders[IMAGE])
+        self.spec = Spec(
+            x_shape=self.folders[IMAGE].shape,
+            cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != IMAGE},
+        )
+        self.train, self.val, self.test = (self._direct(self._parts[name]) for name in PARTS)
+        self.fingerprint = self._fingerprint()
+
+    def statistics(self) -> dict[str, Statistics]:
+        """None: a prior knows the length of an embedding and needs no others."""
+        return {}
+
+    def loader(self, *, seed: int, **how: Any) -> Loader:
+        """The batches of training; see `Loader` for the arguments."""
+        config = self._config
+        part = self._parts["train"]
+        room = {"block_rows": config.block_rows, "n_blocks": 2 * config.shuffle_blocks}
+        sources = {name: BlockPool(part, folder.rows, **room) for name, folder in self.folders.items()}
+        order = BlockOrder(seed, len(part), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
+        return Loader(PairSet(part, sources, self.folders), order=order, seed=seed, **how)
+
+    def document(self) -> dict[str, Any]:
+        """What tells these data from others, to be stored with a run."""
+        return {"fingerprint": self.fingerprint, "rows": self._counts()}
+
+    def summary(self) -> str:
+        """How much there is, in one line."""
+        counts = self._counts()
+        return f"{counts['train']:,} train rows, {counts['val']:,} val, {counts['test']:,} test"
+
+    def to(self, device: torch.device | str) -> EmbeddingPairs:
+        """The rows stay on disk; the loader moves batches."""
+        return self
+
+    def report(self) -> dict[str, Any]:
+        """What the data are: files, counts per part, and warnings. JSON-able."""
+        warnings = []
+        if not len(self.val):
+            warnings.append("no row is left to validate on: val metrics will be missing")
+        for folder in self.folders.values():
+            if folder.rows.largest_read > self._config.block_rows * self._config.shuffle_blocks:
+                warnings.append(
+                    f"{folder.path}: a row group has {folder.rows.largest_read:,} rows, all of which are decoded to "
+                    f"read one; write smaller row groups, or .npy"
+                )
+        folders = {name: folder.describe() for name, folder in self.folders.items()}
+        return {"folders": folders, "parts": self._counts(), "fingerprint": self.fingerprint, "warnings": warnings}
+
+    def _direct(self, part: Part) -> PairSet:
+        return PairSet(part, {name: Direct(part, folder.rows) for name, folder in self.folders.items()}, self.folders)
+
+    def _counts(self) -> dict[str, int]:
+        return {name: len(part) for name, part in self._parts.items()}
+
+    def _fingerprint(self) -> str:
+        described = {name: folder.describe() for name, folder in self.folders.items()}
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+        for name in sorted(self.folders):
+            folder = self.folders[name]
+            count = min(FINGERPRINTED_ROWS, folder.count)
+            rows = np.arange(count) * folder.count // count
+            digest.update(read_rows(folder.rows, rows).astype("<f4").tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,110 @@
+"""Rows of one column of parquet files, a row group at a time; embedding-reader would read whole files, all columns."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dp_prior.data.embeddings.files import Files
+from dp_prior.data.errors import DataError, nearest_name
+
+
+class ParquetRows:
+    """The embeddings in a column of lists of numbers, all files in order of their names.
+
+    Attributes:
+        counts: rows of each file.
+        dimension: numbers in a row.
+        dtype: float32, which `read` gives.
+        largest_read: rows of the largest row group; one is in memory while rows of it are read.
+    """
+
+    def __init__(self, place: str, files: Files, column: str):
+        from pyarrow import parquet
+
+        self.paths = files.paths
+        self.dtype = np.dtype(np.float32)
+        self._fs, self._column = files.fs, column
+        problems: list[str] = []
+
+        def read_footer(path: str) -> list[int]:
+            try:
+                with files.fs.open(path, "rb") as file:
+                    parts = parquet.ParquetFile(file)
+                    if column not in parts.schema_arrow.names:
+                        hint = nearest_name(column, parts.schema_arrow.names)
+                        problems.append(f"{path}: there is no column {column!r}. {hint}")
+                    return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
+            except (OSError, ValueError) as error:
+                problems.append(f"{path}: cannot be read: {error}")
+                return []
+
+        groups = files.each(read_footer)
+        if problems:
+            raise DataError(place, sorted(problems))
+        self.counts = np.array([sum(sizes) for sizes in groups], dtype=np.int64)
+        self._groups = [
+            (path, index) for path, sizes in zip(self.paths, groups, strict=True) for index in range(len(sizes))
+        ]
+        self._sizes = np.array([size for sizes in groups for size in sizes], dtype=np.int64)
+        self._ends = np.cumsum(self._sizes)
+        self.largest_read = int(self._sizes.max(initial=0))
+        self._held: tuple[int, np.ndarray] = (-1, np.zeros((0, 0), np.float32))
+        self.dimension = 0
+        if self.largest_read:
+            self.dimension = self._group(int(np.argmax(self._sizes > 0))).shape[1]
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start, dimension) float32 rows.
+
+        Raises:
+            DataError: a row is missing or has another number of numbers.
+        """
+        out = np.empty((stop - start, self.dimension), self.dtype)
+        done = 0
+        for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._sizes)):
+            before = int(self._ends[number] - self._sizes[number])
+            begin, end = max(start - before, 0), min(stop - before, int(self._sizes[number]))
+            if before >= stop:
+                break
+            if begin >= end:
+                continue  # a file or row group without rows
+            out[done : done + end - begin] = self._group(number)[begin:end]
+            done += end - begin
+        return out
+
+    def locate(self, row: int) -> str:
+        """The file that holds a row, and which of its rows that is."""
+        ends = np.cumsum(self.counts)
+        number = int(np.searchsorted(ends, row, side="right"))
+        return f"{self.paths[number]}, row {row - int(ends[number] - self.counts[number])}"
+
+    def _group(self, number: int) -> np.ndarray:
+        """(rows, dimension) float32 of one row group; the newest is kept."""
+        if self._held[0] != number:
+            path, index = self._groups[number]
+            self._held = (number, self._read_group(path, index))
+        return self._held[1]
+
+    def _read_group(self, path: str, index: int) -> np.ndarray:
+        import pyarrow
+        from pyarrow import parquet
+
+        with self._fs.open(path, "rb") as file:
+            column = parquet.ParquetFile(file).read_row_group(index, columns=[self._column]).column(0)
+        where = f"column {self._column!r}, row group {index}"
+        kind = column.type
+        is_list = (
+            pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
+        )
+        if not is_list or not pyarrow.types.is_floating(kind.value_type):
+            raise DataError(path, [f"{where} holds {kind}; expected lists of floating-point numbers"])
+        rows = column.combine_chunks()
+        rows = rows.chunk(0) if isinstance(rows, pyarrow.ChunkedArray) else rows
+        values = rows.flatten()
+        width = self.dimension or (len(values) // max(len(rows), 1))
+        lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(lengths != width) if not rows.null_count else np.flatnonzero(rows.is_null())
+        if len(wrong) or values.null_count:
+            row = int(wrong[0]) if len(wrong) else 0
+            raise DataError(path, [f"{where}, row {row}: not a list of {width} numbers like the rows before"])
+        return values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(len(rows), width)

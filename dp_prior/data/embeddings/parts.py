@@ -1,0 +1,128 @@
+"""Which rows are trained on, validated on and tested on: by a hash of the row, or of what several rows share.
+
+A row's part depends on nothing but the seed and its own number or name, so rows that are appended change no other's,
+and no list of rows is kept: the rows of a part are found again, a chunk at a time, where they are needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from dp_prior.config import Config
+from dp_prior.data.embeddings.folder import Folder
+from dp_prior.data.errors import DataError
+from dp_prior.randomness import Randomness
+
+PARTS = ("train", "val", "test")
+CHUNK = 16_384
+CHUNKS_KEPT = 32
+
+
+class EmbeddingSplitConfig(Config):
+    """Seeded random split. The fractions are chances, so small sets meet them roughly; a row's part never changes."""
+
+    train: float = Field(default=0.9, gt=0, le=1)
+    """Chance of a row to be trained on."""
+
+    val: float = Field(default=0.1, ge=0, le=1)
+    """Chance of a row to be validated on."""
+
+    test: float = Field(default=0.0, ge=0, le=1)
+    """Chance of a row to be kept for a final test."""
+
+    seed: int = 0
+    """Decides which rows go where. Keep it across runs that are compared."""
+
+    by: str | None = None
+    """Metadata column whose equal values stay together, for example the path of an image that has several captions.
+    The column is read once at the start, and a byte per row is kept. null: every row for itself."""
+
+    @model_validator(mode="after")
+    def _fractions_sum_to_one(self) -> EmbeddingSplitConfig:
+        total = self.train + self.val + self.test
+        if abs(total - 1) > 1e-6:
+            raise ValueError(
+                f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
+            )
+        return self
+
+    def assign(self, folder: Folder) -> dict[str, Part]:
+        """The parts of the rows of a folder, by name.
+
+        Raises:
+            DataError: the column is not there, or no row is left to train on.
+        """
+        codes = self._by_row if self.by is None else self._by_column(folder)
+        counts = []
+        for start in range(0, folder.count, CHUNK):
+            counts.append(np.bincount(codes(start, min(start + CHUNK, folder.count)), minlength=len(PARTS)))
+        table = np.array(counts, dtype=np.int64)  # (chunks, parts)
+        parts = {name: Part(codes, code, table[:, code], folder.count) for code, name in enumerate(PARTS)}
+        if not len(parts["train"]):
+            raise DataError(folder.path, [f"none of the {folder.count} rows is left to train on; change data.split"])
+        return parts
+
+    def _by_row(self, start: int, stop: int) -> np.ndarray:
+        return self._codes("row split", torch.arange(start, stop))
+
+    def _by_column(self, folder: Folder) -> Callable[[int, int], np.ndarray]:
+        found = np.zeros(folder.count, np.uint8)
+        done = 0
+        for part in folder.columns([self.by]):
+            names, places = np.unique(part[self.by].astype(str), return_inverse=True)
+            hashes = [
+                int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True) for name in names
+            ]
+            found[done : done + len(places)] = self._codes("group split", torch.tensor(hashes))[places]
+            done += len(places)
+        return lambda start, stop: found[start:stop]
+
+    def _codes(self, purpose: str, counts: torch.Tensor) -> np.ndarray:
+        """(n,) uint8 number of each row's part."""
+        chance = Randomness.from_counts(self.seed, purpose, counts).uniform().numpy()
+        return np.where(chance < self.test, 2, np.where(chance < self.test + self.val, 1, 0)).astype(np.uint8)
+
+
+class Part:
+    """The rows of one part, numbered from 0: `rows` turns numbers into rows of the files."""
+
+    def __init__(self, codes: Callable[[int, int], np.ndarray], code: int, counts: np.ndarray, total: int):
+        """Args:
+        codes: (start, stop) -> number of the part of each of these rows.
+        code: this part's number.
+        counts: its rows in each chunk.
+        total: rows in all.
+        """
+        self._codes, self._code, self._total = codes, code, total
+        self._ends = np.cumsum(counts)
+        self._kept: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """(n,) int64 rows of the files for numbers in this part."""
+        chunks = np.searchsorted(self._ends, ids, side="right")
+        out = np.empty(len(ids), np.int64)
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            members = self._members(int(chunk))
+            out[here] = members[ids[here] - (self._ends[chunk] - len(members))]
+        return out
+
+    def _members(self, chunk: int) -> np.ndarray:
+        """The rows of this part in a chunk; those of the chunks used last are kept."""
+        members = self._kept.pop(chunk, None)
+        if members is None:
+            start = chunk * CHUNK
+            codes = self._codes(start, min(start + CHUNK, self._total))
+            members = start + np.flatnonzero(codes == self._code)
+            if len(self._kept) >= CHUNKS_KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        self._kept[chunk] = members
+        return members

@@ -1,0 +1,249 @@
+"""Similarity: embeddings drawn by a prior against those of the images and texts of the whole split.
+
+The five similarities are DALLE2-pytorch's (prior.md there), cosines between embeddings; docs/prior.md explains each by
+the values of a run. Noise is fixed for each sample.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from dp_prior.clock import Cadence, Progress
+from dp_prior.config import Config, ConfigError
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.evaluation.interval import mean_interval
+from dp_prior.evaluation.measuring import Samples, at_rest, device_of, pick_models, pick_samples, rank_of, with_steps
+from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.randomness import Randomness
+
+TEXT = "text"
+RANKS = (1, 5, 10)
+ROWS_OF_THE_MEAN = 16_384
+"""The mean image is taken over at most so many rows of the training set, evenly spread."""
+
+_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RANKS))
+_MARGINS = tuple(f"margin_over_{base}{end}" for base in ("text", "mean_image") for end in ("", "_ci_low", "_ci_high"))
+_KINDS = (
+    "similarity_with_text",
+    "similarity_with_original_image",
+    "similarity_with_unrelated_caption",
+    "difference_from_baseline_similarity",
+    *_MARGINS,
+    *(f"recall_at_{k}" for k in RANKS),
+)
+
+
+class SimilarityConfig(Config):
+    """How like the image of its text a drawn embedding is, for each of some numbers of sampling steps.
+
+    Beside the metrics of DALLE2-pytorch: recall of the right image among the distinct ones of the split, and by how
+    much the similarity with the original image exceeds that of the text embedding and that of the mean image, with a
+    95 % interval over distinct images.
+    """
+
+    type: Literal["similarity"] = "similarity"
+
+    tasks: ClassVar = ("prior",)
+
+    name: str = "similarity"
+    """First part of the metrics' names: `similarity/ema/similarity_with_text[steps=64]`."""
+
+    every: Cadence = Cadence(epochs=5)
+    """How often it runs, besides at the end."""
+
+    models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
+    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+
+    split: Literal["train", "val", "test"] = "val"
+    """Part of the data that is measured."""
+
+    max_samples: int | None = Field(default=None, ge=1)
+    """At most so many samples, evenly spread over the split; null for all. All their embeddings are held in memory."""
+
+    batch_size: int = Field(default=256, ge=1)
+    """Samples per batch and rank; changes memory and speed, not the result."""
+
+    eval_timesteps: tuple[int, ...] = Field(default=(64,), min_length=1)
+    """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
+
+    candidates: int | None = Field(default=None, ge=1)
+    """Embeddings drawn for a text, of which the most similar to it counts; null as the prior is configured."""
+
+    seed: int = 0
+    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
+
+    @field_validator("eval_timesteps")
+    @classmethod
+    def _positive(cls, eval_timesteps: tuple[int, ...]) -> tuple[int, ...]:
+        if min(eval_timesteps) < 1 or len(set(eval_timesteps)) < len(eval_timesteps):
+            raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
+        return eval_timesteps
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        drawn = [
+            f"{self.name}/{model}/{kind}[steps={steps}]"
+            for model in self.models
+            for steps in self.eval_timesteps
+            for kind in _KINDS
+        ]
+        return [*(f"{self.name}/{kind}" for kind in _ONCE), *drawn]
+
+    def check(self, task: Any) -> None:
+        """Any prior can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Numbers of sampling steps that are asked for."""
+        return self.eval_timesteps
+
+    def measured_models(self) -> tuple[str, ...]:
+        """Names of the models that `run` needs."""
+        return self.models
+
+    def create(self, data: Any, output_dir: Path | None = None) -> SimilarityEvaluator:
+        """
+        Args:
+            data: has the parts `train`, `val`, `test` and a `spec`.
+            output_dir: where reports go; None for nowhere.
+
+        Raises:
+            ConfigError: there are no text embeddings of the images' size, or too few samples.
+        """
+        if data.spec.cond_shapes.get(TEXT) != data.spec.x_shape:
+            raise ConfigError(
+                "data.text",
+                [f"evaluator {self.name!r} compares images {data.spec.x_shape} with text embeddings of the same size; "
+                 f"the data have {data.spec.cond_shapes}"],
+            )  # fmt: skip
+        samples = pick_samples(data, self.split, self.name)
+        if len(samples) < 2:
+            raise ConfigError(
+                "data.split", [f"evaluator {self.name!r} needs an unrelated caption, so 2 samples; found 1"]
+            )
+        return SimilarityEvaluator(self, samples, data.train, output_dir)
+
+
+class SimilarityEvaluator:
+    """See `SimilarityConfig`."""
+
+    def __init__(self, config: SimilarityConfig, samples: Samples, train: Samples, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.samples = samples
+        self.train = train
+        self.output_dir = output_dir
+        n = len(samples) if config.max_samples is None else max(2, min(config.max_samples, len(samples)))
+        self.ids = torch.arange(n) * len(samples) // n
+        self._mean_image: Tensor | None = None
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+        """Measure; a collective when there are several ranks."""
+        config = self.config
+        images, texts = self._originals()
+        gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions is there once
+        baseline, mean = _cosine(texts, images), _cosine(self._mean(), images)
+        values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
+        values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
+        metrics = {f"{config.name}/{name}": _mean_of(value) for name, value in values.items()}
+        unrelated = (torch.arange(len(images)) + len(images) // 2) % len(images)
+        for name, model in pick_models(models, config.models, config.name).items():
+            for steps in config.eval_timesteps:
+                with at_rest(model):
+                    drawn = self._draw(model, with_steps(model.sampler, steps), accelerator)
+                original, with_text = _cosine(drawn, images), _cosine(drawn, texts)
+                values = {
+                    "similarity_with_text": with_text,
+                    "similarity_with_original_image": original,
+                    "similarity_with_unrelated_caption": _cosine(drawn[unrelated], texts),
+                    "difference_from_baseline_similarity": with_text - baseline,
+                    **recalls(drawn, gallery, place),
+                }
+                found = {kind: _mean_of(value) for kind, value in values.items()}
+                for base, value in (("text", baseline), ("mean_image", mean)):
+                    found |= margin(f"margin_over_{base}", original - value, place)
+                metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
+        result = EvalResult({name: metrics[name] for name in self.metric_names()})
+        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+            path = self.output_dir / f"{config.name}_{progress.global_step:08d}.json"
+            write_report(path, config, progress, result)
+        return result
+
+    def _originals(self) -> tuple[Tensor, Tensor]:
+        """(n, D) unit images and texts of the split."""
+        batches = [self.samples.fetch(ids) for ids in self.ids.split(self.config.batch_size)]
+        parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
+        return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
+
+    def _mean(self) -> Tensor:
+        """(1, D) mean image of the training set."""
+        if self._mean_image is None:
+            count = min(len(self.train), ROWS_OF_THE_MEAN)
+            ids = torch.arange(count) * len(self.train) // count
+            total = sum(F.normalize(self.train.fetch(part).x, dim=-1).double().sum(0) for part in ids.split(4096))
+            self._mean_image = F.normalize(total, dim=0).float()[None]
+        return self._mean_image
+
+    def _draw(self, model: Any, sampler: SamplerConfig, accelerator: Any) -> Tensor:
+        """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
+        config, (rank, ranks) = self.config, rank_of(accelerator)
+        device = device_of(model)
+        drawn = torch.zeros(len(self.ids), *model.spec.x_shape, device=device)
+        for places in torch.arange(rank, len(self.ids), ranks).split(config.batch_size):
+            if len(places):  # splitting nothing gives one empty part
+                batch = self.samples.fetch(self.ids[places]).to(device)
+                random = Randomness.from_counts(config.seed, "similarity", batch.ids)
+                encodings = batch.cond.get("text_encodings")
+                drawn[places] = model.predict(
+                    batch.cond[TEXT],
+                    text_encodings=encodings,
+                    candidates=config.candidates,
+                    random=random,
+                    sampler=sampler,
+                )
+        if ranks > 1:
+            drawn = accelerator.reduce(drawn, reduction="sum")  # zeros where another rank drew
+        return F.normalize(drawn.cpu(), dim=-1)
+
+
+def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor]:
+    """Whether each query's own image is among the first k of the gallery, as `recall_at_k`.
+
+    Args:
+        queries: (n, D) unit embeddings.
+        gallery: (m, D) distinct unit images.
+        place: (n,) where in the gallery each query's own image is; images as similar as it count behind it.
+    """
+    better = []
+    for part, own in zip(queries.split(1024), place.split(1024), strict=True):
+        similarity = part @ gallery.T
+        better.append((similarity > similarity.gather(1, own[:, None])).sum(1))
+    rank = torch.cat(better)
+    return {f"recall_at_{k}": (rank < k).double() for k in RANKS}
+
+
+def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:
+    """Mean difference and its 95 % interval (Student's t) over distinct images, the rows of an image averaged first."""
+    n = int(place.max()) + 1
+    sums = torch.zeros(n, dtype=torch.float64).index_add_(0, place, differences.double())
+    means = (sums / torch.bincount(place, minlength=n)).numpy()
+    low, high = mean_interval(means) if n > 1 else (float("nan"), float("nan"))
+    return {name: float(np.mean(means)), f"{name}_ci_low": low, f"{name}_ci_high": high}
+
+
+def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() * b.double()).sum(-1)
+
+
+def _mean_of(values: Tensor) -> float:
+    return float(values.double().mean())

@@ -1,0 +1,57 @@
+"""What is known of a text -> condition tokens: its encodings, one token each, then its embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.networks.layers import Linear, compute_dtype
+
+EMBEDDING, ENCODINGS = "text", "text_encodings"
+
+
+class TextTokens(nn.Module):
+    """Tokens of the encodings and of the embedding; where either is withheld or padding, tokens that are learned.
+
+    An encoding of zeros is padding, as in DALLE2-pytorch.
+
+    Args:
+        shapes: (dimension,) of `text`, (n, dimension) of `text_encodings`; either or both.
+        dim: size of a token.
+        n_text_tokens: so many tokens stand for the embedding.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], *, dim: int, n_text_tokens: int):
+        super().__init__()
+        self.keys = [key for key in (ENCODINGS, EMBEDDING) if key in shapes]
+        counts = {ENCODINGS: shapes.get(ENCODINGS, (0,))[0], EMBEDDING: n_text_tokens}
+        self.counts = {key: counts[key] for key in self.keys}
+        self.project = nn.ModuleDict(
+            {key: Linear(shapes[key][-1], dim * (n_text_tokens if key == EMBEDDING else 1)) for key in self.keys}
+        )
+        self.null = nn.ParameterDict(
+            {key: nn.Parameter(0.02 * torch.randn(self.counts[key], dim)) for key in self.keys}
+        )
+        self.cond_shape = (sum(self.counts.values()), dim)
+        """(N, D): number of tokens and their size."""
+
+    def forward(self, cond: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None = None) -> Tensor:
+        """(B, *shape) by key -> (B, N, D).
+
+        Args:
+            kept: (B,) by key, 1 where a sample keeps it and 0 where it gets the learned tokens; None keeps all.
+        """
+        tokens = []
+        for key in self.keys:
+            weight = self.project[key].weight
+            values = cond[key].to(compute_dtype(weight))
+            found = self.project[key](values).view(len(values), *self.null[key].shape)
+            is_there = (values != 0).any(-1).view(len(values), -1)  # (B, n) or (B, 1)
+            if key == EMBEDDING:
+                is_there = torch.ones_like(is_there)
+            if kept is not None and key in kept:
+                is_there = is_there & kept[key].bool()[:, None]
+            tokens.append(torch.where(is_there[..., None], found, self.null[key].to(found.dtype)))
+        return torch.cat(tokens, dim=1)

@@ -1,0 +1,279 @@
+"""The prior task: an image embedding is diffused, given the embedding or the encodings of its text.
+
+Ramesh et al. 2022 (arXiv:2204.06125), section 2.2. In data units an embedding has length 1; inside, `embedding_scale`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.batch import Spec
+from dp_prior.config import Config, ConfigError
+from dp_prior.diffusion.denoiser import Network
+from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
+from dp_prior.diffusion.objective import X0, ObjectiveConfig
+from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.sampler import DDIM, SamplerConfig
+from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
+from dp_prior.networks.encoders.text import EMBEDDING, TextTokens
+from dp_prior.normalizer import Statistics
+from dp_prior.randomness import Randomness
+from dp_prior.tasks.model import DiffusionModel, Samples
+
+
+class PriorDiffusionConfig(DiffusionConfig):
+    """How noise is added and what the network learns about it, with the defaults of a prior."""
+
+    objective: ObjectiveConfig = X0()
+    """What the network predicts."""
+
+    clip: ClipConfig | None = L2NormClip()
+    """What keeps the estimates of the embedding in range while sampling; null leaves them."""
+
+
+class PriorConfig(Config):
+    """A diffusion prior: an image embedding from a text."""
+
+    type: Literal["prior"] = "prior"
+
+    data_types: ClassVar = ("embeddings",)
+
+    backbone: PriorTransformerConfig = PriorTransformerConfig()
+    """The network that predicts from a noisy embedding, its timestep and the text."""
+
+    diffusion: PriorDiffusionConfig = PriorDiffusionConfig()
+    """Noise schedule, objective, loss weighting and timesteps."""
+
+    sampler: SamplerConfig = DDIM(steps=64)
+    """How embeddings are drawn; can be replaced when they are."""
+
+    embedding_scale: float | None = Field(default=None, gt=0)
+    """Length of an embedding where noise of unit variance is added; null: the root of its dimension."""
+
+    text_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Probability with which training withholds a sample's text, embedding and encodings; guidance needs it."""
+
+    image_dropout: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Probability with which training withholds the network's own estimate from a sample, with self-conditioning.
+    The noisy embedding is never withheld."""
+
+    clamp_start: bool = False
+    """Brings the noise that sampling starts from to the length of an embedding."""
+
+    clamp_training: bool = False
+    """Brings predictions to the length of an embedding before the loss too; objective x0 only."""
+
+    clamp_end: bool = True
+    """Brings a drawn embedding to length 1."""
+
+    candidates: int = Field(default=2, ge=1)
+    """So many embeddings are drawn for a text, of which the most similar to the text embedding is kept."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PriorConfig:
+        diffusion = self.diffusion
+        try:
+            self.sampler.timesteps(diffusion.schedule.table())
+        except ValueError as error:
+            raise ValueError(f"sampler does not fit diffusion.schedule: {error}") from None
+        if diffusion.guidance is not None and not self.text_dropout:
+            raise ValueError(
+                "diffusion.guidance compares with a model that sees no text, but training never withholds it; "
+                "give text_dropout a share, for example 0.1"
+            )
+        if self.image_dropout and not diffusion.self_condition:
+            raise ValueError(
+                "image_dropout withholds the network's own estimate, which diffusion.self_condition 0 never shows; "
+                "raise the one or remove the other"
+            )
+        if self.clamp_training and diffusion.objective.type != "x0":
+            raise ValueError(
+                f"clamp_training needs a network that predicts the embedding; diffusion.objective is "
+                f"{diffusion.objective.type!r}, use 'x0'"
+            )
+        if isinstance(diffusion.clip, BoundsClip):
+            raise ValueError("diffusion.clip 'bounds' needs ranges, which embeddings have none of; use 'l2norm'")
+        if isinstance(diffusion.clip, L2NormClip) and diffusion.clip.radius != self.embedding_scale:
+            raise ValueError(
+                f"diffusion.clip.radius is {diffusion.clip.radius}, but embeddings have length embedding_scale, "
+                f"{self.embedding_scale}; give both the same value (null: the root of the dimension)"
+            )
+        return self
+
+    def open(self, data: Any) -> Any:
+        """The pairs that a prior learns from, of the data that a record of `data_types` describes."""
+        return data.create()
+
+    def create(self, spec: Spec) -> DiffusionPrior:
+        """An untrained prior for data of this shape.
+
+        Raises:
+            ConfigError: candidates are to be compared with a text embedding that there is not.
+        """
+        text = spec.cond_shapes.get(EMBEDDING)
+        if self.candidates > 1 and text != spec.x_shape:
+            found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
+            raise ConfigError(
+                "task", [f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept, "
+                         f"but {found}; use 1"]
+            )  # fmt: skip
+        process = self.diffusion.create()
+        encoder = TextTokens(spec.cond_shapes, dim=self.backbone.embed_dim, n_text_tokens=self.backbone.n_text_tokens)
+        scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
+        try:
+            backbone = self.backbone.create(
+                spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor
+            )
+        except ValueError as error:
+            raise ConfigError("task.backbone", [str(error)]) from None
+        return DiffusionPrior(
+            spec=spec,
+            normalizer=UnitLength(scale),
+            encoder=encoder,
+            backbone=backbone,
+            process=process,
+            sampler=self.sampler,
+            cond_dropout={},
+            text_dropout=self.text_dropout,
+            image_dropout=self.image_dropout,
+            clamp_start=self.clamp_start,
+            clamp_training=self.clamp_training,
+            clamp_end=self.clamp_end,
+            candidates=self.candidates,
+        )
+
+
+class UnitLength(nn.Module):
+    """Data units <-> length `scale`; what a normalizer is to a policy. Conditions stay as they are."""
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def normalize(self, key: str, value: Tensor) -> Tensor:
+        """(B, D) of any length -> length `scale`, for what is diffused."""
+        value = value.to(torch.float32)
+        return self.scale * F.normalize(value, dim=-1) if key == "x" else value
+
+    def unnormalize(self, key: str, value: Tensor) -> Tensor:
+        """(B, D) of length `scale` -> length 1."""
+        return value.to(torch.float32) / self.scale
+
+    def bounds(self, key: str) -> None:
+        """There are none."""
+
+
+class DiffusionPrior(DiffusionModel):
+    """Image embeddings from texts."""
+
+    def __init__(
+        self,
+        *,
+        text_dropout: float,
+        image_dropout: float,
+        clamp_start: bool,
+        clamp_training: bool,
+        clamp_end: bool,
+        candidates: int,
+        **parts: Any,
+    ):
+        super().__init__(**parts)
+        self.text_dropout = text_dropout
+        self.image_dropout = image_dropout
+        self.clamp_start = clamp_start
+        self.clamp_training = clamp_training
+        self.clamp_end = clamp_end
+        self.candidates = candidates
+
+    def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
+        """Nothing is fitted."""
+
+    def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
+        """See `DiffusionModel.encode`; a sample keeps or loses embedding and encodings together."""
+        kept = None
+        if random is not None or not keep:
+            count, device = next((len(value), value.device) for value in cond.values())
+            is_kept = torch.zeros(count, device=device)
+            if keep:
+                is_kept = random.stream("text").uniform() >= self.text_dropout
+            kept = dict.fromkeys(cond, is_kept)
+        return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
+
+    def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
+        """See `DiffusionModel.network`; here estimates are withheld, and clamped where the loss wants it."""
+        scale, dim = self.normalizer.scale, self.spec.x_shape[0]
+        shown = None
+        if random is not None and self.image_dropout:
+            shown = (random.stream("image").uniform() >= self.image_dropout)[:, None]
+
+        def predict(x_t: Tensor, t: Tensor) -> Tensor:
+            if shown is not None:
+                x_t = torch.cat([x_t[:, :dim], x_t[:, dim:] * shown], dim=1)
+            output = self.backbone(x_t, t, cond)
+            if in_loss and self.clamp_training:
+                embedding = scale * F.normalize(output[:, :dim].float(), dim=-1)
+                output = torch.cat([embedding, output[:, dim:].float()], dim=1)
+            return output
+
+        return predict
+
+    def start(self, noise: Tensor) -> Tensor:
+        """See `DiffusionModel.start`."""
+        return self.normalizer.scale * F.normalize(noise, dim=-1) if self.clamp_start else noise
+
+    def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """(B, D) drawn embeddings, brought to length 1 if so configured."""
+        return F.normalize(x, dim=-1) if self.clamp_end else x
+
+    @torch.no_grad()
+    def predict(
+        self,
+        text_embed: Tensor | None = None,
+        *,
+        text_encodings: Tensor | None = None,
+        candidates: int | None = None,
+        random: Randomness | None = None,
+        sampler: SamplerConfig | None = None,
+    ) -> Tensor:
+        """Predict image embeddings.
+
+        Args:
+            text_embed: (B, D) text embeddings, as the prior was trained on them.
+            text_encodings: (B, n, D) text encodings, zeros where a text is shorter.
+            candidates: so many are drawn, of which the most similar to `text_embed` is kept; None as configured.
+            random: B rows; None for the same noise at every call.
+            sampler: replaces the configured one.
+
+        Returns:
+            (B, D) float32 of length 1, unless `clamp_end` is false.
+
+        Raises:
+            ValueError: a condition is missing or has another shape, or candidates cannot be compared.
+        """
+        given = {EMBEDDING: text_embed, "text_encodings": text_encodings}
+        cond = {key: value for key, value in given.items() if value is not None}
+        shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
+        if shapes != self.spec.cond_shapes:
+            raise ValueError(f"the prior reads {self.spec.cond_shapes} for each text; found {shapes or 'nothing'}")
+        candidates = self.candidates if candidates is None else candidates
+        if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
+            raise ValueError(
+                f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
+            )
+        device = next(self.parameters()).device
+        cond = {key: value.to(device) for key, value in cond.items()}
+        if random is None:
+            random = Randomness.from_counts(0, "predict", torch.arange(len(next(iter(cond.values()))), device=device))
+        drawn = [self.sample(cond, random.stream("candidate", index), sampler) for index in range(candidates)]
+        if candidates == 1:
+            return drawn[0]
+        found = torch.stack(drawn)  # (candidates, B, D)
+        nearest = F.cosine_similarity(found, cond[EMBEDDING].float()[None], dim=-1).argmax(0)
+        return found[nearest, torch.arange(found.shape[1], device=device)]

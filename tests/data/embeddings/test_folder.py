@@ -1,0 +1,249 @@
+"""Any range of rows of the three formats, local and behind a URL; and every fault is named."""
+
+import subprocess
+import sys
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.errors import DataError
+from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
+
+COUNTS = [5, 1, 9, 4]
+
+
+def remote(local, name: str) -> str:
+    """The files of a local folder behind a URL."""
+    fs = fsspec.filesystem("memory")
+    for path in sorted(local.glob("*")):
+        fs.pipe(f"/{name}/{path.name}", path.read_bytes())
+    return f"memory://{name}"
+
+
+def assert_reads(record: FolderConfig, rows: np.ndarray) -> None:
+    folder = record.create()
+    assert (folder.count, folder.shape) == (len(rows), rows.shape[1:])
+    for start in range(len(rows)):
+        for stop in range(start + 1, len(rows) + 1):
+            assert np.array_equal(folder.rows.read(start, stop), rows[start:stop].astype(folder.rows.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_any_range_of_npy_files(tmp_path, dtype):
+    rows = embeddings(19, dtype=dtype)
+    assert_reads(FolderConfig(path=str(write_npy(tmp_path / "img", rows, COUNTS))), rows)
+
+
+def test_any_range_behind_a_url_is_what_the_local_files_hold(tmp_path):
+    rows = embeddings(19)
+    url = remote(write_npy(tmp_path / "img", rows, COUNTS), "ranges")
+    assert_reads(FolderConfig(path=url), rows)
+    assert_reads(FolderConfig(path=url + "/"), rows)
+
+
+def test_windows_behind_a_url_are_bounded_and_add_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.npy.WINDOW_BYTES", 4 * 6 * 3)  # 3 rows
+    rows = embeddings(19)
+    assert_reads(FolderConfig(path=remote(write_npy(tmp_path / "img", rows, COUNTS), "bounded")), rows)
+
+
+@pytest.mark.parametrize("kind", ["list", "fixed"])
+def test_any_range_of_parquet_files(tmp_path, kind):
+    rows = embeddings(19)
+    folder = write_parquet(tmp_path / "t", {"image_embedding": rows, "other": np.arange(19)}, COUNTS)
+    if kind == "fixed":
+        for path in folder.glob("*"):
+            table = parquet.read_table(path)
+            column = table.column("image_embedding").cast(pa.list_(pa.float32(), 6))
+            parquet.write_table(table.set_column(0, "image_embedding", column), path, row_group_size=4)
+    record = FolderConfig(path=str(folder), format="parquet", column="image_embedding")
+    assert_reads(record, rows)
+    assert record.create().rows.largest_read == 4
+    assert_reads(record.model_copy(update={"path": remote(folder, f"parquet_{kind}")}), rows)
+
+
+def test_it_reads_what_embedding_reader_reads(tmp_path):
+    from embedding_reader import EmbeddingReader
+
+    rows = embeddings(19)
+    img = str(write_npy(tmp_path / "img", rows, COUNTS))
+    meta = str(write_parquet(tmp_path / "meta", {"caption": np.array([f"c{i}" for i in range(19)])}, COUNTS))
+    table = str(write_parquet(tmp_path / "table", {"embedding": rows}, COUNTS))
+    for record, reader in (
+        (FolderConfig(path=img), EmbeddingReader(img, "npy")),
+        (FolderConfig(path=table, format="parquet"), EmbeddingReader(table, "parquet")),
+        (
+            FolderConfig(path=img, format="parquet_npy", metadata=meta),
+            EmbeddingReader(img, "parquet_npy", meta_columns=["caption"], metadata_folder=meta),
+        ),
+    ):
+        (theirs, columns), *rest = list(reader(19, 0, 19, show_progress=False))
+        folder = record.create()
+        assert not rest and np.array_equal(folder.rows.read(0, 19), theirs)
+        if record.metadata:
+            found = np.concatenate([part["caption"] for part in folder.columns(["caption"])])
+            assert found.tolist() == columns["caption"].tolist()
+
+
+def test_one_file_is_a_folder_of_one(tmp_path):
+    rows = embeddings(7)
+    np.save(tmp_path / "image.npy", rows)
+    np.save(tmp_path / "text.npy", rows + 1)
+    assert_reads(FolderConfig(path=str(tmp_path / "image.npy")), rows)
+
+
+def test_tokens_give_rows_a_second_axis(tmp_path):
+    folder = write_npy(tmp_path / "enc", embeddings(4, dim=12), [4])
+    assert FolderConfig(path=str(folder), tokens=3).create().shape == (3, 4)
+    with pytest.raises(DataError, match="12 numbers in a row, which are not 5 tokens"):
+        FolderConfig(path=str(folder), tokens=5).create()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_metadata_columns_row_by_row(tmp_path, ending):
+    img = write_npy(tmp_path / "img", embeddings(4), [4])
+    names = ['a, "b"', "c\nd", "e", "é"]
+    if ending == "csv":
+        quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+        (tmp_path / "m.csv").write_text("caption,n\n" + "".join(f"{q},{i}\n" for i, q in enumerate(quoted)))
+    else:
+        parquet.write_table(pa.table({"caption": names, "n": [0, 1, 2, 3]}), tmp_path / "m.parquet")
+    folder = FolderConfig(path=str(img), metadata=str(tmp_path / f"m.{ending}")).create()
+    found = list(folder.columns(["caption", "n"]))
+    assert np.concatenate([part["caption"] for part in found]).tolist() == names
+    assert np.concatenate([part["n"] for part in found]).tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="no column 'captoin'. Did you mean 'caption'"):
+        list(folder.columns(["captoin"]))
+    longer = FolderConfig(path=str(write_npy(tmp_path / "more", embeddings(5), [5])), metadata=folder._metadata)
+    with pytest.raises(DataError, match="has 4 rows, but .*more has 5 embeddings"):
+        list(longer.create().columns(["n"]))
+
+
+def break_folder(folder, fault: str) -> None:
+    path = folder / "img_emb_01.npy"
+    if fault == "fortran":
+        np.save(path, np.asfortranarray(embeddings(4)))
+    elif fault == "truncated":
+        path.write_bytes(path.read_bytes()[:-3])
+    elif fault == "grown":
+        path.write_bytes(path.read_bytes() + b"12345678")
+    elif fault == "no npy":
+        path.write_bytes(b"<html>")
+    elif fault == "one axis":
+        np.save(path, np.zeros(4, np.float32))
+    elif fault == "integers":
+        np.save(path, np.zeros((4, 6), np.int8))
+    elif fault == "big endian":
+        np.save(path, np.zeros((4, 6), ">f4"))
+    elif fault == "objects":
+        np.save(path, np.array([[None] * 6]), allow_pickle=True)
+    elif fault == "wider":
+        np.save(path, embeddings(4, dim=7))
+
+
+FAULTS = {
+    "fortran": "img_emb_01.npy: is in Fortran order",
+    "truncated": r"img_emb_01.npy: has \d+ bytes, but its header speaks of \(4, 6\) float32, which take \d+",
+    "grown": r"img_emb_01.npy: has \d+ bytes, but its header",
+    "no npy": "img_emb_01.npy: is no .npy file",
+    "one axis": r"img_emb_01.npy: has shape \(4,\); expected \(rows, dimension\)",
+    "integers": r"img_emb_01.npy: holds \|i1; expected little-endian float16, float32 or float64",
+    "big endian": "img_emb_01.npy: holds >f4",
+    "objects": r"img_emb_01.npy: holds \|O",
+    "wider": "files differ in dimension: .*img_emb_01.npy",
+}
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_file_is_named(tmp_path, fault, is_local):
+    folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
+    break_folder(folder, fault)
+    place = str(folder) if is_local else remote(folder, f"fault_{fault.replace(' ', '_')}")
+    with pytest.raises(DataError, match=FAULTS[fault]):
+        FolderConfig(path=place).create()
+
+
+def test_files_of_two_types_are_read_where_that_can_be_done(tmp_path):
+    folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
+    np.save(folder / "img_emb_01.npy", embeddings(8)[4:].astype("float16"))
+    found = FolderConfig(path=str(folder)).create().rows.read(2, 8)
+    assert np.allclose(found, embeddings(8)[2:], atol=1e-2) and found.dtype == np.float32
+    with pytest.raises(DataError, match="differ in type, .*float16.*which embedding-reader cannot read"):
+        FolderConfig(path=remote(folder, "types")).create()
+
+
+def test_an_empty_file_among_others_is_no_rows(tmp_path):
+    rows = embeddings(8)
+    folder = write_npy(tmp_path / "img", rows, [4, 0, 4])
+    meta = write_parquet(tmp_path / "meta", {"n": np.arange(8)}, [4, 0, 4])
+    assert_reads(FolderConfig(path=str(folder), format="parquet_npy", metadata=str(meta)), rows)
+    assert_reads(FolderConfig(path=remote(folder, "empty_one")), rows)
+
+
+def test_metadata_files_that_are_missing_are_noticed(tmp_path):
+    folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
+    meta = write_parquet(tmp_path / "meta", {"n": np.arange(4)}, [4])
+    record = FolderConfig(path=str(folder), format="parquet_npy", metadata=str(meta))
+    with pytest.raises(DataError, match="2 .npy files, but 1 parquet files"):
+        record.create()
+    write_parquet(tmp_path / "meta", {"n": np.arange(9)}, [4, 5])
+    with pytest.raises(DataError, match="img_emb_01.npy has 4 rows, but .*metadata_01.parquet beside it 5"):
+        record.create()
+
+
+def test_wrong_lists_in_parquet_are_named(tmp_path):
+    ragged = pa.table({"embedding": pa.array([[1.0, 2.0], [3.0]])})
+    parquet.write_table(ragged, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row group 0, row 1: not a list of .* numbers|row 0"):
+        FolderConfig(path=str(tmp_path), format="parquet").create()
+    parquet.write_table(pa.table({"embedding": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="holds string; expected lists of floating-point numbers"):
+        FolderConfig(path=str(tmp_path), format="parquet").create()
+    with pytest.raises(DataError, match="there is no column 'embeddings'. Did you mean 'embedding'"):
+        FolderConfig(path=str(tmp_path), format="parquet", column="embeddings").create()
+
+
+def test_places_that_are_not_there(tmp_path):
+    for place, message in (
+        (tmp_path / "no", "no such file or folder"),
+        (tmp_path, r"holds no file \*.npy"),
+        ("nothing://a/b", "neither a path nor a URL"),
+    ):
+        with pytest.raises(DataError, match=message):
+            FolderConfig(path=str(place)).create()
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match=r"is a file; expected \*.npy"):
+        FolderConfig(path=str(tmp_path / "notes.txt")).create()
+    with pytest.raises((ConfigError, ValueError), match="needs metadata"):
+        FolderConfig(path=str(tmp_path), format="parquet_npy")
+
+
+def test_a_file_that_shrinks_after_opening_is_an_error(tmp_path):
+    folder = write_npy(tmp_path / "img", embeddings(8), [8])
+    rows = FolderConfig(path=str(folder)).create().rows
+    path = folder / "img_emb_00.npy"
+    path.write_bytes(path.read_bytes()[:-24])
+    assert len(rows.read(0, 7)) == 7
+    with pytest.raises(DataError, match="has become shorter"):
+        rows.read(0, 8)
+
+
+def test_a_process_that_stops_reading_ends(tmp_path):
+    """embedding-reader's iterations hang when left early; ours are drained, so an error in between ends the process."""
+    folder = write_npy(tmp_path / "img", embeddings(400), [4] * 100)
+    program = (
+        "import sys, fsspec, pathlib\n"
+        "from dp_prior.data.embeddings.folder import FolderConfig\n"
+        "fs = fsspec.filesystem('memory')\n"
+        f"for p in pathlib.Path({str(folder)!r}).glob('*'): fs.pipe('/x/' + p.name, p.read_bytes())\n"
+        "rows = FolderConfig(path='memory://x').create().rows\n"
+        "rows.read(0, 399)\n"
+        "raise SystemExit(7)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 7

@@ -1,0 +1,246 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.embeddings.parts import Part
+from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
+from dp_prior.data.errors import DataError
+from tests.data.embeddings.folders import embeddings, write_npy
+from tests.data.test_recorded_sets import FOLDER, need
+
+N = 60
+
+
+class Counted:
+    """Rows in memory that count how many are read, and how many at once."""
+
+    def __init__(self, rows):
+        self.data = rows
+        self.dimension, self.dtype = rows.shape[1], rows.dtype
+        self.n_read, self.largest = 0, 0
+
+    def read(self, start, stop):
+        self.n_read += stop - start
+        self.largest = max(self.largest, stop - start)
+        return self.data[start:stop]
+
+
+def whole(n: int) -> Part:
+    """The part that holds all of n rows."""
+    from dp_prior.data.embeddings.parts import CHUNK
+
+    counts = [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
+    return Part(lambda start, stop: np.zeros(stop - start, np.uint8), 0, np.array(counts), n)
+
+
+def make(tmp_path, **change) -> EmbeddingsConfig:
+    image = write_npy(tmp_path / "img", embeddings(N, 6), [20, 40])
+    text = write_npy(tmp_path / "text", embeddings(N, 6, seed=1), [50, 10])
+    record = {
+        "image": {"path": str(image)},
+        "text": {"path": str(text)},
+        "split": {"train": 0.8, "val": 0.2},
+        "batch_size": 6,
+        "block_rows": 4,
+        "shuffle_blocks": 4,
+        **change,
+    }
+    return EmbeddingsConfig.from_json(json.dumps(record))
+
+
+def epochs(data, world_size=1, samples=None, begin=0):
+    """(position, id) of every sample of some epochs, over all ranks."""
+    n, seen = len(data.train), {}
+    loaders = [
+        data.loader(seed=0, batch_size=6 // world_size, accumulation=1, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    for start in range(begin, samples or 2 * n, 6):
+        for loader in loaders:
+            for batch in loader.global_batch(start):
+                seen |= dict(zip(batch.positions.tolist(), batch.ids.tolist(), strict=True))
+    return seen
+
+
+def test_rows_of_one_number_belong_together(tmp_path):
+    data = make(tmp_path).create()
+    assert data.spec.x_shape == (6,) and data.spec.cond_shapes == {"text": (6,)}
+    rows = data._parts["val"].rows(np.arange(len(data.val)))
+    batch = data.val.fetch(torch.arange(len(data.val)))
+    assert np.array_equal(batch.x.numpy(), embeddings(N, 6)[rows])
+    assert np.array_equal(batch.cond["text"].numpy(), embeddings(N, 6, seed=1)[rows])
+    assert batch.mask.shape == (len(rows),) and batch.mask.all()
+
+
+def test_training_and_evaluation_read_the_same_samples(tmp_path):
+    data = make(tmp_path).create()
+    loader = data.loader(seed=3, batch_size=6, accumulation=1, rank=0, world_size=1)
+    for start in range(0, 200, 6):
+        (batch,) = loader.global_batch(start)
+        again = data.train.fetch(batch.ids)
+        assert torch.equal(batch.x, again.x) and torch.equal(batch.cond["text"], again.cond["text"])
+
+
+def test_every_row_once_per_epoch_whatever_the_ranks(tmp_path):
+    data = make(tmp_path).create()
+    n = len(data.train)
+    one = epochs(data)
+    for epoch in range(2):
+        assert sorted(one[position] for position in range(epoch * n, (epoch + 1) * n)) == list(range(n))
+    assert epochs(data, world_size=2) == one and epochs(data, world_size=3) == one
+    switched = epochs(data, 1, 18) | epochs(data, 2, 48, begin=18) | epochs(data, 1, begin=48)
+    assert switched == one
+
+
+def test_an_epoch_reads_every_row_once_and_a_seek_no_more_than_a_window():
+    rows = Counted(embeddings(4096, 2))
+    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
+    from dp_prior.data.order import BlockOrder
+
+    order = BlockOrder(0, 4096, block_rows=64, shuffle_blocks=4)
+    for start in range(0, 4096, 32):
+        ids = order.ids(0, start, start + 32)
+        assert np.array_equal(pool.gather(ids), rows.data[ids])
+    assert rows.n_read == 4096
+    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
+    pool.gather(order.ids(0, 2048, 2080))
+    assert rows.n_read == 4096 + 4 * 64
+
+
+def test_memory_is_what_is_stated_and_does_not_grow():
+    rows = Counted(embeddings(4096, 2))
+    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
+    assert pool.n_bytes == 8 * 64 * 2 * 4
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        ids = generator.integers(0, 4096, 5)
+        assert np.array_equal(pool.gather(ids), rows.data[ids])
+        assert len(pool._slots) <= 8 and len(set(pool._slots.values())) == len(pool._slots)
+    ids = generator.integers(0, 4096, 500)  # more blocks than there is room for
+    assert np.array_equal(pool.gather(ids), rows.data[ids])
+    small = BlockPool(whole(10), Counted(embeddings(10, 2)), block_rows=64, n_blocks=8)
+    assert small.n_bytes == 64 * 2 * 4
+
+
+def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.pool.LONGEST_RUN", 100)
+    rows = Counted(embeddings(5000, 2))
+    generator = np.random.default_rng(0)
+    for count in (0, 1, 7, 900):
+        wanted = generator.integers(0, 5000, count)
+        assert np.array_equal(read_rows(rows, wanted), rows.data[wanted])
+    assert rows.largest <= 100
+    assert np.array_equal(Direct(whole(5000), rows).gather(np.arange(4990, 5000)), rows.data[4990:])
+
+
+def test_every_knob_changes_the_data(tmp_path):
+    def shown(**change):
+        data = make(tmp_path, **change).create()
+        loader = data.loader(seed=0, batch_size=6, accumulation=1, rank=0, world_size=1)
+        (batch,) = loader.global_batch(0)
+        return batch.x.tolist(), {key: value.tolist() for key, value in batch.cond.items()}
+
+    other = str(write_npy(tmp_path / "other", embeddings(N, 6, seed=2), [N]))
+    plain = shown()
+    for change in (
+        {"image": {"path": other}},
+        {"text": {"path": other}},
+        {"text_encodings": {"path": other, "tokens": 2}},
+        {"split": {"train": 0.8, "val": 0.2, "seed": 1}},
+        {"block_rows": 5},
+        {"shuffle_blocks": 2},
+    ):
+        assert shown(**change) != plain, change
+    assert make(tmp_path, batch_size=7).batch_size == 7
+
+
+def test_encodings_have_tokens(tmp_path):
+    folder = str(write_npy(tmp_path / "enc", embeddings(N, 12), [N]))
+    data = make(tmp_path, text=None, text_encodings={"path": folder, "tokens": 3}).create()
+    assert data.spec.cond_shapes == {"text_encodings": (3, 4)}
+    batch = data.val.fetch(torch.arange(2))
+    assert batch.cond["text_encodings"].flatten(1).tolist() == batch.cond["text_encodings"].reshape(2, 12).tolist()
+
+
+def test_wrong_folders_are_refused(tmp_path):
+    short = str(write_npy(tmp_path / "short", embeddings(N - 1, 6), [N - 1]))
+    with pytest.raises(DataError, match="rows must lie beside each other, but the folders have .*60.*59"):
+        make(tmp_path, text={"path": short}).create()
+    with pytest.raises(ConfigError, match="name text, text_encodings, or both"):
+        make(tmp_path, text=None)
+    with pytest.raises(ConfigError, match="tokens are of text_encodings"):
+        make(tmp_path, image={"path": short, "tokens": 2})
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_a_number_that_is_not_finite_is_found_in_its_file(tmp_path, part):
+    config = make(tmp_path)
+    row = int(config.create()._parts[part].rows(np.array([3]))[0])
+    path = tmp_path / "img" / ("img_emb_00.npy" if row < 20 else "img_emb_01.npy")
+    rows = np.load(path)
+    rows[row % 20 if row < 20 else row - 20, 2] = np.nan
+    np.save(path, rows)
+    data = config.create()
+    with pytest.raises(DataError, match=rf"{path.name}, row {row if row < 20 else row - 20}: .*not finite"):
+        getattr(data, part).fetch(torch.arange(8))
+
+
+def test_the_fingerprint_is_of_the_files(tmp_path):
+    config = make(tmp_path)
+    before = config.create().fingerprint
+    assert config.create().fingerprint == before
+    np.save(tmp_path / "text" / "img_emb_01.npy", embeddings(10, 6, seed=5))
+    assert config.create().fingerprint != before
+
+
+def test_parquet_with_large_row_groups_is_warned_of(tmp_path):
+    from tests.data.embeddings.folders import write_parquet
+
+    columns = {"embedding": embeddings(N, 6), "text": embeddings(N, 6, seed=1)}
+    folder = str(write_parquet(tmp_path / "table", columns, [N], row_group=N))
+    image, text = {"path": folder, "format": "parquet"}, {"path": folder, "format": "parquet", "column": "text"}
+    data = make(tmp_path, image=image, text=text).create()
+    assert "a row group has 60 rows" in data.report()["warnings"][0]
+    assert np.array_equal(
+        data.train.fetch(torch.arange(5)).x.numpy(), columns["embedding"][data._parts["train"].rows(np.arange(5))]
+    )
+
+
+def test_a_folder_of_clip_retrieval_reads_as_it_was_written():
+    place = FOLDER / "clip_retrieval_fashion9" / "embeddings"
+    need(place)
+    record = {
+        "image": {"path": str(place / "img_emb"), "format": "parquet_npy", "metadata": str(place / "metadata")},
+        "text": {"path": str(place / "text_emb")},
+        "split": {"train": 1.0, "val": 0.0},
+    }
+    config = EmbeddingsConfig.from_json(json.dumps(record))
+    data = config.create()
+    batch = data.train.fetch(torch.arange(9))
+    image, text = (np.load(place / f"{kind}_emb" / f"{kind}_emb_0.npy") for kind in ("img", "text"))
+    assert image.shape == (9, 512) and image.dtype == np.float16
+    assert np.array_equal(batch.x.numpy(), image.astype(np.float32))
+    assert np.array_equal(batch.cond["text"].numpy(), text.astype(np.float32))
+    columns = next(config.image.create().columns(["image_path", "caption"]))
+    assert len(columns["caption"]) == 9 and all(isinstance(caption, str) for caption in columns["caption"])
+    nearest = (batch.cond["text"] @ batch.x.T).argmax(1)
+    assert (nearest == torch.arange(9)).sum() == 8  # as its README says
+
+
+def test_captions_of_one_image_stay_in_one_part():
+    place = FOLDER / "clip_flickr8k_500"
+    need(place)
+    record = {
+        "image": {"path": str(place / "image_embeddings.npy"), "metadata": str(place / "metadata.csv")},
+        "text": {"path": str(place / "text_embeddings.npy")},
+        "split": {"train": 0.6, "val": 0.2, "test": 0.2, "by": "image_id"},
+    }
+    data = EmbeddingsConfig.from_json(json.dumps(record)).create()
+    images = [{row.tobytes() for row in getattr(data, name).fetch(torch.arange(len(getattr(data, name)))).x.numpy()}
+              for name in ("train", "val", "test")]  # fmt: skip
+    assert [len(part) for part in (data.train, data.val, data.test)] == [5 * len(part) for part in images]
+    assert sum(map(len, images)) == len(set().union(*images)) == 100

@@ -1,0 +1,80 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig
+from dp_prior.data.errors import DataError
+from tests.data.embeddings.folders import embeddings, write_npy
+
+
+def split(**change) -> EmbeddingSplitConfig:
+    return EmbeddingSplitConfig(**{"train": 0.6, "val": 0.3, "test": 0.1, **change})
+
+
+def make(tmp_path, n=50, names=None):
+    folder = write_npy(tmp_path / f"img_{n}", embeddings(n, dim=2), [n])
+    metadata = None
+    if names is not None:
+        metadata = str(tmp_path / f"meta_{n}.parquet")
+        parquet.write_table(pa.table({"image": names}), metadata)
+    return FolderConfig(path=str(folder), metadata=metadata).create()
+
+
+def all_rows(parts):
+    return {name: part.rows(np.arange(len(part))).tolist() for name, part in parts.items()}
+
+
+@pytest.mark.parametrize("by", [None, "image"])
+def test_every_row_is_in_one_part_in_order(tmp_path, by, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.parts.CHUNK", 7)
+    monkeypatch.setattr("dp_prior.data.embeddings.parts.CHUNKS_KEPT", 2)
+    names = [f"i{row // 5}" for row in range(200)]
+    parts = split(by=by).assign(make(tmp_path, 200, names))
+    rows = all_rows(parts)
+    assert sorted(sum(rows.values(), [])) == list(range(200))
+    assert all(rows[name] == sorted(rows[name]) and len(rows[name]) == len(parts[name]) for name in PARTS)
+    shuffled = np.random.default_rng(0).permutation(len(parts["train"]))
+    assert parts["train"].rows(shuffled).tolist() == [rows["train"][i] for i in shuffled]
+
+
+@pytest.mark.parametrize("by", [None, "image"])
+def test_appended_rows_change_no_part(tmp_path, by):
+    names = [f"i{row // 3}" for row in range(90)]
+    before = all_rows(split(by=by).assign(make(tmp_path, 60, names[:60])))
+    after = all_rows(split(by=by).assign(make(tmp_path, 90, names)))
+    for name in PARTS:
+        assert [row for row in after[name] if row < 60] == before[name]
+
+
+def test_equal_values_stay_together_wherever_they_lie(tmp_path):
+    names = [f"i{row % 20}" for row in range(200)]
+    rows = all_rows(split(by="image").assign(make(tmp_path, 200, names)))
+    images = [{names[row] for row in rows[name]} for name in PARTS]
+    assert sum(map(len, images)) == 20 and all(images)
+
+
+def test_fractions_are_met(tmp_path):
+    parts = split().assign(make(tmp_path, 20_000))
+    for name, share in (("train", 0.6), ("val", 0.3), ("test", 0.1)):
+        assert len(parts[name]) / 20_000 == pytest.approx(share, abs=0.015)  # 4 standard errors
+
+
+def test_every_knob_changes_the_parts(tmp_path):
+    folder = make(tmp_path, 50, [f"i{row // 5}" for row in range(50)])
+    plain = all_rows(split().assign(folder))
+    for change in ({"train": 0.5, "val": 0.4}, {"val": 0.2, "test": 0.2}, {"seed": 1}, {"by": "image"}):
+        assert all_rows(split(**change).assign(folder)) != plain
+
+
+def test_test_may_be_nothing_and_training_may_not(tmp_path):
+    parts = split(train=0.7, test=0.0).assign(make(tmp_path))
+    assert len(parts["test"]) == 0 and parts["test"].rows(np.arange(0)).tolist() == []
+    with pytest.raises(DataError, match="none of the 1 rows is left to train on"):
+        split(train=1e-9, val=1 - 1e-9, test=0.0).assign(make(tmp_path, 1))
+    with pytest.raises(ConfigError, match="the fractions must sum to 1"):
+        EmbeddingSplitConfig.from_json(json.dumps({"train": 0.9, "val": 0.2}))

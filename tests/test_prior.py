@@ -1,0 +1,182 @@
+"""A prior trains, stops, goes on and is loaded as a policy is: the same roof, trainer, tracker and checkpoints."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior import load_policy, load_prior
+from dp_prior.config import ConfigError
+from dp_prior.experiment import Experiment, TrainConfig, evaluate_checkpoint
+from dp_prior.training.trainer import PolicyTrainer
+from tests.test_ranks import record_into
+from tests.test_resume import assert_same_run
+from tests.tiny import assert_equal, rows, state, train, train_and_die
+
+N, DIM, TRAIN = 64, 8, 49  # of 64 rows, 49 are trained on with this seed
+
+
+def tiny(place: Path, **changes) -> dict:
+    """A configuration as JSON; its folders are in `place`."""
+    folders = {}
+    for number, name in enumerate(("image", "text")):
+        folder = place / name
+        folders[name] = {"path": str(folder)}
+        if not folder.exists():
+            folder.mkdir()
+            values = np.random.default_rng(number).normal(size=(N, DIM)).astype("float16")
+            np.save(folder / "0.npy", values[:40])
+            np.save(folder / "1.npy", values[40:])
+    config = {
+        "task": {
+            "type": "prior",
+            "backbone": {"embed_dim": 16, "n_layers": 1, "n_heads": 2},
+            "diffusion": {"schedule": {"type": "cosine", "steps": 10}, "self_condition": 0.5},
+            "sampler": {"type": "ddim", "steps": 2},
+            "image_dropout": 0.2,
+        },
+        "data": {
+            "type": "embeddings",
+            **folders,
+            "split": {"train": 0.8, "val": 0.2},
+            "batch_size": 8,
+            "block_rows": 4,
+            "shuffle_blocks": 4,
+        },
+        "train": {
+            "steps": 20,
+            "lr": {"type": "cosine", "peak": 1e-3},
+            "log_every": {"steps": 2},
+            "save_every": {"steps": 6},
+        },
+        "evaluate": [
+            {"type": "loss", "every": {"steps": 7}},
+            {"type": "similarity", "every": {"steps": 7}, "eval_timesteps": [2], "models": ["ema"]},
+        ],
+        "test": [{"type": "similarity", "name": "test", "eval_timesteps": [2], "models": ["ema"]}],
+        "tracker": {"data_path": str(place / "run"), "log": []},
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        here = config
+        for key in parents:
+            here = here[key]
+        here[last] = value
+    return config
+
+
+def write(place: Path, **changes) -> Path:
+    path = place / "config.json"
+    path.write_text(json.dumps(tiny(place, **changes)))
+    return path
+
+
+def experiment(config: dict) -> Experiment:
+    return Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("prior")
+    done = train(write(place))
+    assert done.exit_code == 0
+    assert "from dp_prior import load_prior" in done.output
+    return place / "run"
+
+
+@pytest.mark.parametrize(("moment", "count"), [("step", 1), ("step", 13), ("file of a checkpoint", 9), ("save", 2)])
+def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tmp_path, uninterrupted):
+    config = write(tmp_path)
+    assert train_and_die(config, moment, count) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_what_is_loaded_predicts_what_was_trained(uninterrupted, tmp_path):
+    prior = load_prior(uninterrupted)
+    text = torch.randn(5, DIM)
+    found = prior.predict(text, candidates=3)
+    assert found.shape == (5, DIM) and torch.allclose(found.norm(dim=1), torch.ones(5))
+    assert torch.equal(found, load_prior(uninterrupted).predict(text, candidates=3))
+    half = load_prior(uninterrupted, dtype=torch.bfloat16).predict(text, candidates=1)
+    assert torch.allclose(half, prior.predict(text, candidates=1), atol=0.2)
+    with pytest.raises(ValueError, match="holds a prior, not a policy; load it with load_prior"):
+        load_policy(uninterrupted)
+
+
+def test_evaluations_of_a_checkpoint_repeat_its_numbers(uninterrupted):
+    found = evaluate_checkpoint(str(uninterrupted))
+    stored = [(now, before) for _, now, before in found if before is not None]
+    assert len(stored) > 10 and all(now == before for now, before in stored)
+
+
+def test_check_does_everything_once(tmp_path):
+    done = train(write(tmp_path), "--check")
+    assert done.exit_code == 0 and "checked" in done.output and f"{TRAIN} train rows" in done.output
+
+
+def test_data_and_evaluators_of_another_task_are_refused(tmp_path):
+    policy_data = {"type": "trajectories", "episodes": {"type": "npz", "path": "x"}, "obs": {"a": {"key": "a"}}}
+    for change, message in (
+        (
+            {"data": {**policy_data, "action": {"key": "a"}}},
+            "data.type is 'trajectories', but task 'prior' learns from 'emb",
+        ),
+        ({"task": {"type": "policy"}}, "data.type is 'embeddings', but task 'policy' learns from 'trajectories'"),
+        ({"evaluate": [{"type": "action_error"}]}, "evaluate.0 is of type 'action_error', which measures policy tasks"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            experiment(tiny(tmp_path, **change))
+
+
+PHASES = {"task__image_dropout": 0.0, "train__steps": 23, "train__save_every": {"steps": 5}}
+ALONE, SHARED = {"data__batch_size": 8}, {"data__batch_size": 4}
+
+
+def phase(place: Path, size: dict, until: int | None) -> list[list[int]]:
+    """Go on with the run in `place` and stop after a step; ids of the samples of each step on this rank."""
+    seen: list[list[int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        record_into(seen, patch.setattr, until)
+        experiment(tiny(place, **PHASES, **size)).run()
+    return seen
+
+
+def test_one_rank_two_ranks_and_one_again_are_one_run(run_ranks, tmp_path):
+    """Each row once per epoch, in the order of one rank; two ranks are bit-exact with two ranks."""
+    place, alone, twice = (tmp_path / name for name in ("switched", "alone", "twice"))
+    for folder in (place, alone, twice):
+        folder.mkdir()
+    first = phase(place, ALONE, 3)
+    source = (
+        "import json, sys; from pathlib import Path; from tests.test_prior import phase, SHARED\n"
+        "seen = phase(Path(sys.argv[1]), SHARED, 11)\n"
+        "phase(Path(sys.argv[2]), SHARED, 6); phase(Path(sys.argv[2]), SHARED, None)\n"
+        "phase(Path(sys.argv[3]), SHARED, None)\n"
+        "print(json.dumps(seen))"
+    )
+    for folder in (twice / "cut", twice / "whole"):
+        folder.mkdir()
+        tiny(folder)  # the data, before two ranks look for them
+    outputs = run_ranks(source, 2, place, twice / "cut", twice / "whole", timeout=200)
+    ranks = [json.loads(output.splitlines()[-1]) for output in outputs]
+    dealt = [[row for pair in zip(*step, strict=True) for row in pair] for step in zip(*ranks, strict=True)]
+    last = phase(place, ALONE, None)
+    order = [row for step in [*first, *dealt, *last] for row in step]
+    assert order == [row for step in phase(alone, ALONE, None) for row in step]
+    for start in range(0, len(order) - TRAIN + 1, TRAIN):
+        assert sorted(order[start : start + TRAIN]) == list(range(TRAIN))
+    found, expected = state(place / "run"), state(alone / "run")
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor) and "means" not in name:
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-5)
+    assert_equal(state(twice / "cut" / "run"), state(twice / "whole" / "run"))
+    assert rows(twice / "cut" / "run") == rows(twice / "whole" / "run")
+
+
+def test_the_trainer_needs_nothing_of_a_task():
+    source = Path(PolicyTrainer.__init__.__code__.co_filename).read_text(encoding="utf-8")
+    assert "tasks" not in source and "horizon" not in source and "embedding" not in source
