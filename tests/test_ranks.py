@@ -101,7 +101,7 @@ def two_ranks(accelerator, place: Path) -> dict:
 
     PolicyTrainer.step = poisoned
     experiment(tiny(place, **HALF, train__steps=5, tracker__data_path=str(place / "poisoned"))).run()
-    found["poisoned"] = [trainers[-1].skipped.tolist(), digest(trainers[-1])]
+    found["poisoned"] = [trainers[-1].guard.counts.tolist(), digest(trainers[-1])]
     found["written"] = [path for path in written if str(place) in path]
     return found
 

@@ -11,7 +11,7 @@ from tests.training.test_trainer import Listener, Score, build
 def trained(**change):
     trainer = build(Listener(), [Score(Cadence(steps=1), {2: 0.3})], steps=3, log_every={"steps": 2}, **change)
     trainer.fit()
-    trainer.skipped += torch.tensor([2, 0, 2])
+    trainer.guard.counts += torch.tensor([2, 0, 2])
     return trainer
 
 
