@@ -21,6 +21,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
+from dp_prior.checkpoints.store import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
@@ -56,7 +57,6 @@ class ExitFile:
     def __init__(self, directory: Path, rank: int = 0, ranks: int = 1):
         self.path = directory / EXIT
         self.rank, self.ranks = rank, ranks
-        self.durable: dict[str, Any] | None = None
         self.clock: Callable[[], Progress] = Progress
         self._started = _now()
         self._is_closed = False
@@ -70,10 +70,6 @@ class ExitFile:
             step = (before.get("durable") or {}).get("global_step")
             return f"process {before['pid']}, started {before['started']}, was killed; its last save: step {step}"
         return None
-
-    def saved(self, path: Path, progress: Progress) -> None:
-        """A checkpoint has become durable."""
-        self.durable = {"checkpoint": path.name, **vars(progress)}
 
     def end(self, reason: str, code: int, message: str, **more: Any) -> None:
         """Say how the run ended; the first word counts. Never raises: a full disk must not hide the error itself."""
@@ -106,9 +102,14 @@ class ExitFile:
         frame = {
             **{"rank": self.rank, "ranks": self.ranks, "host": socket.gethostname(), "pid": os.getpid()},
             **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
-            **{"progress": vars(self.clock()), "durable": self.durable, "traceback": None},
+            **{"progress": vars(self.clock()), "durable": self._durable(), "traceback": None},
         }
         replace_file(self.path, encode_document({**content, **{k: content.get(k, v) for k, v in frame.items()}}))
+
+    def _durable(self) -> dict[str, Any] | None:
+        """The newest checkpoint on disk that looks whole; its hashes are compared when it is used."""
+        stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
+        return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -227,7 +227,6 @@ class Experiment:
         if found is not None:
             with self.watch.busy():
                 self._restore(trainer, read_checkpoint(found))
-            self.exits.saved(found, trainer.progress)
         tracker.rewind(trainer.progress)
         decide(self.ranks, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
         self.report(self._plan(trainer, found))
@@ -354,8 +353,6 @@ class Experiment:
             )
 
             def deliver(saved: Saved) -> None:
-                if saved.is_latest:
-                    self.exits.saved(saved.path, saved.progress)
                 if self.stop.deadline is not None:
                     self.stop.deadline.save_ends()
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)

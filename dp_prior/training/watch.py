@@ -126,14 +126,23 @@ class Watch:
     def beat(self) -> None:
         """See `signs.Watch`."""
         self._beats += 1
-        if self._somebody_asks and self._way(self._meetings + 1, "leave") == "leave":
-            self._meetings += 1
-            raise Abandoned
+        if self._somebody_asks:
+            with contextlib.suppress(dist.DistError):
+                if self._way(self._meetings + 1, "leave") == "leave":
+                    self._meetings += 1
+                    raise Abandoned
 
     def meet(self, may_leave: bool = False) -> None:
-        """See `signs.Watch`. Whether all go on or all leave is decided once: by whoever writes it first."""
+        """See `signs.Watch`. Whether all go on or all leave is decided once: by whoever writes it first.
+
+        Without the store, which dies with torchrun, nobody waits here: the collectives that follow have their limit.
+        """
         self._meetings += 1
-        number, pause = self._meetings, 0.001
+        with contextlib.suppress(dist.DistError):
+            self._meet(self._meetings, may_leave)
+
+    def _meet(self, number: int, may_leave: bool) -> None:
+        pause = 0.001
         if self._store.add(f"{number}/here", 1) == self.ranks:
             self._way(number, "go")
         while not self._store.check([f"{number}/way"]):
@@ -218,8 +227,6 @@ class Watch:
             self.meet()
         except RankLostError as error:
             return error.verdict
-        except RuntimeError:  # the store goes with the first that leaves
-            return None
         return None
 
     def _tell(self, error: BaseException) -> Verdict | None:
@@ -288,16 +295,21 @@ class Watch:
                 **{"host": socket.gethostname(), "pid": os.getpid(), "space": _process_space()},
             }
             try:
-                store.set(f"rank {self.rank}", json.dumps(said))
-                known = [r for r in self._peers if self._peers[r].said or store.check([f"rank {r}"])]
-                for r, text in zip(known, store.multi_get([f"rank {r}" for r in known]), strict=True) if known else ():
-                    self._hear(self._peers[r], json.loads(text))
-            except (dist.DistError, RuntimeError, ValueError):
-                pass  # then nothing is heard, and the judge knows what that means
+                if store is not None:
+                    self._exchange(store, json.dumps(said))
+            except RuntimeError:
+                store = None  # the other end is gone for good; nothing is heard, and the judge knows what that means
             self._somebody_asks = said["asks"] or any(peer.said.get("asks") for peer in self._peers.values())
             if is_last:
                 return
             self._is_over.wait(_INTERVAL_S)
+
+    def _exchange(self, store: Any, said: str) -> None:
+        store.set(f"rank {self.rank}", said)
+        known = [r for r in self._peers if self._peers[r].said or store.check([f"rank {r}"])]
+        texts = store.multi_get([f"rank {r}" for r in known]) if known else []
+        for r, text in zip(known, texts, strict=True):
+            self._hear(self._peers[r], json.loads(text))
 
     def _arm(self) -> None:
         """Let the interpreter's own timer write the stacks and end the process if no thread of Python's can."""

@@ -37,7 +37,7 @@ def test_every_counter_comes_back():
     read_state(fresh, take_snapshot(first, {}).copy())
     assert fresh.progress == first.progress
     assert (fresh.best.value, fresh.best.step) == (0.3, 2)
-    assert fresh.skipped.tolist() == [2, 0, 2]
+    assert fresh.guard.counts.tolist() == [2, 0, 2]
     assert fresh.means.state().keys() == first.means.state().keys()
 
 
