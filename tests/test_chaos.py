@@ -29,7 +29,7 @@ SLOW = {"at": "step", "do": "slow", "seconds": 0.05}
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
 
 
-def event(rank, at, do, count=8, **more):
+def event(rank, at, do, count=30, **more):
     return {"rank": rank, "at": at, "do": do, "count": count, **more}
 
 
@@ -62,7 +62,7 @@ MANY = pytest.mark.slow
 def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
     config = write(tmp_path, **LONG, **measured)
-    with Launched(tmp_path, config, event(rank, moment, "SIGKILL", 3 if moment in ("save", "delivery") else 8)) as run:
+    with Launched(tmp_path, config, event(rank, moment, "SIGKILL", 4 if moment in ("save", "delivery") else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15)
         assert f"rank {rank} of 2" in told["message"] and "was killed" in told["message"]
@@ -82,7 +82,7 @@ def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path
 def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, moment, how, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
     config = write(tmp_path, **LONG, **measured)
-    with Launched(tmp_path, config, event(rank, moment, how, 3 if moment == "save" else 8)) as run:
+    with Launched(tmp_path, config, event(rank, moment, how, 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, TIMEOUT_S + 10)
         assert f"rank {rank} of 2" in told["message"] and "no sign of life" in told["message"]
@@ -102,7 +102,7 @@ def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, mo
 def test_error_on_one_rank_is_the_exit_of_all(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
     config = write(tmp_path, **LONG, **measured)
-    with Launched(tmp_path, config, event(rank, moment, "raise", 3 if moment == "save" else 8)) as run:
+    with Launched(tmp_path, config, event(rank, moment, "raise", 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15, "error", 1)
         assert told["message"] == "ValueError: chaos"
@@ -136,7 +136,7 @@ def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, nam
     measured = [{"type": "loss", "every": {"steps": 1}}, {**ROLLOUT, "every": {"steps": 1}}]
     measured = {"evaluate": measured} if moment in ("evaluation", "rollout") else {}
     config = write(tmp_path, **LONG, **measured)
-    with Launched(tmp_path, config, event(rank, moment, name, 3 if moment in ("save", "delivery") else 8)) as run:
+    with Launched(tmp_path, config, event(rank, moment, name, 4 if moment in ("save", "delivery") else 30)) as run:
         told = assert_preempted(run, name, 120)
         assert told["rank"] == rank
 
@@ -144,7 +144,7 @@ def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, nam
 @pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=MANY), pytest.param("SIGUSR1", marks=MANY)])
 def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
     """torchrun passes on SIGTERM and SIGINT; SIGUSR1 ends it, and the ranks notice that it is gone."""
-    with Launched(tmp_path, write(tmp_path, **LONG), SLOW, event(0, "step", "slow", seconds=0.01)) as run:
+    with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
         run.wait_for()
         os.kill(run.process.pid, getattr(signal, name))
         run.wait_until_gone(40)

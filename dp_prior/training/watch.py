@@ -73,6 +73,11 @@ class _Peer:
     moved: float
     heard: float
     pidfd: int | None = None
+    is_gone: bool = False
+
+    def has_ended(self) -> bool:
+        """Whether its process is over; False for one of another machine."""
+        return self.is_gone or _has_ended(self.pidfd)
 
     @property
     def name(self) -> str:
@@ -323,8 +328,10 @@ class Watch:
         if (said["marks"], said["beats"]) != (peer.said.get("marks"), peer.said.get("beats")):
             peer.moved = now
         if not peer.said and said["space"] == _process_space() and hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):  # gone already: what it said last tells
+            try:
                 peer.pidfd = os.pidfd_open(said["pid"])
+            except OSError:
+                peer.is_gone = True  # before it could be seen
         peer.said = said
 
     # the thread that judges
@@ -351,16 +358,16 @@ class Watch:
         for peer in self._peers.values():
             if peer.said.get("failure"):
                 return Verdict(**peer.said["failure"])
-        gone = [r for r, peer in self._peers.items() if not peer.said.get("done") and _has_ended(peer.pidfd)]
+        gone = [r for r, peer in self._peers.items() if not peer.said.get("done") and peer.has_ended()]
         if gone and now - max(self._peers[r].heard for r in gone) > 3 * _INTERVAL_S:  # its last words have come, if any
             return self._blame(gone, "was killed or has crashed")
         working = {r: peer for r, peer in self._peers.items() if not peer.said.get("done")}
         if not working:
             return None
-        marks = {r: peer.said.get("marks", -1) for r, peer in working.items()} | {self.rank: self._marks}
+        marks = {r: peer.said.get("marks", 0) for r, peer in working.items()} | {self.rank: self._marks}
         moved = {r: peer.moved for r, peer in working.items()} | {self.rank: self._moved}
         behind = [r for r in marks if marks[r] == min(marks.values())]
-        patience = self.timeout_s * (PATIENCE if -1 in marks.values() else 1)  # it may still be reading its data
+        patience = self.timeout_s * (PATIENCE if 0 in marks.values() else 1)  # it may still be reading its data
         if any(now - moved[r] <= patience for r in behind):
             return None
         silent = self._silent()
