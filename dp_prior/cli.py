@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-EXIT_CONFIG = 64
-EXIT_DATA = 65
-EXIT_BUSY = 73
-EXIT_UNSAVED = 74
-EXIT_STOPPED = 75
-EXIT_INTERRUPTED = 130
-
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """User errors end with one clear message and their exit code, without a traceback."""
-    from dp_prior.checkpoints.format import CheckpointError
-    from dp_prior.checkpoints.lock import LockedError
-    from dp_prior.config import ConfigError
-    from dp_prior.data.errors import DataError
-    from dp_prior.training.trainer import NotFiniteError
+    """User errors end with one clear message and their exit code (docs/reliability.md), without a traceback."""
+    from dp_prior.exits import FAILED, classify
 
-    codes = {
-        ConfigError: EXIT_CONFIG,
-        FileNotFoundError: EXIT_CONFIG,
-        ImportError: EXIT_CONFIG,
-        DataError: EXIT_DATA,
-        NotFiniteError: EXIT_DATA,
-        LockedError: EXIT_BUSY,
-        CheckpointError: EXIT_UNSAVED,
-        KeyboardInterrupt: EXIT_INTERRUPTED,
-    }
     try:
         yield
-    except tuple(codes) as error:
-        code = next(code for kind, code in codes.items() if isinstance(error, kind))
+    except (Exception, KeyboardInterrupt) as error:
+        _, code = classify(error)
+        if code == FAILED:
+            raise
         click.echo(f"error: {str(error) or 'interrupted'}", err=True)
         sys.exit(code)
 
@@ -59,20 +41,34 @@ def main() -> None:
 def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: str) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
-    with exit_codes():
-        from dp_prior.experiment import Experiment, TrainConfig
+    with exit_codes(), contextlib.ExitStack() as ends:
+        from dp_prior.exits import STOPPED, recorded
+        from dp_prior.experiment import Experiment, TrainConfig, run_directory
+        from dp_prior.lifeline import end_with_parent
+        from dp_prior.slurm import SlurmJob
+        from dp_prior.stopping import ECHO_S, stop_on_signal
+        from dp_prior.training.stop import Stop
 
         config = TrainConfig.from_json_path(config_file, overrides)
-        experiment = Experiment(config, report=click.echo)
         if check:
+            experiment = Experiment(config, report=click.echo)
             experiment.report(experiment.check())
             experiment.end()
             return
-        outcome = experiment.run(resume)
-        experiment.end()
+        stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+        ends.enter_context(stop_on_signal(stop, ECHO_S if is_launched else 0.0))
+        if is_launched:
+            ends.enter_context(end_with_parent(stop))
+        job = SlurmJob.of(os.environ)
+        with recorded(run_directory(config)):
+            experiment = Experiment(config, report=click.echo)
+        outcome = experiment.run(resume, stop, None if job is None else job.end)
         experiment.report(_farewell(outcome, config.task.type))
+        if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
+            click.echo(job.requeue())
+        experiment.end()
     if outcome.status == "stopped":
-        sys.exit(EXIT_STOPPED)
+        sys.exit(STOPPED)
 
 
 @main.command()
@@ -108,7 +104,7 @@ def _farewell(outcome, task: str) -> str:
     result, best = outcome.result(), outcome.best
     head = {
         "finished": "finished",
-        "stopped": "stopped on request; the same command goes on from here",
+        "stopped": f"stopped on {outcome.stopped_by}; the same command goes on from here",
         "complete": "already complete; nothing to do. A larger budget (--set train.samples=...) goes on from here",
     }[outcome.status]
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]

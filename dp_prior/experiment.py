@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, get_int_from_env
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, get_int_from_env
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -30,6 +32,7 @@ from dp_prior.durable import replace_file
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.exits import DONE, STOPPED, ExitFile, explain
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
@@ -38,11 +41,16 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.config import TrainingConfig
-from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.training.deadline import Deadline
+from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
+from dp_prior.training.stop import TIME_LIMIT, Stop
+from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.watch import Watch
 
 Resume = Literal["auto", "never", "must"]
 CONFIG = "config.json"
 RESULT = "result.json"
+STACKS = "stacks"
 
 
 class TrainConfig(Config):
@@ -147,6 +155,7 @@ class Outcome:
         best: directory of the best checkpoint, None if there is no checkpoint.
         directory: the run; once finished, `result.json` in it holds what the best weights scored.
         failures: one line for each logger or saver that failed.
+        stopped_by: one of `training.stop.REASONS`, None unless stopped.
     """
 
     status: Literal["finished", "stopped", "complete"]
@@ -154,6 +163,12 @@ class Outcome:
     best: Path | None
     directory: Path
     failures: list[str]
+    stopped_by: str | None = None
+
+    @property
+    def wants_more_time(self) -> bool:
+        """Whether it was stopped for lack of time, rather than because somebody wanted it to end."""
+        return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
 
     def result(self) -> dict | None:
         """Scores of the best weights and where pictures of them are; None as long as the run is not finished."""
@@ -165,10 +180,15 @@ class Experiment:
     """The parts of one run, built from its configuration. `report` receives lines for a person to read."""
 
     def __init__(self, config: TrainConfig, *, report: Callable[[str], None], directory: Path | None = None):
+        self.begun = time.time()
         self.config = config
-        self.accelerator = make_accelerator(config.train.precision)
+        self.accelerator = make_accelerator(config.train.precision, config.train.dist_timeout)
+        self.stop = Stop()
+        self.watch = Alone(self.stop)
+        self.ranks = RanksAtWork(self.accelerator, self.watch)
         self.report = report if self.accelerator.is_main_process else lambda line: None
-        self.directory = directory or Path(config.tracker.data_path).expanduser()
+        self.directory = directory or run_directory(config)
+        self.exits = ExitFile(self.directory, self.accelerator.process_index, self.accelerator.num_processes)
         self.data = config.task.open(config.data)
         self.data.to(self.accelerator.device)
         self.loader = self.data.loader(
@@ -186,30 +206,111 @@ class Experiment:
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
 
-    def run(self, resume: Resume = "auto") -> Outcome:
-        """Train from where the run stands to the end of its budget, then measure the best weights once."""
-        with self._services() as (tracker, store, writer):
-            trainer = self._trainer(tracker, writer)
-            found = decide(self.accelerator, lambda: self._recall(tracker, store, resume))
-            if found is not None:
-                self._restore(trainer, read_checkpoint(found))
-            tracker.rewind(trainer.progress)
-            decide(self.accelerator, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
-            self.report(self._plan(trainer, found))
-            begun = trainer.progress
-            with stop_on_signal(trainer):
-                trainer.fit()
-            writer.close()
-            if trainer.progress.samples_seen < trainer.total_samples:
-                status = "stopped"
+    def run(self, resume: Resume = "auto", stop: Stop | None = None, end: float | None = None) -> Outcome:
+        """Train from where the run stands to the end of its budget, then measure the best weights once.
+
+        Args:
+            stop: asked by the caller's signals and threads; None for one that signals ask while this runs.
+            end: when this process will be ended from outside, in seconds since the epoch; None if nobody knows.
+        """
+        self.stop = stop or Stop()
+        ends = [end, self.config.train.max_runtime and self.begun + self.config.train.max_runtime]
+        if any(ends):
+            self.stop.deadline = Deadline(min(one for one in ends if one))
+        signals = stop_on_signal(self.stop) if stop is None else contextlib.nullcontext()
+        try:
+            with signals, self._watched(), self._services() as (tracker, store, writer):
+                outcome = self._run(resume, tracker, store, writer)
+        except BaseException as error:
+            self.exits.fail(error)
+            raise
+        if self.accelerator.is_main_process:
+            words = f"{outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"
+            if outcome.status == "stopped":
+                self.exits.end("preempted", STOPPED, words, rank=self.stop.rank, stopped_by=outcome.stopped_by)
             else:
-                status = "complete" if trainer.progress == begun else "finished"
-            best = decide(self.accelerator, lambda: store.best() or store.latest())
-            progress = trainer.progress
-            if best is not None and (status == "finished" or (status == "complete" and not self._has_result())):
+                self.exits.end(outcome.status, DONE, words)
+        return outcome
+
+    def _run(self, resume: Resume, tracker: Tracker, store: CheckpointStore, writer: CheckpointWriter) -> Outcome:
+        trainer = self._trainer(tracker, writer)
+        self._begin(trainer)
+        found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
+        if found is not None:
+            with self.watch.busy():
+                self._restore(trainer, read_checkpoint(found))
+        tracker.rewind(trainer.progress)
+        decide(self.ranks, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
+        self.report(self._plan(trainer, found))
+        begun = trainer.progress, trainer.unmeasured
+        while True:
+            try:
+                trainer.fit()
+                break
+            except NotFiniteError as error:
+                self._roll_back(trainer, store, writer, error)
+        with self.watch.busy():
+            writer.close()
+        status = "complete" if (trainer.progress, trainer.unmeasured) == begun else "finished"
+        if trainer.progress.samples_seen < trainer.total_samples or trainer.unmeasured is not None:
+            status = "stopped"
+        best = decide(self.ranks, lambda: store.best() or store.latest())
+        progress = trainer.progress
+        if best is not None and (status == "finished" or (status == "complete" and not self._has_result())):
+            try:
                 self._test(trainer, tracker, best)
+            except Abandoned:  # what is missing is the result, and the next start measures it
+                status = "stopped"
+        with self.watch.busy():
             failures = tracker.close()
-        return Outcome(status, progress, best, self.directory, failures)
+        return Outcome(
+            status, progress, best, self.directory, failures, self.stop.reason if status == "stopped" else None
+        )
+
+    def _begin(self, trainer: PolicyTrainer) -> None:
+        """Say in `exit.json` that the run is on its way."""
+        news = decide(self.ranks, lambda: self.exits.begin(lambda: trainer.progress))
+        self.exits.clock = lambda: trainer.progress
+        if news is not None:
+            self.report(f"  before        {news}")
+
+    def _roll_back(
+        self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter, error: NotFiniteError
+    ) -> None:
+        """Go on from the weights of the last checkpoint behind the samples seen since; raise if that is not wanted."""
+        with self.watch.busy():
+            writer.wait()
+        found = decide(self.ranks, store.latest)
+        if found is None or trainer.rollbacks >= self.config.train.rollback:
+            raise error
+        with self.watch.busy():
+            trainer.roll_back(read_checkpoint(found))
+        message = (
+            f"rolled back to the weights of {found.name}, {trainer.rollbacks} of {self.config.train.rollback} times; "
+            f"the samples since are passed over. {error}"
+        )
+        trainer.tracker.log_error(message, trainer.progress)
+        self.report(f"warning: {message}")
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Several ranks watch each other while inside; one process has nobody to watch."""
+        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
+        with contextlib.ExitStack() as leaving:
+            self.watch = Alone(self.stop)
+            if ranks > 1:
+                self.watch = Watch(
+                    rank=rank,
+                    ranks=ranks,
+                    timeout_s=self.config.train.dist_timeout,
+                    stop=self.stop,
+                    stacks=self.directory / STACKS,
+                    explain=lambda error: explain(error, rank),
+                    last_words=self.exits.lose,
+                )
+                leaving.enter_context(self.watch)
+            self.ranks = RanksAtWork(self.accelerator, self.watch)
+            yield
 
     def check(self) -> str:
         """Do everything once in a temporary place: one step, one sample, one save and load. Returns the plan."""
@@ -233,6 +334,11 @@ class Experiment:
                     raise RuntimeError("a model that was saved and loaded samples otherwise; the disk may be failing")
         return f"{plan}\n  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load"
 
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank is the one that writes and speaks."""
+        return self.accelerator.is_main_process
+
     def end(self) -> None:
         """Let the other ranks go; without it a rank can abort while the interpreter closes."""
         self.accelerator.end_training()
@@ -249,7 +355,7 @@ class Experiment:
             world_size=self.accelerator.num_processes,
         )
         lock = contextlib.ExitStack()
-        decide(self.accelerator, lambda: lock.enter_context(store.lock()) and None)
+        decide(self.ranks, lambda: lock.enter_context(store.lock()) and None)
         with lock:
             tracker = self.config.tracker.create(
                 is_main=self.accelerator.is_main_process,
@@ -259,9 +365,12 @@ class Experiment:
             )
 
             def deliver(saved: Saved) -> None:
+                if self.stop.deadline is not None:
+                    self.stop.deadline.save_ends()
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
-            with tracker, contextlib.closing(CheckpointWriter(store, deliver)) as writer:
+            telling = self.watch.telling() if isinstance(self.watch, Watch) else contextlib.nullcontext()
+            with tracker, contextlib.closing(CheckpointWriter(store, deliver)) as writer, telling:
                 yield tracker, store, writer
 
     def _trainer(self, tracker: Tracker, writer: CheckpointWriter) -> PolicyTrainer:
@@ -274,6 +383,8 @@ class Experiment:
             saver=writer,
             evaluators=self.evaluators,
             seed=self.config.seed,
+            stop=self.stop,
+            watch=self.watch,
             documents={
                 "config.json": json.loads(self.config.model_dump_json()),
                 "spec.json": json.loads(self.data.spec.model_dump_json()),
@@ -309,10 +420,13 @@ class Experiment:
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the curve of the run, and write both down."""
         end, metrics, media = trainer.progress, {}, {}
-        snapshot = read_checkpoint(best)
-        trainer.restore(snapshot)
+        with self.watch.busy():
+            snapshot = read_checkpoint(best)
+            trainer.restore(snapshot)
         for evaluator in self.tests:
-            result = evaluator.run(trainer.models, self.accelerator, trainer.progress)
+            self.watch.mark(f"test {type(evaluator).__name__}", end.global_step)
+            result = evaluator.run(trainer.models, self.ranks, trainer.progress)
+            self.watch.meet(may_leave=True)
             metrics |= result.metrics
             media |= result.media
         tracker.log(metrics, end)
@@ -331,7 +445,7 @@ class Experiment:
             replace_file(self.directory / RESULT, encode_document(result))
 
     def _has_result(self) -> bool:
-        return decide(self.accelerator, (self.directory / RESULT).exists)
+        return decide(self.ranks, (self.directory / RESULT).exists)
 
     def _sample(self, batch: Batch) -> Tensor:
         """An x for each sample of a batch, always with the same noise."""
@@ -364,8 +478,17 @@ class Experiment:
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
 
 
-def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
+def run_directory(config: TrainConfig) -> Path:
+    """Where a run keeps what it makes."""
+    return Path(config.tracker.data_path).expanduser()
+
+
+def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:
     """The accelerator of this process, with settings that keep ranks exact: no rank overwrites another's buffers.
+
+    Args:
+        timeout_s: a rank that waits longer than this for the others is told by the `Watch` why; the library's own limit
+            comes a little later.
 
     Raises:
         ConfigError: fp16 without a GPU, or ranks that do not know of each other.
@@ -373,7 +496,8 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
-    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
+    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
+    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False), limit]
     accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
     launched = get_int_from_env(["WORLD_SIZE"], 1)
     if launched != accelerator.num_processes:

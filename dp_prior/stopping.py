@@ -1,36 +1,40 @@
-"""Stopping on request: a signal asks, the loop finishes its step, saves, and ends; a second one does not wait."""
+"""Stopping on request: a signal asks, the loop finishes its step, saves, and ends; a second Ctrl-C does not wait."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Protocol
 
+from dp_prior.training.stop import Stop
 
-class Stoppable(Protocol):
-    """A loop that looks at `stop_requested` after every step."""
-
-    stop_requested: bool
+ECHO_S = 2.0  # a launcher passes on the Ctrl-C that the terminal has sent to everybody already
 
 
 @contextlib.contextmanager
-def stop_on_signal(loop: Stoppable) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGUSR1 into a request while inside. The handler only sets a flag.
+def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGUSR1 into a request while inside. The handler only takes a note.
 
-    A second signal raises KeyboardInterrupt at once. Outside the main thread, where no handler can be set, it does
-    nothing.
+    A second SIGINT raises KeyboardInterrupt at once; SIGTERM and SIGUSR1 may come as often as schedulers please.
+    Outside the main thread, where no handler can be set, it does nothing.
+
+    Args:
+        echo_s: a SIGINT so soon after the first is taken for the same one; `ECHO_S` under a launcher.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    first: list[float] = []
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if loop.stop_requested:
-            raise KeyboardInterrupt
-        loop.stop_requested = True
+        stop.ask(signal.Signals(number).name)
+        if number == signal.SIGINT:
+            if first and time.monotonic() - first[0] >= echo_s:
+                raise KeyboardInterrupt
+            first.append(time.monotonic())
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:

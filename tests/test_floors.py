@@ -16,7 +16,19 @@ FLOORS = [
     {"tasks"},
     {"training", "inference"},
     {"evaluation"},
-    {"experiment", "changes", "ranks", "reference", "stopping", "cli", "__init__", "__main__"},
+    {
+        "experiment",
+        "changes",
+        "exits",
+        "lifeline",
+        "ranks",
+        "reference",
+        "slurm",
+        "stopping",
+        "cli",
+        "__init__",
+        "__main__",
+    },
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
@@ -47,6 +59,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "transformers": ["networks/encoders/image.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
+ENDS_WITHOUT_RETURNING = "training/watch.py"  # a rank whose main thread is stuck cannot end otherwise
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}
 ROOF = {"cli.py", "__main__.py"}
@@ -112,7 +125,8 @@ def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_not
     tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         name = ast.unparse(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        assert name not in NEVER, f"{file}:{node.lineno} uses {name}"
+        is_last_resort = name == "os._exit" and file == ENDS_WITHOUT_RETURNING
+        assert name not in NEVER or is_last_resort, f"{file}:{node.lineno} uses {name}"
         assert name not in ROOF_ONLY or file in ROOF, f"{file}:{node.lineno} uses {name}; only {', '.join(ROOF)} may"
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("np.load", "numpy.load"):
             flags = {word.arg: ast.unparse(word.value) for word in node.keywords}

@@ -141,8 +141,8 @@ def test_evaluating_logging_and_saving_more_or_less_never_change_the_run(change,
 
 
 def everything_in(directory: Path) -> dict[str, tuple[int, bytes]]:
-    """Time and content of each file but the lock."""
-    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "run.lock"]
+    """Time and content of each file but those that tell of the process."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name not in ("run.lock", "exit.json")]
     return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
 
 

@@ -3,11 +3,11 @@
 import os
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 
-from dp_prior.stopping import stop_on_signal
+from dp_prior.stopping import ECHO_S, stop_on_signal
+from dp_prior.training.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, rows, state, train, write
 
@@ -27,15 +27,33 @@ def signals_in_step(monkeypatch, number, count=1):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_handler_only_asks_and_a_second_signal_interrupts(number):
+def test_handler_only_asks_and_leaves_as_it_found(number):
     before = [signal.getsignal(one) for one in SIGNALS]
-    loop = SimpleNamespace(stop_requested=False)
-    with stop_on_signal(loop):
+    stop = Stop()
+    with stop_on_signal(stop):
         os.kill(os.getpid(), number)
-        assert loop.stop_requested
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), number)
+        assert stop.is_asked() and stop.reason == signal.Signals(number).name
     assert [signal.getsignal(one) for one in SIGNALS] == before
+
+
+def test_schedulers_may_repeat_themselves_and_a_second_ctrl_c_does_not_wait():
+    with stop_on_signal(Stop()):
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_that_a_launcher_passes_on_is_the_same_one(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with stop_on_signal(Stop(), ECHO_S):
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += 0.3
+        os.kill(os.getpid(), signal.SIGINT)
+        now[0] += ECHO_S
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_outside_the_main_thread_signals_are_left_alone():
@@ -43,7 +61,7 @@ def test_outside_the_main_thread_signals_are_left_alone():
     found = []
 
     def work():
-        with stop_on_signal(SimpleNamespace(stop_requested=False)):
+        with stop_on_signal(Stop()):
             found.extend(signal.getsignal(one) for one in SIGNALS)
 
     thread = threading.Thread(target=work)
@@ -61,7 +79,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
         signals_in_step(patch, signal.SIGTERM)
         stopped = train(config)
     assert stopped.exit_code == 75
-    assert "stopped on request; the same command goes on from here: 24 samples in 3 steps" in stopped.output
+    assert "stopped on SIGTERM; the same command goes on from here: 24 samples in 3 steps" in stopped.output
     assert state(tmp_path / "run")["progress"]["global_step"] == 3
     assert not (tmp_path / "run" / "result.json").exists()
     assert train(config).exit_code == 0

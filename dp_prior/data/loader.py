@@ -107,6 +107,10 @@ class Loader:
             batches.append(replace(batch, positions=positions, denominator=shared))
         return batches
 
+    def ids(self, samples_seen: int) -> Tensor:
+        """(global_batch_size,) int64 ids, on all ranks, of the batch that begins after `samples_seen` samples."""
+        return self._span(samples_seen)[0]
+
     def _span(self, samples_seen: int) -> tuple[Tensor, int]:
         """Ids (G,) of a global batch, which may reach into the next epoch, and its number of valid positions."""
         epoch, begin = divmod(samples_seen, self._length)

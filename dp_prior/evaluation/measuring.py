@@ -56,6 +56,7 @@ def shared_batches(
     rank, ranks = rank_of(accelerator)
     for part in ids[rank::ranks].split(batch_size):
         if len(part):  # splitting no ids gives one empty part
+            sign_of_life(accelerator)
             yield samples.fetch(part).to(device)
 
 
@@ -67,6 +68,11 @@ def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:
 def rank_of(accelerator: Any) -> tuple[int, int]:
     """(rank, number of ranks); no accelerator is one rank."""
     return (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+
+
+def sign_of_life(accelerator: Any) -> None:
+    """Say that this rank is at work, where somebody waits for it; leaves the evaluation if the run is asked to stop."""
+    getattr(accelerator, "beat", lambda: None)()
 
 
 def device_of(model: nn.Module) -> torch.device:

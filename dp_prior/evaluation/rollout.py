@@ -23,7 +23,7 @@ from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
-from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of
+from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of, sign_of_life
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.evaluation.video import import_av
@@ -206,7 +206,9 @@ class RolloutEvaluator:
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
                 film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
                 try:
-                    rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None)
+                    rows[: len(episodes)] = self._run_block(
+                        env, policy, episodes, film if start == 0 else None, accelerator
+                    )
                 except Exception as caught:  # told to the other ranks first: they wait in the gather
                     error = caught
                     rows[:, 0] = -2.0  # -2: failed
@@ -221,7 +223,9 @@ class RolloutEvaluator:
         rows = rows[rows[:, 0] >= 0]
         return rows[np.argsort(rows[:, 0])], film
 
-    def _run_block(self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None) -> np.ndarray:
+    def _run_block(
+        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, accelerator: Any
+    ) -> np.ndarray:
         """(len(episodes), 4) of episode, score, success, steps."""
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
@@ -241,6 +245,7 @@ class RolloutEvaluator:
         with film or Film(None, 0) as film:
             film.add(env, done, rows[:, 2] > 0)
             while not (done | broken).all():
+                sign_of_life(accelerator)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A policy that gives NaN has no score; its row goes anywhere finite until the block is over.

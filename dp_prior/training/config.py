@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from dp_prior.clock import Cadence
 from dp_prior.config import Config
 from dp_prior.training.best import MonitorConfig
+from dp_prior.training.deadline import Duration
 from dp_prior.training.ema import DecayConfig, PowerDecay
 from dp_prior.training.optimizer import AdamWConfig, CosineLearningRate, LearningRateConfig
 
@@ -54,6 +55,21 @@ class TrainingConfig(Config):
 
     nonfinite_limit: int = Field(default=10, ge=1)
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
+
+    rollback: int = Field(default=0, ge=0)
+    """How often a run that would stop for `nonfinite_limit` instead goes back to the weights of its last checkpoint and
+    passes over the samples seen since; 0 never does."""
+
+    dist_timeout: Duration = 120.0
+    """A rank without a sign of life for so long ends the run, seconds or for example "5m"; it is named, and every rank
+    writes its stacks. Work of one rank that cannot show that it goes on, such as a save, may take ten times as long."""
+
+    max_runtime: Duration | None = None
+    """The run saves and ends with exit code 75 so that it is done after so long, seconds or for example "47h"; null for
+    no limit but the one that SLURM tells."""
+
+    requeue: bool = False
+    """Whether a SLURM job that ends for lack of time, or on SIGUSR1, asks to be started again."""
 
     @field_validator("ema")
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
     training = {f"online.{key}": value for key, value in online.items()}
     training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
     training |= {f"means.{key}": value for key, value in trainer.means.state().items()}
-    training["skipped"] = trainer.skipped
+    training["skipped"] = trainer.guard.counts
     tensors["training.safetensors"] = training
     progress = {
         "samples_seen": trainer.progress.samples_seen,
@@ -41,6 +42,8 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
         "best": trainer.best.state(),
         "averages": list(trainer.averages),
         "metrics": metrics,
+        "unmeasured": None if trainer.unmeasured is None else vars(trainer.unmeasured),
+        "rollbacks": trainer.rollbacks,
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": trainer.accelerator.num_processes,
         "scaler": trainer.accelerator.scaler.state_dict() if trainer.accelerator.scaler is not None else None,
@@ -66,10 +69,13 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     _load_optimizer_state(trainer, _under("optimizer.", training))
     share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums of all ranks, to be counted once
     trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})
-    trainer.skipped = training["skipped"].to(trainer.device)
+    trainer.guard.load(training["skipped"])
     progress = snapshot.documents["progress.json"]
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])
     trainer.best.load(progress["best"])
+    trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])
+    trainer.measured = {name: math.nan if value is None else value for name, value in progress["metrics"].items()}
+    trainer.rollbacks = progress.get("rollbacks", 0)
     if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(progress["scaler"])
 

@@ -11,7 +11,7 @@ from tests.training.test_trainer import Listener, Score, build
 def trained(**change):
     trainer = build(Listener(), [Score(Cadence(steps=1), {2: 0.3})], steps=3, log_every={"steps": 2}, **change)
     trainer.fit()
-    trainer.skipped += torch.tensor([2, 0, 2])
+    trainer.guard.counts += torch.tensor([2, 0, 2])
     return trainer
 
 
@@ -37,7 +37,7 @@ def test_every_counter_comes_back():
     read_state(fresh, take_snapshot(first, {}).copy())
     assert fresh.progress == first.progress
     assert (fresh.best.value, fresh.best.step) == (0.3, 2)
-    assert fresh.skipped.tolist() == [2, 0, 2]
+    assert fresh.guard.counts.tolist() == [2, 0, 2]
     assert fresh.means.state().keys() == first.means.state().keys()
 
 

@@ -41,6 +41,9 @@ class Numbers:
     def __len__(self):
         return 12
 
+    def ids(self, samples_seen):
+        return (samples_seen + torch.arange(4)) % 12
+
     def from_sample(self, samples_seen):
         while True:
             positions = samples_seen + torch.arange(4)
@@ -58,6 +61,7 @@ class Listener:
     rows: list = field(default_factory=list)
     images: list = field(default_factory=list)
     saved: list = field(default_factory=list)
+    errors: list = field(default_factory=list)
     error: Exception | None = None
 
     def log(self, metrics, progress):
@@ -65,6 +69,9 @@ class Listener:
 
     def log_images(self, images, progress):
         self.images.append((progress.global_step, images))
+
+    def log_error(self, error, progress):
+        self.errors.append(error)
 
     def submit(self, snapshot, progress, metrics, is_best):
         self.saved.append((progress.global_step, is_best))

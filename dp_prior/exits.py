@@ -1,0 +1,167 @@
+"""How runs end: exit codes, and `exit.json` in the run directory, which tells what a launcher's own exit code hides.
+
+It is there from the start (`running`), so that a run that was killed without a word can be told from one that ended.
+Each rank may write the end; what has caused it stays, what is only its consequence on other ranks gives way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.lock import LockedError, RunLock
+from dp_prior.checkpoints.store import scan
+from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.durable import encode_document, is_alive, replace_file
+from dp_prior.training.trainer import NotFiniteError
+from dp_prior.training.watch import LOST, RankLostError, Verdict
+
+EXIT = "exit.json"
+RUNNING = "running"
+DONE, FAILED, CONFIG, DATA, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 73, 74, 75, 130
+REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits counts
+    ConfigError: ("configuration", CONFIG),
+    FileNotFoundError: ("configuration", CONFIG),
+    ImportError: ("configuration", CONFIG),
+    DataError: ("data", DATA),
+    NotFiniteError: ("not finite", DATA),
+    LockedError: ("busy", BUSY),
+    CheckpointError: ("not saved", UNSAVED),
+    KeyboardInterrupt: ("interrupted", INTERRUPTED),
+}
+
+
+def classify(error: BaseException) -> tuple[str, int]:
+    """What an error counts as in `exit.json`, and its exit code; `error` and 1 for one that nobody foresaw."""
+    if isinstance(error, RankLostError):
+        return error.verdict.reason, error.verdict.code
+    return next((found for kind, found in REASONS.items() if isinstance(error, kind)), ("error", FAILED))
+
+
+class ExitFile:
+    """`exit.json` of a run, for one of its ranks."""
+
+    def __init__(self, directory: Path, rank: int = 0, ranks: int = 1):
+        self.path = directory / EXIT
+        self.rank, self.ranks = rank, ranks
+        self.clock: Callable[[], Progress] = Progress
+        self._started = _now()
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def begin(self, clock: Callable[[], Progress]) -> str | None:
+        """Say that the run is on its way. Returns a line if the process before this one ended without a word."""
+        before, self.clock = self._read(), clock
+        self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
+        if before.get("reason") == RUNNING and is_alive(str(before.get("host")), int(before.get("pid", 0))) is False:
+            step = (before.get("durable") or {}).get("global_step")
+            return f"process {before['pid']}, started {before['started']}, was killed; its last save: step {step}"
+        return None
+
+    def end(self, reason: str, code: int, message: str, **more: Any) -> None:
+        """Say how the run ended; the first word counts. Never raises: a full disk must not hide the error itself."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            with contextlib.suppress(OSError), self._alone():
+                if not self._is_told(self._read()):
+                    self._write({"reason": reason, "code": code, "message": message, **more})
+
+    def fail(self, error: BaseException) -> None:
+        """Say which error ended the run; nothing if another process's run is meant."""
+        if isinstance(error, LockedError):
+            return
+        found = explain(error, self.rank)
+        self.end(found.reason, found.code, found.message, rank=found.rank, traceback=found.trace)
+
+    def lose(self, verdict: Verdict) -> None:
+        """Say that another rank's end is the end of this one."""
+        self.end(verdict.reason, verdict.code, verdict.message, rank=verdict.rank, traceback=verdict.trace)
+
+    def _is_told(self, before: dict[str, Any]) -> bool:
+        """Whether another rank of this run has named the cause already."""
+        is_cause = self.ranks > 1 and before.get("code") not in (None, LOST)
+        return is_cause and str(before.get("ended")) >= self._started
+
+    def _write(self, content: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        frame = {
+            **{"rank": self.rank, "ranks": self.ranks, "host": socket.gethostname(), "pid": os.getpid()},
+            **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
+            **{"progress": vars(self.clock()), "durable": self._durable(), "traceback": None},
+        }
+        replace_file(self.path, encode_document({**content, **{k: content.get(k, v) for k, v in frame.items()}}))
+
+    def _durable(self) -> dict[str, Any] | None:
+        """The newest checkpoint on disk that looks whole; its hashes are compared when it is used."""
+        stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
+        return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.path.read_bytes())
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError, RecursionError):
+            return {}
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other ranks from writing at the same time, where the file system can; for at most two seconds."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.02)
+                except OSError:
+                    break
+            yield
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def recorded(directory: Path) -> Iterator[None]:
+    """Note what fails before a run has taken its directory, if that exists and is nobody else's at the moment."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(CheckpointError):
+            if directory.is_dir():
+                with RunLock(directory, wait_s=0):
+                    ExitFile(directory).fail(error)
+        raise
+
+
+def explain(error: BaseException, rank: int) -> Verdict:
+    """An error as the other ranks and `exit.json` are told."""
+    if isinstance(error, RankLostError):
+        return error.verdict
+    reason, code = classify(error)
+    message = str(error) or type(error).__name__
+    if code == FAILED:
+        message = f"{type(error).__name__}: {message}"
+    trace = "".join(traceback.format_exception(error))[-20_000:]
+    return Verdict(rank, code, message, reason, trace)
+
+
+def _now() -> str:
+    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

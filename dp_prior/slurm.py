@@ -1,0 +1,52 @@
+"""SLURM: when it will end the job, and asking it to start the job again."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """The job that this process is a part of.
+
+    Attributes:
+        name: its number, or array and task, as `scontrol` takes it.
+        end: when it will be ended, in seconds since the epoch; None if it has no limit or nobody knows.
+    """
+
+    name: str
+    end: float | None
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> SlurmJob | None:
+        """The job named in environment variables, or None outside of SLURM. Older versions tell the end on request."""
+        name = environment.get("SLURM_JOB_ID", "")
+        if not name.isdigit():
+            return None
+        told = environment.get("SLURM_JOB_END_TIME", "")
+        if told.isdigit():
+            return cls(name, float(told))
+        found = re.search(r"\bEndTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", _scontrol("show", "job", name)[1])
+        return cls(name, None if found is None else datetime.datetime.fromisoformat(found[1]).timestamp())
+
+    def requeue(self) -> str:
+        """Put the job back into the queue; SLURM then ends it. Returns one line that says how it went."""
+        code, output = _scontrol("requeue", self.name)
+        if code:
+            return f"warning: job {self.name} was not requeued: {output.strip() or f'scontrol ended with {code}'}"
+        return f"job {self.name} was put back into the queue"
+
+
+def _scontrol(*arguments: str) -> tuple[int, str]:
+    """Exit code and output."""
+    try:
+        done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_WAIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, str(error)
+    return done.returncode, done.stdout + done.stderr

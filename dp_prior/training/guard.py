@@ -1,0 +1,76 @@
+"""The count of steps that were skipped because their gradient was not finite, looked at without waiting for the device.
+
+The count lives on the device and is part of every checkpoint. After each step it is copied to the host beside the
+work, and read when the copy has arrived, in order, at most `LAG` steps later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LAG = 2  # steps; the device always has one queued while the host looks
+
+
+class Skipped(NamedTuple):
+    """A step that changed nothing.
+
+    Attributes:
+        step: its number, counted from 1.
+        samples_seen: the clock before it: where its samples begin.
+        in_a_row: how many were skipped up to and with this one.
+    """
+
+    step: int
+    samples_seen: int
+    in_a_row: int
+
+
+class Guard:
+    """Counts skipped steps; see the module."""
+
+    def __init__(self, device: torch.device):
+        self.counts = torch.zeros(3, dtype=torch.int64, device=device)  # all, in a row, step of the last
+        self._copies: deque[tuple[Tensor, torch.cuda.Event | None, int, int]] = deque()
+
+    def load(self, counts: Tensor) -> None:
+        """Go on from counts (3,) that were saved."""
+        self.counts = counts.to(self.counts.device, copy=True)
+        self._copies.clear()
+
+    def count(self, finite: Tensor, step: int, samples_seen: int) -> None:
+        """Take note of a step.
+
+        Args:
+            finite: () bool on the device, whether the step was taken.
+            step: its number, counted from 1.
+            samples_seen: the clock before it.
+        """
+        skip = (~finite).to(torch.int64)
+        total, in_a_row, last = self.counts
+        self.counts = torch.stack([total + skip, (in_a_row + 1) * skip, torch.where(finite, last, step)])
+        copy, arrived = self.counts, None
+        if self.counts.is_cuda:
+            copy = torch.empty(3, dtype=torch.int64, pin_memory=True).copy_(self.counts, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._copies.append((copy, arrived, step, samples_seen))
+
+    def look(self) -> list[Skipped]:
+        """The skipped steps that have become known since the last call, oldest first."""
+        found = []
+        while self._copies and (len(self._copies) > LAG or self._has_arrived(*self._copies[0][:2])):
+            copy, arrived, step, samples_seen = self._copies.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            _, in_a_row, last = copy.tolist()
+            if last == step:
+                found.append(Skipped(step, samples_seen, in_a_row))
+        return found
+
+    @staticmethod
+    def _has_arrived(copy: Tensor, arrived: torch.cuda.Event | None) -> bool:
+        return copy.device.type == "cpu" if arrived is None else arrived.query()

@@ -1,0 +1,109 @@
+"""Runs that are made to suffer: two gloo ranks under torchrun, on loopback, of which nothing may be left behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+LIMIT_S = 150.0
+
+
+class Launched:
+    """`tests/chaotic.py` on some ranks; use it in a `with`: afterwards none of its processes may be left."""
+
+    def __init__(self, place: Path, config: Path, *events: dict[str, Any], ranks: int = 2, **environment: str):
+        self.place, self.run = place, place / "run"
+        self._mark = f"CHAOS_MARK={uuid.uuid4()}"
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
+        self._log = open(place / "output.txt", "a+")  # noqa: SIM115 (closed on leaving)
+        self.process = subprocess.Popen(
+            [sys.executable, *launcher, str(ROOT / "tests/chaotic.py"), "--config_file", str(config)],
+            cwd=ROOT,
+            env=os.environ
+            | {
+                "CHAOS": json.dumps(events),
+                "CHAOS_DIRECTORY": str(place),
+                "CHAOS_MARK": self._mark.partition("=")[2],
+                "ACCELERATE_USE_CPU": "true",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(ROOT),
+                **environment,
+            },
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.began = time.monotonic()
+
+    def __enter__(self) -> "Launched":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        left = self.pids() if self.process.poll() is not None else []
+        for pid in [self.process.pid, *self.pids()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+        if error is not None:
+            print(self.output()[-6000:])
+        self._log.close()
+        assert not left or error is not None, f"processes are left: {left}"
+
+    def output(self) -> str:
+        return (self.place / "output.txt").read_text(errors="replace")
+
+    def pids(self) -> list[int]:
+        """Living processes of this launch, wherever they have gone; they are known by their environment."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                is_ours = self._mark.encode() in (path / "environ").read_bytes().split(b"\0")
+                if is_ours and "\nState:\tZ" not in (path / "status").read_text():
+                    found.append(int(path.name))
+            except OSError:
+                continue
+        return found
+
+    def wait(self, limit_s: float = LIMIT_S) -> int:
+        """Exit code of the launcher."""
+        return self.process.wait(limit_s)
+
+    def wait_for(self, what: str = "happened", limit_s: float = LIMIT_S) -> Path:
+        """A file in the place of the run, once it is there."""
+        end = time.monotonic() + limit_s
+        while not (self.place / what).exists() or not (self.place / what).read_bytes():
+            assert time.monotonic() < end, f"{what} did not come:\n{self.output()[-4000:]}"
+            assert self.process.poll() is None, f"it ended before {what}:\n{self.output()[-4000:]}"
+            time.sleep(0.05)
+        return self.place / what
+
+    def workers(self) -> dict[int, int]:
+        """Process id by rank."""
+        found = {}
+        for pid in self.pids():
+            words = dict(w.split(b"=", 1) for w in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if b"=" in w)
+            if b"RANK" in words:
+                found[int(words[b"RANK"])] = pid
+        return found
+
+    def wait_until_gone(self, limit_s: float) -> float:
+        """Seconds until no process of this launch was left."""
+        began = time.monotonic()
+        while self.pids():
+            assert time.monotonic() - began < limit_s, f"still there: {self.pids()}\n{self.output()[-4000:]}"
+            time.sleep(0.1)
+        return time.monotonic() - began
+
+    def exit(self) -> dict[str, Any]:
+        return json.loads((self.run / "exit.json").read_text())
+
+    def stacks(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in sorted((self.run / "stacks").glob("*"))}

@@ -1,0 +1,197 @@
+"""Ranks that die, hang, are stopped or raise, signals to anybody, and launchers that are killed: the run always ends in
+time, says who was to blame, keeps its last checkpoint, leaves no process, and goes on as if nothing had been.
+
+Each test has a session of its own, a hard time limit, and asserts that no process is left (`Launched`).
+"""
+
+import os
+import signal
+import time
+
+import pytest
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import read_checkpoint
+from tests.chaos import Launched
+from tests.tiny import rows, state, train, write
+
+TIMEOUT_S = 8
+LONG = {  # far more steps than any test lets happen
+    "data__batch_size": 4,
+    "train__steps": 100_000,
+    "train__save_every": {"steps": 5},
+    "train__log_every": {"steps": 5},
+    "train__dist_timeout": TIMEOUT_S,
+    "evaluate": [],
+    "task__backbone__dropout": 0.0,
+}
+SLOW = {"at": "step", "do": "slow", "seconds": 0.05}
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
+
+
+def event(rank, at, do, count=30, **more):
+    return {"rank": rank, "at": at, "do": do, "count": count, **more}
+
+
+def assert_lost(run, rank, within_s, reason="rank lost", code=76):
+    """It ended with a code, in time, naming the rank, its last checkpoint good; both ranks wrote their stacks."""
+    began = time.monotonic()
+    assert run.wait() != 0
+    assert time.monotonic() - began < within_s
+    told = run.exit()
+    assert (told["reason"], told["code"], told["rank"]) == (reason, code, rank)
+    assert read_checkpoint(resolve(run.run, prefer="latest")).documents["progress.json"]["global_step"] >= 5
+    assert told["durable"]["global_step"] >= 5
+    return told
+
+
+MANY = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment"),
+    [
+        (1, "backward"),
+        *[pytest.param(1, moment, marks=MANY) for moment in ("step", "agreement", "save", "evaluation")],
+        *[
+            pytest.param(0, moment, marks=MANY)
+            for moment in ("step", "backward", "agreement", "delivery", "evaluation")
+        ],
+    ],
+)
+def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path):
+    measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
+    config = write(tmp_path, **LONG, **measured)
+    with Launched(tmp_path, config, event(rank, moment, "SIGKILL", 4 if moment in ("save", "delivery") else 30)) as run:
+        run.wait_for()
+        told = assert_lost(run, rank, 15)
+        assert f"rank {rank} of 2" in told["message"] and "was killed" in told["message"]
+        assert f"rank_{1 - rank}.txt" in run.stacks()
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment", "how"),
+    [
+        (1, "backward", "SIGSTOP"),
+        *[pytest.param(0, moment, "SIGSTOP", marks=MANY) for moment in ("step", "agreement", "save")],
+        *[pytest.param(rank, "step", "hang", marks=MANY) for rank in (0, 1)],
+        pytest.param(1, "evaluation", "hang", marks=MANY),
+        pytest.param(1, "step", "spin", marks=MANY),
+    ],
+)
+def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, moment, how, tmp_path):
+    measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
+    config = write(tmp_path, **LONG, **measured)
+    with Launched(tmp_path, config, event(rank, moment, how, 4 if moment == "save" else 30)) as run:
+        run.wait_for()
+        told = assert_lost(run, rank, TIMEOUT_S + 10)
+        assert f"rank {rank} of 2" in told["message"] and "no sign of life" in told["message"]
+        stacks = run.stacks()
+        assert set(stacks) == {"rank_0.txt", "rank_1.txt"}
+        assert all("most recent call first" in text for text in stacks.values())
+        assert "chaotic.py" in stacks[f"rank_{rank}.txt"]
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment"),
+    [
+        (1, "step"),
+        *[pytest.param(rank, moment, marks=MANY) for rank in (0, 1) for moment in ("agreement", "save", "evaluation")],
+    ],
+)
+def test_error_on_one_rank_is_the_exit_of_all(rank, moment, tmp_path):
+    measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
+    config = write(tmp_path, **LONG, **measured)
+    with Launched(tmp_path, config, event(rank, moment, "raise", 4 if moment == "save" else 30)) as run:
+        run.wait_for()
+        told = assert_lost(run, rank, 15, "error", 1)
+        assert told["message"] == "ValueError: chaos"
+        assert "in eventful" in told["traceback"]
+
+
+def assert_preempted(run, signal_name, within_s=20):
+    began = time.monotonic()
+    run.wait()
+    assert time.monotonic() - began < within_s
+    told = run.exit()
+    assert (told["reason"], told["code"], told["stopped_by"]) == ("preempted", 75, signal_name)
+    assert told["progress"]["global_step"] == told["durable"]["global_step"]  # nothing is lost
+    assert state(run.run)["progress"]["global_step"] == told["progress"]["global_step"]
+    return told
+
+
+@pytest.mark.parametrize(
+    ("rank", "moment", "name"),
+    [
+        (1, "step", "SIGTERM"),
+        *[pytest.param(rank, "step", name, marks=MANY) for rank in (0, 1) for name in ("SIGUSR1", "SIGINT")],
+        *[
+            pytest.param(0, moment, "SIGTERM", marks=MANY)
+            for moment in ("save", "evaluation", "rollout", "delivery", "log")
+        ],
+        pytest.param(1, "evaluation", "SIGTERM", marks=MANY),
+    ],
+)
+def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, name, tmp_path):
+    measured = [{"type": "loss", "every": {"steps": 1}}, {**ROLLOUT, "every": {"steps": 1}}]
+    measured = {"evaluate": measured} if moment in ("evaluation", "rollout") else {}
+    config = write(tmp_path, **LONG, **measured)
+    with Launched(tmp_path, config, event(rank, moment, name, 4 if moment in ("save", "delivery") else 30)) as run:
+        told = assert_preempted(run, name, 120)
+        assert told["rank"] == rank
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=MANY), pytest.param("SIGUSR1", marks=MANY)])
+def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
+    """torchrun passes on SIGTERM and SIGINT; SIGUSR1 ends it, and the ranks notice that it is gone."""
+    with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
+        run.wait_for()
+        os.kill(run.process.pid, getattr(signal, name))
+        run.wait_until_gone(40)
+        assert_preempted(run, "launcher gone" if name == "SIGUSR1" else name)
+
+
+def test_launcher_killed_leaves_no_orphan_and_loses_nothing(tmp_path):
+    with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
+        run.wait_for()
+        assert len(run.workers()) == 2
+        run.process.kill()
+        run.wait_until_gone(10)
+        assert_preempted(run, "launcher gone")
+
+
+@MANY
+def test_second_ctrl_c_ends_at_once_with_130(tmp_path):
+    """While a rank is in the middle of a long step, which the first one lets finish."""
+    config = write(tmp_path, **LONG)
+    with Launched(tmp_path, config, event(0, "step", "slow", seconds=6), ranks=0) as run:
+        run.wait_for()
+        os.kill(run.process.pid, signal.SIGINT)
+        time.sleep(0.5)
+        os.kill(run.process.pid, signal.SIGINT)
+        assert run.wait(5) == 130
+        assert (run.exit()["reason"], run.exit()["code"]) == ("interrupted", 130)
+
+
+@MANY
+def test_process_that_was_killed_is_told_of_at_the_next_start(tmp_path):
+    config = write(tmp_path, **{**LONG, "train__steps": 12, "data__batch_size": 8})
+    with Launched(tmp_path, config, event(0, "step", "SIGKILL"), ranks=0) as run:
+        assert run.wait() == -signal.SIGKILL
+        assert (run.exit()["reason"], run.exit()["code"]) == ("running", None)
+    again = train(config)
+    assert again.exit_code == 0 and "was killed; its last save: step 5" in again.output
+
+
+@MANY
+@pytest.mark.parametrize("moment", ["delivery", "rollout", "end", "save"])
+def test_slow_work_of_one_rank_is_waited_for(moment, tmp_path):
+    """Three times as long as a rank may hang: nothing of unknown length lies between two collectives."""
+    pause = {"rank": 0, "at": moment, "do": "slow", "seconds": 3 * 3 if moment != "rollout" else 2}
+    measured = {"evaluate": [{**ROLLOUT, "every": {"steps": 3}}]} if moment == "rollout" else {}
+    steady = {"train__monitor": {"metric": "rollout/score", "mode": "max"}} if moment == "rollout" else {}
+    config = write(tmp_path, **{**LONG, "train__steps": 7, "train__dist_timeout": 3}, **measured, **steady)
+    with Launched(tmp_path, config, pause) as run:
+        assert run.wait() == 0
+        assert run.exit()["reason"] == "finished"
+        assert rows(run.run)[-1]["step"] == 7
