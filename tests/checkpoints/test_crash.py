@@ -49,34 +49,39 @@ def save_repeatedly(run, report, count, size=3000, first=1):
     lock.release()
 
 
-def die_at(number):
-    """Let this process die in its `number`-th call that touches the disk; a write is then half done."""
-    count = [0]
+def at_every_call(hook):
+    """Have `hook(name, function, arguments)` called before every call that touches the disk.
 
-    def dying(name, function):
+    Returns a list for one descriptor, of a pipe, whose writes do not count.
+    """
+    reports = [None]
+
+    def watched(name, function):
         def call(*arguments, **options):
-            count[0] += 1
-            if count[0] == number:
-                if name == "write":
-                    function(arguments[0], arguments[1][: len(arguments[1]) // 2])
-                os._exit(77)
+            if name != "write" or arguments[0] != reports[0]:
+                hook(name, function, arguments)
             return function(*arguments, **options)
 
         return call
 
     for name in CALLS:
-        if name != "write":
-            setattr(os, name, dying(name, getattr(os, name)))
-    plain = os.write
-    deadly = dying("write", plain)
-    reports = [None]
-
-    def write(descriptor, data):
-        return plain(descriptor, data) if descriptor == reports[0] else deadly(descriptor, data)
-
-    os.write = write
-    builtins.open = dying("open", builtins.open)
+        setattr(os, name, watched(name, getattr(os, name)))
+    builtins.open = watched("open", builtins.open)
     return reports
+
+
+def die_at(number):
+    """Let this process die in its `number`-th call that touches the disk; a write is then half done."""
+    count = [0]
+
+    def dying(name, function, arguments):
+        count[0] += 1
+        if count[0] == number:
+            if name == "write":
+                function(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            os._exit(77)
+
+    return at_every_call(dying)
 
 
 def in_child(run, number=None, **options):
