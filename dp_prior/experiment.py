@@ -249,7 +249,8 @@ class Experiment:
             def deliver(saved: Saved) -> None:
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
-            with tracker, contextlib.closing(CheckpointWriter(store, deliver)) as writer:
+            failures = self.config.checkpoints.max_failed_saves
+            with tracker, contextlib.closing(CheckpointWriter(store, deliver, failures)) as writer:
                 yield tracker, store, writer
 
     def _trainer(self, tracker: Tracker, writer: CheckpointWriter) -> PolicyTrainer:
