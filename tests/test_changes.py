@@ -53,6 +53,7 @@ def test_nothing_changed_says_nothing(documents):
     assert check_changes(documents(), documents("description=better"), 8) == []
 
 
+@pytest.mark.promise("B5")
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_the_tensors_and_the_clock_mean_may_not_change(override, documents):
     with pytest.raises(ConfigError) as caught:
@@ -61,6 +62,7 @@ def test_what_the_tensors_and_the_clock_mean_may_not_change(override, documents)
     assert "put these settings back, or train in another directory" in caught.value.problems[-1]
 
 
+@pytest.mark.promise("B5")
 @pytest.mark.parametrize("override", ALLOWED)
 def test_everything_else_may_change_and_is_told(override, documents):
     (line,) = check_changes(documents(), documents(override), 8)

@@ -41,6 +41,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert scored[0] == scored[1]
 
 
+@pytest.mark.promise("B1", "B6")
 @pytest.mark.parametrize(
     ("moment", "count"),
     [
@@ -64,6 +65,7 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.promise("B1")
 def test_run_killed_between_two_micro_batches_equals_the_uninterrupted_one(tmp_path, accumulated):
     config = write(tmp_path, **ACCUMULATING)
     for count in (1, 15):  # the first half of the first step, then of the eighth
@@ -86,6 +88,7 @@ LEARNED = {  # timesteps that learn, estimates shown to the network, dropped con
 }
 
 
+@pytest.mark.promise("B1", "B4")
 def test_run_with_all_that_remembers_equals_the_uninterrupted_one(tmp_path):
     reference = tmp_path / "reference"
     reference.mkdir()
@@ -184,6 +187,7 @@ def test_must_and_never_refuse_what_they_forbid(tmp_path):
     assert "--set tracker.data_path=" in never.output
 
 
+@pytest.mark.promise("B4")
 def test_worse_value_after_a_resume_is_not_the_best(tmp_path, monkeypatch):
     """The score is 1 / step up to the kill and worse from then on."""
     config = tiny(tmp_path, evaluate__0__every__steps=1)
@@ -214,6 +218,7 @@ def test_worse_value_after_a_resume_is_not_the_best(tmp_path, monkeypatch):
     assert (best["value"], best["step"]) == (0.25, 4)
 
 
+@pytest.mark.promise("B2")
 def test_every_sample_is_seen_once_an_epoch_across_restarts(tmp_path, monkeypatch):
     seen = []
     step = PolicyTrainer.step

@@ -127,6 +127,7 @@ def assert_nothing_is_lost(run, reported):
         return step
 
 
+@pytest.mark.promise("A1")
 def test_killed_at_every_call_that_touches_the_disk(tmp_path):
     """Enumerates the calls of a start, three saves, the pointers and a deletion, until one child survives."""
     codes, lengths = [], []
@@ -143,6 +144,7 @@ def test_killed_at_every_call_that_touches_the_disk(tmp_path):
     assert lengths == sorted(lengths) and lengths[-1] == SAVES
 
 
+@pytest.mark.promise("A1")
 def test_killed_again_and_again_while_it_goes_on(tmp_path):
     """The same directory through 25 deaths at random calls; each start goes on from what it finds."""
     rng = random.Random(0)
@@ -180,10 +182,12 @@ def kill_at_random(run, count, size, longest_s, seed):
     return step
 
 
+@pytest.mark.promise("A1")
 def test_sigkill_at_random_moments(tmp_path):
     assert kill_at_random(tmp_path, count=12, size=3000, longest_s=0.05, seed=1) > 10
 
 
+@pytest.mark.promise("A1", "C5")
 @pytest.mark.slow
 def test_sigkill_at_random_moments_of_long_saves(tmp_path):
     assert kill_at_random(tmp_path, count=40, size=4_000_000, longest_s=0.5, seed=2) > 40

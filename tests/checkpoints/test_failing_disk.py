@@ -84,6 +84,7 @@ def saves_of(shim, place, faults):
 KEPT = ["index.json", "step_00000002", "step_00000004"]
 
 
+@pytest.mark.promise("A3")
 def test_disk_full_at_any_byte_or_call_costs_only_that_save(shim, tmp_path):
     codes = (errno.ENOSPC, errno.EDQUOT)
     faults = [f"bytes {count} {codes[0]}" for count in (0, 1, 10, 5000, 800_000, 1_600_000, 1_604_500)]
@@ -98,6 +99,7 @@ def test_disk_full_at_any_byte_or_call_costs_only_that_save(shim, tmp_path):
         assert left == KEPT, fault
 
 
+@pytest.mark.promise("A9")
 def test_input_output_error_is_answered_by_writing_everything_anew(shim, tmp_path):
     """After a failed sync the kernel may have dropped the pages, so a second sync of the same file proves nothing."""
     faults = [f"{call} {k} {errno.EIO}" for call in ("write", "fsync") for k in (1, 2, 3)]

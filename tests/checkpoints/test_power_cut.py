@@ -98,6 +98,7 @@ def cuts(disk, is_synced=True):
             os.close(descriptor)
 
 
+@pytest.mark.promise("A2")
 def test_power_cut_at_every_call_loses_no_reported_checkpoint(disk, tmp_path):
     steps, last = set(), 0
     for number, reported in cuts(disk):
@@ -107,6 +108,7 @@ def test_power_cut_at_every_call_loses_no_reported_checkpoint(disk, tmp_path):
     assert last > 60 and steps == {0, 1, 2, 3}
 
 
+@pytest.mark.promise("A2")
 def test_the_same_without_syncs_loses_checkpoints(disk, tmp_path):
     """The method sees what it is meant to see."""
     lost = 0

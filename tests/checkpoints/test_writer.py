@@ -24,6 +24,7 @@ def tensors_of(step, size=50_000):
     return {"w": torch.full((size,), float(step)), "m": torch.full((7, 3), float(step)), "step": torch.tensor(step)}
 
 
+@pytest.mark.promise("A8")
 def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(store):
     """The weights are the step number, changed in place by another thread as soon as submit has returned."""
     live = {"model.safetensors": tensors_of(0), "training.safetensors": tensors_of(0, 300_000)}
@@ -45,6 +46,7 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
         assert snapshot.documents == {"progress.json": {"step": saved.progress.global_step}}
 
 
+@pytest.mark.promise("A8")
 def test_submit_returns_before_the_checkpoint_is_durable_and_the_next_one_waits(store, monkeypatch):
     may_write, started, written = threading.Event(), [], []
     write = store.write
@@ -97,6 +99,7 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
     assert snapshot.documents == {"config.json": {}}
 
 
+@pytest.mark.promise("A8")
 @pytest.mark.parametrize("where", ["submit", "check", "wait", "close"])
 def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch, where):
     def fail(*arguments):
@@ -117,6 +120,7 @@ def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch
     assert store.latest().name == "step_00000003"
 
 
+@pytest.mark.promise("A3", "A8")
 @pytest.mark.parametrize(
     ("outcomes", "raised"),
     [("..x.", None), ("xx.", None), ("xx.xx.xx.", None), ("..xxx", "submit"), ("xxx.", "submit"), (".x", "close")],

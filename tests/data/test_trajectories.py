@@ -173,6 +173,7 @@ def test_the_report_counts_and_is_plain_json(path):
     assert report["fingerprint"] == data.fingerprint
 
 
+@pytest.mark.promise("H5", "H6")
 def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_missing_val_part(tmp_path):
     arrays = episodes((100, 100))
     arrays["state"][7, 1] = -9999

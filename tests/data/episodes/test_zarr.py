@@ -77,6 +77,7 @@ def test_a_zip_with_the_buffer_one_folder_down_says_what_to_do(tmp_path):
     assert "The folder 'pusht/set.zarr' inside is one: give that as path (unpack it first" in message
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "data/state/3.0"), (3, "data/state/c/3/0")])
 def test_a_missing_chunk_is_an_error_and_never_zeros_unless_asked_for(tmp_path, zarr_format, chunk):
     path = write(tmp_path / "set.zarr", zarr_format)
@@ -99,6 +100,7 @@ CODECS = {
 }
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
 def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
@@ -147,6 +149,7 @@ class Payload:
         return (setattr, (Payload, "decoded", True))
 
 
+@pytest.mark.promise("H9", "K1")
 def test_pickled_arrays_are_never_decoded(tmp_path):
     numcodecs = pytest.importorskip("numcodecs")
     path = write(tmp_path / "set.zarr")
