@@ -89,6 +89,77 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
             click.echo(f"{name:<40} {now:.6g}{verdict}{'' if stored is None else f' the stored {stored:.6g}'}")
 
 
+@main.group()
+def checkpoints() -> None:
+    """Look after the checkpoints of a run."""
+    _quiet()
+
+
+@checkpoints.command("ls")
+@click.argument("run", type=click.Path(path_type=Path))
+def list_checkpoints(run: Path) -> None:
+    """Show what is there; newest first."""
+    _show_checkpoints(run, compare_hashes=False)
+
+
+@checkpoints.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+def verify_checkpoints(run: Path) -> None:
+    """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
+    sys.exit(EXIT_DATA if _show_checkpoints(run, compare_hashes=True) else 0)
+
+
+@checkpoints.command("prune")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of what the run's configuration says.")
+@click.option("--keep-best", type=click.IntRange(min=0), help="Likewise.")
+@click.option("--keep-every", type=click.IntRange(min=1), help="Likewise.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
+    """Delete the checkpoints that need not be kept. What is damaged or in quarantine stays."""
+    with exit_codes():
+        from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
+
+        store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
+        if dry_run:
+            gone = superfluous(store)
+        else:
+            with store.lock():
+                gone = store.prune()
+    verb = "would delete" if dry_run else "deleted"
+    click.echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
+
+
+@checkpoints.command("repair")
+@click.argument("run", type=click.Path(path_type=Path))
+def repair_checkpoints(run: Path) -> None:
+    """Set damaged checkpoints aside, bring back those that are sound again, clear leftovers, write the index anew."""
+    with exit_codes():
+        from dp_prior.checkpoints.upkeep import repair, root_of, store_of
+
+        store = store_of(root_of(run))
+        with store.lock():
+            click.echo("\n".join(repair(store)))
+
+
+def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
+    """One line each; returns how many are damaged and not yet set aside."""
+    from dp_prior.checkpoints.upkeep import root_of, take_stock
+
+    damaged = 0
+    with exit_codes():
+        for found in take_stock(root_of(run), compare_hashes=compare_hashes):
+            damaged += found.kind == "damaged"
+            line = f"{found.path.name:<28} {found.kind:<11}"
+            if found.manifest is not None:
+                size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
+                line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
+            if found.value is not None:
+                line += f"  {found.manifest.monitor} {found.value:.6g}"
+            click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
+    return damaged
+
+
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
