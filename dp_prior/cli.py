@@ -56,7 +56,10 @@ def main() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--check", is_flag=True, help="Build all, do each thing once in a temporary place, print the plan.")
 @click.option("--resume", type=click.Choice(["auto", "never", "must"]), default="auto", show_default=True)
-def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: str) -> None:
+@click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting makes it another run.")
+def train(
+    config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
+) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
     with exit_codes():
@@ -68,7 +71,7 @@ def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: st
             experiment.report(experiment.check())
             experiment.end()
             return
-        outcome = experiment.run(resume)
+        outcome = experiment.run(resume, allow_change)
         experiment.end()
         experiment.report(_farewell(outcome))
     if outcome.status == "stopped":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -156,6 +157,8 @@ class Experiment:
         self.accelerator = make_accelerator(config.train.precision)
         self.report = report if self.accelerator.is_main_process else lambda line: None
         self.directory = directory or Path(config.tracker.data_path).expanduser()
+        self._integrity = config.data.integrity(self.directory)
+        decide(self.accelerator, self._integrity.check)
         self.data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
         self.data.to(self.accelerator.device)
         self.loader = Loader(
@@ -174,14 +177,19 @@ class Experiment:
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
 
-    def run(self, resume: Resume = "auto") -> Outcome:
-        """Train from where the run stands to the end of its budget, then measure the best weights once."""
+    def run(self, resume: Resume = "auto", allow_changes: Iterable[str] = ()) -> Outcome:
+        """Train from where the run stands to the end of its budget, then measure the best weights once.
+
+        Args:
+            allow_changes: settings that may differ from the checkpoint although that makes it another run.
+        """
         with self._services() as (tracker, store, writer):
             trainer = self._trainer(tracker, writer)
             found = decide(self.accelerator, lambda: self._recall(tracker, store, resume))
             if found is not None:
-                self._restore(trainer, read_checkpoint(found))
+                self._restore(trainer, read_checkpoint(found), allow_changes)
             tracker.rewind(trainer.progress)
+            decide(self.accelerator, lambda: self._integrity.note(self.data.files))
             decide(self.accelerator, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
             self.report(self._plan(trainer, found))
             begun = trainer.progress
@@ -289,11 +297,19 @@ class Experiment:
             raise ConfigError("--resume must", [problem])
         return None if reference is None else resolve(reference, prefer="latest")
 
-    def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot) -> None:
+    def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Go on from a snapshot, unless this is no longer the run it was taken from; say what has changed."""
-        for line in check_changes(snapshot.documents, trainer.documents, self.loader.global_batch_size):
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        batch, documents = self.loader.global_batch_size, trainer.documents
+        for line in check_changes(snapshot.documents, documents, batch, versions=versions, allowed=allow_changes):
             self.report(f"  changed       {line}")
-        trainer.restore(snapshot)
+        try:
+            trainer.restore(snapshot)
+        except (RuntimeError, ValueError, KeyError) as error:
+            if not allow_changes:
+                raise
+            problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
+            raise ConfigError("--allow-change", [problem]) from None
 
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the curve of the run, and write both down."""
@@ -396,7 +412,7 @@ def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
         experiment = Experiment(config, report=lambda line: None, directory=Path(place))
         trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
-        experiment._restore(trainer, snapshot)
+        experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
         metrics: dict[str, float] = {}
         for evaluator in [*experiment.evaluators, *experiment.tests]:
             metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics

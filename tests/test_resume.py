@@ -244,7 +244,26 @@ def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tm
     assert "the checkpoint is of another run: 3 problems" in other.output
     assert "seed: 0 in the checkpoint, 3 now" in other.output
     assert "task.backbone.hidden_dim: 16 in the checkpoint, 24 now" in other.output
-    assert "put these settings back, or train in another directory (--set tracker.data_path=...)" in other.output
+    assert "train in another directory (--set tracker.data_path=...)" in other.output
+    assert "go on with --allow-change seed --allow-change task.backbone" in other.output
+    still = train(config, "--set", "task.backbone.hidden_dim=24", "--allow-change", "task.backbone")
+    assert still.exit_code == 64
+    assert "--allow-change: 1 problem" in still.output and "do not fit what was changed: " in still.output
+
+
+@pytest.mark.promise("B5")
+def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    train(config)
+    change = ["--set", "train.steps=4", "--set", "task.diffusion.schedule.type=linear"]
+    assert train(config, *change).exit_code == 64
+    done = train(config, *change, "--allow-change", "task.diffusion")
+    assert done.exit_code == 0
+    assert "train.steps: 2 in the checkpoint, 4 now (schedule-changing)" in done.output
+    said = "task.diffusion.schedule.type: 'cosine' in the checkpoint, 'linear' now (architecture), allowed"
+    assert said in done.output
+    assert state(tmp_path / "run")["progress"]["global_step"] == 4
+    assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
 
 
 def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted):

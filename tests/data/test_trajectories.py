@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
 from dp_prior.data import DataConfig
+from dp_prior.data.errors import DataError
 from dp_prior.data.loader import Loader
 from dp_prior.normalizer import Statistics
 
@@ -252,3 +253,17 @@ def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
     with pytest.raises(ConfigError) as caught:
         configure(path, **change)
     assert message in str(caught.value)
+
+
+def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
+    kept = tmp_path / "kept.json"
+    plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")
+    plain.integrity(tmp_path / "one").note([path])
+    assert kept.exists()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    plain.integrity(tmp_path / "other").check()
+    configure(path, verify="hashes").integrity(tmp_path / "other").check()  # whose manifest would lie there
+    with pytest.raises(DataError, match="set.npz has the right size, but not the SHA-256"):
+        careful.integrity(tmp_path / "other").check()
