@@ -1,50 +1,110 @@
 """What has changed between a checkpoint and the run that goes on from it, and whether it may.
 
-The architecture, the data and the seed are what the tensors and the clock mean: they must be the same. Everything else
-may change, and is told.
+Every difference is shown with its class. Harmless ones leave the training as it was; schedule-changing ones give
+another run from here on, which was asked for; the architecture, the data and the seed are what the tensors and the
+clock mean, so a change of them is refused unless it is allowed by name.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from dp_prior.config import ConfigError
 
-FIXED = ("task", "seed", "data.obs", "data.action", "data.split", "data.mask_padding", "train.ema")
-FREE_WITHIN = ("task.sampler", "task.n_action_steps")
+Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
+
+KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest counts
+    "": "schedule-changing",
+    "seed": "data",
+    "task": "architecture",
+    "task.sampler": "harmless",
+    "task.n_action_steps": "schedule-changing",  # decides where the windows of an episode end
+    "data": "data",
+    "data.episodes": "harmless",  # wherever they lie and in which format, the fingerprint is of what is in them
+    "data.batch_size": "harmless",  # as long as the global batch stays, which is looked at by itself
+    "data.device": "harmless",
+    "data.verify": "harmless",
+    "data.manifest": "harmless",
+    "train.accumulation": "harmless",
+    "train.ema": "architecture",
+    "train.log_every": "harmless",
+    "train.save_every": "harmless",
+    "train.monitor": "harmless",
+    "train.nonfinite_limit": "harmless",
+    "evaluate": "harmless",
+    "test": "harmless",
+    "checkpoints": "harmless",
+    "tracker": "harmless",
+}
+REFUSED: tuple[Kind, ...] = ("architecture", "data")
+FINGERPRINT = "data.fingerprint"
 
 
-def check_changes(before: dict[str, Any], now: dict[str, Any], global_batch_size: int) -> list[str]:
+def check_changes(
+    before: dict[str, Any],
+    now: dict[str, Any],
+    global_batch_size: int,
+    *,
+    versions: dict[str, str] | None = None,
+    allowed: Iterable[str] = (),
+) -> list[str]:
     """Compare the documents of a snapshot with those of the run that would go on from it.
 
+    Args:
+        versions: of the libraries now, by name.
+        allowed: settings that may change although their class is refused, each with everything inside it:
+            `task.backbone`, `data`, or `data.fingerprint` for the content of the data set alone.
+
     Returns:
-        One line for each setting that has changed and may.
+        One line for each difference, with its class.
 
     Raises:
         ConfigError: settings have changed that may not, all of them in one report.
     """
+    shown: list[str] = []
+    refused: dict[str, str] = {}
+
+    def see(name: str, was: str, becomes: str, kind: Kind, remark: str = "") -> None:
+        line = f"{name}: {was} in the checkpoint, {becomes} now{remark} ({kind})"
+        if kind in REFUSED and not any(_holds(part, name) for part in allowed):
+            refused[name] = line
+        else:
+            shown.append(line + (", allowed" if kind in REFUSED else ""))
+
     old, new = _flat(before["config.json"]), _flat(now["config.json"])
-    allowed, refused = [], []
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description":
-            line = f"{key}: {old.get(key)!r} in the checkpoint, {new.get(key)!r} now"
-            is_fixed = _within(key, FIXED) and not _within(key, FREE_WITHIN)
-            (refused if is_fixed else allowed).append(line)
-    fingerprints = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
-    if fingerprints[0] != fingerprints[1]:
-        before_now = f"{fingerprints[0][:12]} in the checkpoint, {fingerprints[1][:12]} now"
-        refused.append(f"the data set is another one: {before_now}")
-    batch = before["progress.json"]["global_batch_size"]
-    if batch != global_batch_size:
-        allowed.append(f"global batch size: {batch} in the checkpoint, {global_batch_size} now; no sample is skipped")
+            see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
+    was, becomes = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
+    if was != becomes:
+        see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set is another one")
+    progress = before["progress.json"]
+    if progress["global_batch_size"] != global_batch_size:
+        was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
+        see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")
+    for name, becomes in (versions or {}).items():
+        was = progress.get("versions", {}).get(name, "unknown")
+        if was != becomes:
+            see(f"version of {name}", was, becomes, "harmless", "; the last bits of results may differ")
     if refused:
-        advice = "put these settings back, or train in another directory (--set tracker.data_path=...)"
-        raise ConfigError("the checkpoint is of another run", [*refused, advice])
-    return allowed
+        parts = dict.fromkeys(".".join(name.split(".")[:2]) for name in refused)
+        options = " ".join(f"--allow-change {part}" for part in parts)
+        advice = (
+            f"put these settings back, train in another directory (--set tracker.data_path=...), or, if it is meant, "
+            f"go on with {options}"
+        )
+        raise ConfigError("the checkpoint is of another run", [*refused.values(), advice])
+    return shown
 
 
-def _within(key: str, parts: tuple[str, ...]) -> bool:
-    return any(key == part or key.startswith(part + ".") for part in parts)
+def kind_of(key: str) -> Kind:
+    """The class of a setting, given by its dotted key."""
+    return KINDS[max((part for part in KINDS if _holds(part, key)), key=len)]
+
+
+def _holds(part: str, key: str) -> bool:
+    return part in ("", key) or key.startswith(part + ".")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -38,7 +38,10 @@ def main() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--check", is_flag=True, help="Build all, do each thing once in a temporary place, print the plan.")
 @click.option("--resume", type=click.Choice(["auto", "never", "must"]), default="auto", show_default=True)
-def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: str) -> None:
+@click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting makes it another run.")
+def train(
+    config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
+) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
     with exit_codes(), contextlib.ExitStack() as ends:
@@ -62,7 +65,7 @@ def train(config_file: Path, overrides: tuple[str, ...], check: bool, resume: st
         job = SlurmJob.of(os.environ)
         with recorded(run_directory(config)):
             experiment = Experiment(config, report=click.echo)
-        outcome = experiment.run(resume, stop, None if job is None else job.end)
+        outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
         experiment.report(_farewell(outcome, config.task.type))
         if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
             click.echo(job.requeue())
@@ -83,6 +86,79 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
         for name, now, stored in evaluate_checkpoint(checkpoint, overrides):
             verdict = "" if stored is None else "  equal to" if now == stored else "  differs from"
             click.echo(f"{name:<40} {now:.6g}{verdict}{'' if stored is None else f' the stored {stored:.6g}'}")
+
+
+@main.group()
+def checkpoints() -> None:
+    """Look after the checkpoints of a run."""
+    _quiet()
+
+
+@checkpoints.command("ls")
+@click.argument("run", type=click.Path(path_type=Path))
+def list_checkpoints(run: Path) -> None:
+    """Show what is there; newest first."""
+    _show_checkpoints(run, compare_hashes=False)
+
+
+@checkpoints.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+def verify_checkpoints(run: Path) -> None:
+    """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
+    from dp_prior.exits import DATA
+
+    sys.exit(DATA if _show_checkpoints(run, compare_hashes=True) else 0)
+
+
+@checkpoints.command("prune")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of what the run's configuration says.")
+@click.option("--keep-best", type=click.IntRange(min=0), help="Likewise.")
+@click.option("--keep-every", type=click.IntRange(min=1), help="Likewise.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
+    """Delete the checkpoints that need not be kept. What is damaged or in quarantine stays."""
+    with exit_codes():
+        from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
+
+        store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
+        if dry_run:
+            gone = superfluous(store)
+        else:
+            with store.lock():
+                gone = store.prune()
+    verb = "would delete" if dry_run else "deleted"
+    click.echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
+
+
+@checkpoints.command("repair")
+@click.argument("run", type=click.Path(path_type=Path))
+def repair_checkpoints(run: Path) -> None:
+    """Set damaged checkpoints aside, bring back those that are sound again, clear leftovers, write the index anew."""
+    with exit_codes():
+        from dp_prior.checkpoints.upkeep import repair, root_of, store_of
+
+        store = store_of(root_of(run))
+        with store.lock():
+            click.echo("\n".join(repair(store)))
+
+
+def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
+    """One line each; returns how many are damaged and not yet set aside."""
+    from dp_prior.checkpoints.upkeep import root_of, take_stock
+
+    damaged = 0
+    with exit_codes():
+        for found in take_stock(root_of(run), compare_hashes=compare_hashes):
+            damaged += found.kind == "damaged"
+            line = f"{found.path.name:<28} {found.kind:<11}"
+            if found.manifest is not None:
+                size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
+                line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
+            if found.value is not None:
+                line += f"  {found.manifest.monitor} {found.value:.6g}"
+            click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
+    return damaged
 
 
 @main.command("make-demonstrations")

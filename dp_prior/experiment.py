@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -189,6 +190,8 @@ class Experiment:
         self.report = report if self.accelerator.is_main_process else lambda line: None
         self.directory = directory or run_directory(config)
         self.exits = ExitFile(self.directory, self.accelerator.process_index, self.accelerator.num_processes)
+        self._integrity = config.data.integrity(self.directory)
+        decide(self.accelerator, self._integrity.check)
         self.data = config.task.open(config.data)
         self.data.to(self.accelerator.device)
         self.loader = self.data.loader(
@@ -206,12 +209,19 @@ class Experiment:
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
 
-    def run(self, resume: Resume = "auto", stop: Stop | None = None, end: float | None = None) -> Outcome:
+    def run(
+        self,
+        resume: Resume = "auto",
+        stop: Stop | None = None,
+        end: float | None = None,
+        allow_changes: Iterable[str] = (),
+    ) -> Outcome:
         """Train from where the run stands to the end of its budget, then measure the best weights once.
 
         Args:
             stop: asked by the caller's signals and threads; None for one that signals ask while this runs.
             end: when this process will be ended from outside, in seconds since the epoch; None if nobody knows.
+            allow_changes: settings that may differ from the checkpoint although that makes it another run.
         """
         self.stop = stop or Stop()
         ends = [end, self.config.train.max_runtime and self.begun + self.config.train.max_runtime]
@@ -220,7 +230,7 @@ class Experiment:
         signals = stop_on_signal(self.stop) if stop is None else contextlib.nullcontext()
         try:
             with signals, self._watched(), self._services() as (tracker, store, writer):
-                outcome = self._run(resume, tracker, store, writer)
+                outcome = self._run(resume, allow_changes, tracker, store, writer)
         except BaseException as error:
             self.exits.fail(error)
             raise
@@ -232,14 +242,22 @@ class Experiment:
                 self.exits.end(outcome.status, DONE, words)
         return outcome
 
-    def _run(self, resume: Resume, tracker: Tracker, store: CheckpointStore, writer: CheckpointWriter) -> Outcome:
+    def _run(
+        self,
+        resume: Resume,
+        allow_changes: Iterable[str],
+        tracker: Tracker,
+        store: CheckpointStore,
+        writer: CheckpointWriter,
+    ) -> Outcome:
         trainer = self._trainer(tracker, writer)
         self._begin(trainer)
         found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
         if found is not None:
             with self.watch.busy():
-                self._restore(trainer, read_checkpoint(found))
+                self._restore(trainer, read_checkpoint(found), allow_changes)
         tracker.rewind(trainer.progress)
+        decide(self.ranks, lambda: self._integrity.note(self.data.files))
         decide(self.ranks, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
         self.report(self._plan(trainer, found))
         begun = trainer.progress, trainer.unmeasured
@@ -411,11 +429,19 @@ class Experiment:
             raise ConfigError("--resume must", [problem])
         return None if reference is None else resolve(reference, prefer="latest")
 
-    def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot) -> None:
+    def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Go on from a snapshot, unless this is no longer the run it was taken from; say what has changed."""
-        for line in check_changes(snapshot.documents, trainer.documents, self.loader.global_batch_size):
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        batch, documents = self.loader.global_batch_size, trainer.documents
+        for line in check_changes(snapshot.documents, documents, batch, versions=versions, allowed=allow_changes):
             self.report(f"  changed       {line}")
-        trainer.restore(snapshot)
+        try:
+            trainer.restore(snapshot)
+        except (RuntimeError, ValueError, KeyError) as error:
+            if not allow_changes:
+                raise
+            problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
+            raise ConfigError("--allow-change", [problem]) from None
 
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the curve of the run, and write both down."""
@@ -529,7 +555,7 @@ def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
         experiment = Experiment(config, report=lambda line: None, directory=Path(place))
         trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
-        experiment._restore(trainer, snapshot)
+        experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
         metrics: dict[str, float] = {}
         for evaluator in [*experiment.evaluators, *experiment.tests]:
             metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics

@@ -12,6 +12,10 @@ import hypothesis
 import pytest
 import torch
 
+from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
+
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
+
 # A laptop's two cores run the suite in parallel: one thread each, and no deadline that a busy machine could miss.
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)

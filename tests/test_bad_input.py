@@ -1,6 +1,9 @@
 """What a user can get wrong, at the command line: one clear message, its exit code, and no traceback."""
 
+import contextlib
+import itertools
 import json
+import logging
 import os
 import resource
 import signal
@@ -99,6 +102,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.promise("I1", "I2")
 @pytest.mark.parametrize("case", SETTINGS)
 def test_wrong_settings_are_refused_with_their_place_and_the_remedy(case, tmp_path):
     change, message = SETTINGS[case]
@@ -108,6 +112,7 @@ def test_wrong_settings_are_refused_with_their_place_and_the_remedy(case, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.promise("I1")
 def test_all_wrong_settings_are_in_one_report(tmp_path):
     config = write(tmp_path, train__acumulation=2, task__horizon="4", data__split={"train": 0.5})
     refused = train(config, "--set", "train.lr.peek=1")
@@ -132,6 +137,7 @@ def test_wrong_overrides_are_refused(override, message, tmp_path):
     assert message in refused.output
 
 
+@pytest.mark.promise("I3")
 def test_unreadable_configuration_is_refused(tmp_path):
     missing = train(tmp_path / "none.json")
     assert missing.exit_code == 64 and f"{tmp_path / 'none.json'}: 1 problem" in missing.output
@@ -168,6 +174,7 @@ def wrong_ends(data):
     data["episode_ends"] = data["episode_ends"][::-1]
 
 
+@pytest.mark.promise("H4", "H7")
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
@@ -197,6 +204,7 @@ def test_missing_data_are_refused(tmp_path):
     assert too_far.exit_code == 65 and "obs.goal" in too_far.output and "4" in too_far.output
 
 
+@pytest.mark.promise("H3")
 def test_episodes_shorter_than_a_chunk_are_padded_and_counted(tmp_path):
     write_data(tmp_path / "toy.npz")
 
@@ -210,6 +218,7 @@ def test_episodes_shorter_than_a_chunk_are_padded_and_counted(tmp_path):
     assert run.run().status == "finished"
 
 
+@pytest.mark.promise("A7")
 def test_second_run_in_the_same_directory_is_refused_naming_the_first(tmp_path):
     store = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig())
     with store.lock():
@@ -220,6 +229,7 @@ def test_second_run_in_the_same_directory_is_refused_naming_the_first(tmp_path):
     assert train(write(tmp_path, train__steps=2)).exit_code == 0
 
 
+@pytest.mark.promise("A4")
 def test_place_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "run").write_text("a file")
     refused = train(write(tmp_path))
@@ -227,36 +237,69 @@ def test_place_that_cannot_be_written_is_refused(tmp_path):
     assert f"cannot write in run directory {tmp_path / 'run'}" in refused.output
 
 
-def test_full_disk_stops_the_run_and_older_checkpoints_are_intact(tmp_path):
-    """A limit on the size of files stands for the full disk; with it gone the run goes on as if nothing had been."""
-    reference = tmp_path / "reference"
-    reference.mkdir()
-    assert train(write(reference)).exit_code == 0
-    config = write(tmp_path)
-    assert train(write(tmp_path, train__steps=24), "--set", "train.steps=5").exit_code == 0
-    before = state(tmp_path / "run")
-    output = tmp_path / "output.txt"
+def train_on_a_full_disk(config, output, is_full):
+    """`train` in a fork where a limit on the size of files, which stands for the full disk, holds at some saves.
+
+    Returns the exit code; what was said is in `output`.
+    """
     child = os.fork()
     if child == 0:
         code = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(280)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
-            result = train(config)
-            output.write_text(result.output)
+            write, count = CheckpointStore.write, itertools.count(1)
+
+            def limited(self, *arguments):
+                limit = 12_000 if is_full(next(count)) else resource.RLIM_INFINITY
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+                try:
+                    return write(self, *arguments)
+                finally:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+            CheckpointStore.write = limited
+            with output.open("w") as stream, contextlib.redirect_stderr(stream):
+                logging.basicConfig(format="%(message)s", force=True)
+                result = train(config)
+                stream.write(result.output)
             code = result.exit_code
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 74
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.fixture
+def reference(tmp_path):
+    """The newest checkpoint of a run that nothing disturbed."""
+    place = tmp_path / "reference"
+    place.mkdir()
+    assert train(write(place)).exit_code == 0
+    return state(place / "run")
+
+
+@pytest.mark.promise("A3")
+def test_disk_that_is_full_for_a_while_costs_only_the_saves_meanwhile(tmp_path, reference):
+    output = tmp_path / "output.txt"
+    assert train_on_a_full_disk(write(tmp_path), output, lambda save: save in (2, 3)) == 0
     said = output.read_text()
-    assert "cannot save checkpoint step_000000" in said and "File too large" in said
+    assert said.count("cannot save checkpoint step_000000") == 2 and "File too large" in said
     assert "Older checkpoints are intact; the newest is step_00000005" in said
+    assert "Training goes on; failed save 2 in a row, the run ends at 3" in said
+    assert_equal(state(tmp_path / "run"), reference)
+
+
+@pytest.mark.promise("A3")
+@pytest.mark.parametrize("first", [2, 5], ids=["three in a row", "the last"])
+def test_disk_that_stays_full_stops_the_run_and_the_same_command_goes_on(tmp_path, reference, first):
+    config, output = write(tmp_path), tmp_path / "output.txt"
+    assert train_on_a_full_disk(config, output, lambda save: save >= first) == 74
+    said = output.read_text()
+    assert "error: cannot save checkpoint step_000000" in said and "File too large" in said
     assert "start the same command again" in said and "Traceback" not in said
-    assert_equal(state(tmp_path / "run"), before)
     assert not list((tmp_path / "run" / "checkpoints").glob("*tmp*"))
     assert train(config).exit_code == 0
-    assert state(tmp_path / "run")["progress"]["global_step"] == 24
+    assert_equal(state(tmp_path / "run"), reference)
 
 
 def poison(monkeypatch, is_bad):
@@ -270,6 +313,7 @@ def poison(monkeypatch, is_bad):
     monkeypatch.setattr(PolicyTrainer, "step", poisoned)
 
 
+@pytest.mark.promise("G1")
 def test_step_with_a_gradient_that_is_not_finite_is_skipped_and_counted(tmp_path, monkeypatch):
     poison(monkeypatch, lambda step: step in (2, 3))
     config = {"train__steps": 3, "train__save_every": {"steps": 1}, "train__log_every": {"steps": 1}, "evaluate": []}
@@ -288,6 +332,7 @@ def state_at(place, step):
     return {k: v for k, v in tensors.items() if ":" in k and "means" not in k and "skipped" not in k}
 
 
+@pytest.mark.promise("G2")
 def test_run_whose_gradient_stays_not_finite_stops_and_names_the_samples(tmp_path, monkeypatch):
     seen = {}
     poison(monkeypatch, lambda step: step > 6)
@@ -309,6 +354,7 @@ def test_run_whose_gradient_stays_not_finite_stops_and_names_the_samples(tmp_pat
     assert all(torch.isfinite(value).all() for name, value in last.items() if ":" in name)
 
 
+@pytest.mark.promise("G3")
 def test_checkpoint_that_is_not_finite_is_never_latest_or_best(tmp_path, monkeypatch):
     save = PolicyTrainer.save
 

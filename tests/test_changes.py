@@ -2,10 +2,11 @@
 
 import copy
 import json
+import re
 
 import pytest
 
-from dp_prior.changes import check_changes
+from dp_prior.changes import KINDS, check_changes
 from dp_prior.config import ConfigError
 from dp_prior.experiment import TrainConfig
 from tests.tiny import tiny
@@ -22,17 +23,21 @@ REFUSED = {
     "data.mask_padding=false": "data.mask_padding: True in the checkpoint, False now",
     "train.ema.slow.decay=0.5": "train.ema.slow.decay: 0.9 in the checkpoint, 0.5 now",
 }
-ALLOWED = {
+SCHEDULE = {
     "train.steps=48": "train.steps: 24 in the checkpoint, 48 now",
     "train.lr.peak=0.5": "train.lr.peak: 0.001 in the checkpoint, 0.5 now",
-    "train.accumulation=2": "train.accumulation: 1 in the checkpoint, 2 now",
     "train.precision=bf16": "train.precision: 'fp32' in the checkpoint, 'bf16' now",
-    "task.sampler.steps=4": "task.sampler.steps: 2 in the checkpoint, 4 now",
     "task.n_action_steps=1": "task.n_action_steps: 2 in the checkpoint, 1 now",
+}
+HARMLESS = {
+    "train.accumulation=2": "train.accumulation: 1 in the checkpoint, 2 now",
+    "train.log_every.steps=9": "train.log_every.steps: 2 in the checkpoint, 9 now",
+    "task.sampler.steps=4": "task.sampler.steps: 2 in the checkpoint, 4 now",
     "data.batch_size=4": "data.batch_size: 8 in the checkpoint, 4 now",
     "data.episodes.path=moved.npz": "data.episodes.path",
     "checkpoints.keep_latest=5": "checkpoints.keep_latest: 2 in the checkpoint, 5 now",
     "tracker.data_path=moved": "tracker.data_path",
+    'evaluate=[{"type": "loss", "every": {"steps": 3}}]': "evaluate: [",
 }
 
 
@@ -53,27 +58,62 @@ def test_nothing_changed_says_nothing(documents):
     assert check_changes(documents(), documents("description=better"), 8) == []
 
 
+@pytest.mark.promise("B5")
 @pytest.mark.parametrize("override", REFUSED)
 def test_what_the_tensors_and_the_clock_mean_may_not_change(override, documents):
     with pytest.raises(ConfigError) as caught:
         check_changes(documents(), documents(override), 8)
     assert REFUSED[override] in str(caught.value)
-    assert "put these settings back, or train in another directory" in caught.value.problems[-1]
+    assert "put these settings back, train in another directory" in caught.value.problems[-1]
+    (part,) = re.findall("--allow-change ([^ ]+)", caught.value.problems[-1])
+    told = check_changes(documents(), documents(override), 8, allowed=[part])
+    assert told and all(line.endswith(("now (architecture), allowed", "now (data), allowed")) for line in told)
 
 
-@pytest.mark.parametrize("override", ALLOWED)
+@pytest.mark.promise("B5")
+@pytest.mark.parametrize("override", [*SCHEDULE, *HARMLESS])
 def test_everything_else_may_change_and_is_told(override, documents):
     (line,) = check_changes(documents(), documents(override), 8)
-    assert ALLOWED[override] in line
+    assert {**SCHEDULE, **HARMLESS}[override] in line
+    assert line.endswith(" now (schedule-changing)" if override in SCHEDULE else " now (harmless)")
+
+
+@pytest.mark.promise("B5")
+@pytest.mark.parametrize(
+    "allowed", [["task.horizon", "data"], ["task", "data.split", "data.fingerprint"], ["task", "data", "seed"]]
+)
+def test_a_change_is_allowed_by_its_name_or_that_of_what_holds_it(documents, allowed):
+    other = documents("task.horizon=8", "data.split.seed=4")
+    other["data.json"] = {"fingerprint": "b" * 64}
+    assert len(check_changes(documents(), other, 8, allowed=allowed)) == 3
+    for part in allowed[:2]:
+        with pytest.raises(ConfigError, match="the checkpoint is of another run"):
+            check_changes(documents(), other, 8, allowed=[name for name in allowed if name != part])
+
+
+@pytest.mark.promise("B5")
+def test_another_version_is_told(documents):
+    before = documents()
+    before["progress.json"]["versions"] = {"torch": "2.6"}
+    assert check_changes(before, documents(), 8, versions={"torch": "2.7"}) == [
+        "version of torch: 2.6 in the checkpoint, 2.7 now; the last bits of results may differ (harmless)"
+    ]
+
+
+def test_every_class_names_settings_that_exist():
+    """But for `data.*` of other kinds of data, which are looked for in all of them."""
+    schema = json.dumps(TrainConfig.model_json_schema())
+    assert all(f'"{key.rpartition(".")[2]}"' in schema for key in KINDS if key)
 
 
 def test_other_data_are_refused_and_another_global_batch_is_told(documents):
     other = documents()
     other["data.json"] = {"fingerprint": "b" * 64}
-    with pytest.raises(ConfigError, match="another one: aaaaaaaaaaaa in the checkpoint, bbbbbbbbbbbb now"):
+    expected = "aaaaaaaaaaaa in the checkpoint, bbbbbbbbbbbb now: the data set is another one"
+    with pytest.raises(ConfigError, match=expected):
         check_changes(documents(), other, 8)
     told = check_changes(documents(), documents(), 16)
-    assert told == ["global batch size: 8 in the checkpoint, 16 now; no sample is skipped"]
+    assert told == ["global batch size: 8 in the checkpoint, 16 now; no sample is skipped (schedule-changing)"]
 
 
 def test_everything_refused_is_in_one_report(documents):

@@ -85,6 +85,7 @@ def test_a_minimal_file_gets_the_defaults_of_the_records():
     assert run.evaluate == [Evaluator()]
 
 
+@pytest.mark.promise("I4")
 def test_a_record_written_out_reads_back_equal():
     run = read(MINIMAL, "path=a/b", "extra_schedule.type=linear", "task.seed_or_name=seven", "learning_rate=1e-300")
     assert Run.from_json(run.to_json()) == run
@@ -122,6 +123,7 @@ def test_arguments_are_the_fields_without_the_discriminator():
 # Refusing
 
 
+@pytest.mark.promise("I1")
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -150,6 +152,7 @@ def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_key(data, e
     assert [found[: len(expected)] for found in problems(data)] == [expected]
 
 
+@pytest.mark.promise("I1")
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -218,6 +221,7 @@ def test_the_report_counts_the_problems_and_names_the_file(tmp_path):
         read({})
 
 
+@pytest.mark.promise("I3")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -360,6 +364,7 @@ def only_config_errors(text: str, overrides: list[str]) -> None:
         assert Run.from_json(run.to_json()) == run
 
 
+@pytest.mark.promise("I3")
 @given(documents | structured, st.lists(override_texts, max_size=3))
 @example({"task": {"horizon": 1, "encoders": {"linear": {"type": "linear", "linear": 1}}}}, [])
 @example({"task": {"horizon": 1}, "evaluate": [3]}, ["evaluate.0.every.steps=1"])
@@ -367,6 +372,7 @@ def test_any_document_is_read_or_refused(document, overrides):
     only_config_errors(json.dumps(document), overrides)
 
 
+@pytest.mark.promise("I3")
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":,0123456789.eE+-\\udNaIn tru', max_size=30))
 def test_any_text_is_read_or_refused(text):
     only_config_errors(text, [])

@@ -75,6 +75,7 @@ def test_exported_weights_are_the_average_and_rebuild_the_policy(finished):
     assert policy.horizon == 4 and policy.n_obs_steps == 2 and policy.n_action_steps == 2
 
 
+@pytest.mark.promise("I4")
 def test_run_keeps_its_configuration_shapes_and_split(finished):
     run, outcome = finished
     for directory in (outcome.directory, outcome.best):

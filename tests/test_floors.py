@@ -108,6 +108,7 @@ def test_imports_point_down_and_wings_are_strangers(file):
         assert floor_of(target) < floor or same, f"{file}:{line} imports {module}, which is not below {room}"
 
 
+@pytest.mark.promise("K1")
 @pytest.mark.parametrize("file", FILES)
 def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late(file):
     for module, line, late in imports(file):
@@ -120,6 +121,7 @@ def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late(file):
         assert file.startswith(tuple(rooms)), f"{file}:{line} imports {top}; its place: {where}"
 
 
+@pytest.mark.promise("K1")
 @pytest.mark.parametrize("file", FILES)
 def test_nothing_below_the_roof_talks_to_the_terminal_or_the_environment_and_nothing_runs_text(file):
     tree = ast.parse((PACKAGE / file).read_text(encoding="utf-8"))

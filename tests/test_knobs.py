@@ -15,6 +15,8 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
+from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.experiment import TrainConfig
 from dp_prior.reference import records
 from dp_prior.training.best import Best, MonitorConfig
@@ -249,6 +251,22 @@ def test_metric_and_mode_choose_the_best():
     assert (chosen(), chosen(mode="max"), chosen(metric="b")) == (0, 1, 1)
 
 
+def test_number_of_failed_saves_that_end_a_run(tmp_path, monkeypatch):
+    tried = []
+
+    def full(self, snapshot, progress, *arguments):
+        tried.append(progress.global_step)
+        raise CheckpointError("the disk is full")
+
+    monkeypatch.setattr(CheckpointStore, "write", full)
+    for limit in (1, 2):
+        tried.clear()
+        every_step = {"train__save_every": {"steps": 1}, "evaluate": []}
+        with pytest.raises(CheckpointError, match="the disk is full"):
+            run(tmp_path, checkpoints__max_failed_saves=limit, **every_step)
+        assert tried == [1, 2][:limit]
+
+
 UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
 POLICY = {
     "horizon": 6,
@@ -280,6 +298,7 @@ OWN = {
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
     "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
     "TrajectoriesConfig.batch_size": test_number_of_samples_a_step_takes,
+    "RetentionConfig.max_failed_saves": test_number_of_failed_saves_that_end_a_run,
     "MonitorConfig.metric": test_metric_and_mode_choose_the_best,
     "MonitorConfig.mode": test_metric_and_mode_choose_the_best,
     **{f"PolicyConfig.{name}": test_field_changes_the_policy for name in POLICY},

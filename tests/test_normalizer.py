@@ -68,6 +68,7 @@ def test_limits_put_data_of_any_range_into_the_unit_range(values):
         assert normalized.max() > 0.99 and normalized.min() < -0.8  # a rounded offset moves one end, never both
 
 
+@pytest.mark.promise("H6")
 @settings(max_examples=300, deadline=None)
 @given(values=columns(), live=FLOATS, mode=st.sampled_from([Limits(), Quantile(), Gaussian()]))
 def test_live_input_far_off_the_data_stays_bounded(values, live, mode):
@@ -75,6 +76,7 @@ def test_live_input_far_off_the_data_stays_bounded(values, live, mode):
     assert normalized.abs().max() <= mode.clip <= 10
 
 
+@pytest.mark.promise("H6")
 @settings(max_examples=100, deadline=None)
 @given(value=FLOATS, mode=st.sampled_from(MODES))
 def test_a_constant_dimension_round_trips_exactly(value, mode):

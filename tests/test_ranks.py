@@ -165,6 +165,7 @@ def phase(place: Path, until: int | None) -> list[list[int]]:
     return seen
 
 
+@pytest.mark.promise("B3")
 def test_run_that_goes_from_one_rank_to_two_and_back_is_one_run(ranks, tmp_path):
     """Each sample once an epoch, in the same order; the means of lines that span a change count each sample once."""
     found, place = ranks

@@ -41,6 +41,7 @@ def assert_same_run(run: Path, reference: Path) -> None:
     assert scored[0] == scored[1]
 
 
+@pytest.mark.promise("B1", "B6")
 @pytest.mark.parametrize(
     ("moment", "count"),
     [
@@ -64,6 +65,7 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.promise("B1")
 def test_run_killed_between_two_micro_batches_equals_the_uninterrupted_one(tmp_path, accumulated):
     config = write(tmp_path, **ACCUMULATING)
     for count in (1, 15):  # the first half of the first step, then of the eighth
@@ -86,6 +88,7 @@ LEARNED = {  # timesteps that learn, estimates shown to the network, dropped con
 }
 
 
+@pytest.mark.promise("B1", "B4")
 def test_run_with_all_that_remembers_equals_the_uninterrupted_one(tmp_path):
     reference = tmp_path / "reference"
     reference.mkdir()
@@ -184,6 +187,7 @@ def test_must_and_never_refuse_what_they_forbid(tmp_path):
     assert "--set tracker.data_path=" in never.output
 
 
+@pytest.mark.promise("B4")
 def test_worse_value_after_a_resume_is_not_the_best(tmp_path, monkeypatch):
     """The score is 1 / step up to the kill and worse from then on."""
     config = tiny(tmp_path, evaluate__0__every__steps=1)
@@ -214,6 +218,7 @@ def test_worse_value_after_a_resume_is_not_the_best(tmp_path, monkeypatch):
     assert (best["value"], best["step"]) == (0.25, 4)
 
 
+@pytest.mark.promise("B2")
 def test_every_sample_is_seen_once_an_epoch_across_restarts(tmp_path, monkeypatch):
     seen = []
     step = PolicyTrainer.step
@@ -239,7 +244,26 @@ def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tm
     assert "the checkpoint is of another run: 3 problems" in other.output
     assert "seed: 0 in the checkpoint, 3 now" in other.output
     assert "task.backbone.hidden_dim: 16 in the checkpoint, 24 now" in other.output
-    assert "put these settings back, or train in another directory (--set tracker.data_path=...)" in other.output
+    assert "train in another directory (--set tracker.data_path=...)" in other.output
+    assert "go on with --allow-change seed --allow-change task.backbone" in other.output
+    still = train(config, "--set", "task.backbone.hidden_dim=24", "--allow-change", "task.backbone")
+    assert still.exit_code == 64
+    assert "--allow-change: 1 problem" in still.output and "do not fit what was changed: " in still.output
+
+
+@pytest.mark.promise("B5")
+def test_allowed_change_is_shown_and_the_run_goes_on(tmp_path):
+    config = write(tmp_path, train__steps=2)
+    train(config)
+    change = ["--set", "train.steps=4", "--set", "task.diffusion.schedule.type=linear"]
+    assert train(config, *change).exit_code == 64
+    done = train(config, *change, "--allow-change", "task.diffusion")
+    assert done.exit_code == 0
+    assert "train.steps: 2 in the checkpoint, 4 now (schedule-changing)" in done.output
+    said = "task.diffusion.schedule.type: 'cosine' in the checkpoint, 'linear' now (architecture), allowed"
+    assert said in done.output
+    assert state(tmp_path / "run")["progress"]["global_step"] == 4
+    assert train(config, *change).exit_code == 0  # the newest checkpoint is of the run as it is now
 
 
 def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted):

@@ -44,6 +44,10 @@ class RetentionConfig(Config):
     keep_every: int | None = Field(default=None, ge=1)
     """Keep for ever the first checkpoint at or after each multiple of so many optimizer steps; null for none."""
 
+    max_failed_saves: int = Field(default=3, ge=1)
+    """The run stops, with exit code 74, when so many saves in a row have failed, for example on a full disk. A failure
+    of the last save of a run is always an error."""
+
     def kept(self, records: Iterable[Record], mode: Mode) -> set[int]:
         """Sequence numbers of the checkpoints that stay."""
         records = sorted(records, key=lambda record: record.sequence)

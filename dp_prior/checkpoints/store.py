@@ -123,7 +123,7 @@ class CheckpointStore:
             self.root.mkdir(exist_ok=True)
             for created in (self.root.parent, self.root.parent.parent):
                 sync_directory(created)
-            self._write_index()
+            self.write_index()
         except OSError as error:
             self._lock.release()
             raise CheckpointError(
@@ -195,7 +195,7 @@ class CheckpointStore:
                 _some(manifest.nonfinite),
             )
             return Saved(path, progress, metrics, is_latest=False, is_best=False, nonfinite=manifest.nonfinite)
-        self._retain()
+        self.prune()
         return Saved(path, progress, metrics, is_latest=True, is_best=is_best, nonfinite=[])
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
@@ -224,8 +224,12 @@ class CheckpointStore:
             f"Older checkpoints are intact; {rest}. Free space or repair the disk, then start the same command again."
         )
 
-    def _retain(self) -> None:
-        """Update the pointers, then delete what retention drops. Only checkpoints known to be good count as kept."""
+    def prune(self) -> list[Path]:
+        """Update the pointers, then delete what retention drops. Only checkpoints known to be good count as kept.
+
+        Returns:
+            What was deleted.
+        """
         while True:
             stored = self._scan()
             records = [one.record(self.monitor) for one in stored]
@@ -233,14 +237,14 @@ class CheckpointStore:
             if all([self._is_sound(one) for one in stored if one.manifest.sequence in kept]):
                 break
         try:
-            self._write_index(kept)
+            self.write_index(kept)
         except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
-        for one in stored:
-            if one.manifest.sequence not in kept:
-                self._delete(one.path)
+        dropped = [one.path for one in stored if one.manifest.sequence not in kept]
+        return [path for path in dropped if self._delete(path)]
 
-    def _write_index(self, kept: set[int] | None = None) -> None:
+    def write_index(self, kept: set[int] | None = None) -> None:
+        """Repeat in `index.json` what a scan finds."""
         stored = [one for one in self._scan() if kept is None or one.manifest.sequence in kept]
         best = next(iter(self._by_rank(stored)), None)
         index = {
@@ -290,7 +294,7 @@ class CheckpointStore:
             raise CheckpointError(f"{damage} It cannot be renamed: {error.strerror}.") from None
         log.warning("checkpoint %s is damaged: %s; it was set aside as %s", damage.path, damage.problem, aside.name)
 
-    def _delete(self, path: Path) -> None:
+    def _delete(self, path: Path) -> bool:
         """First out of sight, then the manifest, then the rest: at no time does half a checkpoint look whole."""
         doomed = temporary_beside(path)
         try:
@@ -300,6 +304,8 @@ class CheckpointStore:
             shutil.rmtree(doomed)
         except OSError as error:
             log.warning("checkpoint %s is no longer needed but cannot be deleted: %s", path, error)
+            return False
+        return True
 
     def _remove_stale(self) -> None:
         for path in [*self.root.iterdir(), *self.root.parent.iterdir()]:

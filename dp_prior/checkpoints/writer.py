@@ -1,34 +1,44 @@
 """Saving beside training: the loop stops only while the state is copied into memory that the writer owns.
 
 One save runs at a time. A save asked for while another runs waits for it, since each is promised to become durable;
-the memory of one snapshot is therefore all that is ever needed, and it is reused.
+the memory of one snapshot is therefore all that is ever needed, and it is reused. A save that fails is told at once;
+only several in a row, or the last one of a run, are an error: a disk that was full for an hour costs no run.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.clock import Progress
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
     """Hands snapshots to a store from a thread of its own."""
 
-    def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
+    def __init__(
+        self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None, max_failed_saves: int = 1
+    ):
         """
         Args:
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
                 directory stays while it runs, since the next save waits for it.
+            max_failed_saves: so many saves that fail in a row are an error; fewer are warnings.
         """
         self._store = store
         self._on_durable = on_durable
         self._memory = SnapshotMemory()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._max_failed_saves = max_failed_saves
+        self._failed: list[CheckpointError] = []  # saves in a row
 
     def reserve(self, snapshot: Snapshot) -> None:
         """Take memory for snapshots of this size, in the background; otherwise the first save pays for it.
@@ -42,7 +52,7 @@ class CheckpointWriter:
         """Copy a snapshot and start saving it; waits first for a save that still runs.
 
         Raises:
-            CheckpointError: an earlier save failed; this one is then not started.
+            CheckpointError: too many saves in a row have failed; this one is then not started.
         """
         self.wait()
         held = self._memory.hold(snapshot)
@@ -62,11 +72,14 @@ class CheckpointWriter:
         self.check()
 
     def close(self) -> None:
-        """Finish the running save; raises like `check`. The memory is given back."""
+        """Finish the running save; raises like `check`, and if the last save has failed. The memory is given back."""
         try:
             self.wait()
+            if self._failed:
+                raise self._failed.pop()
         finally:
             self._memory = SnapshotMemory()
+            self._failed.clear()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
         """Run a task in the thread, keeping what it raises. No daemon: an interpreter that ends finishes it first."""
@@ -81,6 +94,16 @@ class CheckpointWriter:
         self._thread.start()
 
     def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
-        saved = self._store.write(snapshot, progress, metrics, is_best)
+        try:
+            saved = self._store.write(snapshot, progress, metrics, is_best)
+        except CheckpointError as error:
+            self._failed.append(error)
+            count, limit = len(self._failed), self._max_failed_saves
+            if count >= limit:
+                self._failed.clear()
+                raise
+            log.warning("%s Training goes on; failed save %d in a row, the run ends at %d.", error, count, limit)
+            return
+        self._failed.clear()
         if self._on_durable is not None:
             self._on_durable(saved)

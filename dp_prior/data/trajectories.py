@@ -7,6 +7,7 @@ run (see `windows.py`) and a batch is one gather of runs per array, on whatever 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
+from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import Split, SplitConfig
@@ -67,6 +69,17 @@ class TrajectoriesConfig(Config):
     device: Literal["auto", "cpu"] = "auto"
     """Where the data lie: auto puts them on the training device while they take at most half of its free memory."""
 
+    verify: Verify = "sizes"
+    """What is compared at each start with the manifest of the data set: the sizes of its files, or every byte."""
+
+    manifest: Path | None = None
+    """Where sizes and hashes of the data set's files are noted, once; null keeps them in the run directory. A place of
+    its own serves several runs."""
+
+    def integrity(self, directory: Path) -> Integrity:
+        """What compares the files of the data set with those noted by the run in `directory`."""
+        return Integrity(self.manifest or directory / MANIFEST, self.episodes.path, self.verify)
+
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int) -> Trajectories:
         """Open, check and read the data set.
 
@@ -78,8 +91,11 @@ class TrajectoriesConfig(Config):
             horizon=horizon,
             n_obs_steps=n_obs_steps,
             n_action_steps=n_action_steps,
-            **{name: value for name, value in self.arguments().items() if name not in ("episodes", "batch_size")},
+            **{name: value for name, value in self.arguments().items() if name not in _ELSEWHERE},
         )
+
+
+_ELSEWHERE = ("episodes", "batch_size", "verify", "manifest")  # settings that the samples do not depend on
 
 
 class WindowSet:
@@ -159,6 +175,7 @@ class Trajectories:
         spec: shapes of one sample.
         train, val, test: WindowSets; val and test may be empty.
         split_ids: episode numbers of each part by name, to be stored with a run.
+        files: those that the samples were read from.
         fingerprint: SHA-256 of the selected arrays and the episode ends; equal for equal content in any file format.
     """
 
@@ -177,6 +194,7 @@ class Trajectories:
     ):
         self._placement = device
         self._described = store.describe()
+        self.files = store.files({wanted.key for wanted in (*obs.values(), action)})
         self._horizon = horizon
         arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
         self._lengths = np.diff(ends, prepend=0)

@@ -49,34 +49,39 @@ def save_repeatedly(run, report, count, size=3000, first=1):
     lock.release()
 
 
-def die_at(number):
-    """Let this process die in its `number`-th call that touches the disk; a write is then half done."""
-    count = [0]
+def at_every_call(hook):
+    """Have `hook(name, function, arguments)` called before every call that touches the disk.
 
-    def dying(name, function):
+    Returns a list for one descriptor, of a pipe, whose writes do not count.
+    """
+    reports = [None]
+
+    def watched(name, function):
         def call(*arguments, **options):
-            count[0] += 1
-            if count[0] == number:
-                if name == "write":
-                    function(arguments[0], arguments[1][: len(arguments[1]) // 2])
-                os._exit(77)
+            if name != "write" or arguments[0] != reports[0]:
+                hook(name, function, arguments)
             return function(*arguments, **options)
 
         return call
 
     for name in CALLS:
-        if name != "write":
-            setattr(os, name, dying(name, getattr(os, name)))
-    plain = os.write
-    deadly = dying("write", plain)
-    reports = [None]
-
-    def write(descriptor, data):
-        return plain(descriptor, data) if descriptor == reports[0] else deadly(descriptor, data)
-
-    os.write = write
-    builtins.open = dying("open", builtins.open)
+        setattr(os, name, watched(name, getattr(os, name)))
+    builtins.open = watched("open", builtins.open)
     return reports
+
+
+def die_at(number):
+    """Let this process die in its `number`-th call that touches the disk; a write is then half done."""
+    count = [0]
+
+    def dying(name, function, arguments):
+        count[0] += 1
+        if count[0] == number:
+            if name == "write":
+                function(arguments[0], arguments[1][: len(arguments[1]) // 2])
+            os._exit(77)
+
+    return at_every_call(dying)
 
 
 def in_child(run, number=None, **options):
@@ -122,6 +127,7 @@ def assert_nothing_is_lost(run, reported):
         return step
 
 
+@pytest.mark.promise("A1")
 def test_killed_at_every_call_that_touches_the_disk(tmp_path):
     """Enumerates the calls of a start, three saves, the pointers and a deletion, until one child survives."""
     codes, lengths = [], []
@@ -138,6 +144,7 @@ def test_killed_at_every_call_that_touches_the_disk(tmp_path):
     assert lengths == sorted(lengths) and lengths[-1] == SAVES
 
 
+@pytest.mark.promise("A1")
 def test_killed_again_and_again_while_it_goes_on(tmp_path):
     """The same directory through 25 deaths at random calls; each start goes on from what it finds."""
     rng = random.Random(0)
@@ -175,10 +182,12 @@ def kill_at_random(run, count, size, longest_s, seed):
     return step
 
 
+@pytest.mark.promise("A1")
 def test_sigkill_at_random_moments(tmp_path):
     assert kill_at_random(tmp_path, count=12, size=3000, longest_s=0.05, seed=1) > 10
 
 
+@pytest.mark.promise("A1", "C5")
 @pytest.mark.slow
 def test_sigkill_at_random_moments_of_long_saves(tmp_path):
     assert kill_at_random(tmp_path, count=40, size=4_000_000, longest_s=0.5, seed=2) > 40

@@ -132,6 +132,7 @@ def test_what_is_read_owns_its_memory(tmp_path):
     assert_same(snapshot, snapshot_of())
 
 
+@pytest.mark.promise("A10")
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_files_obey_the_umask(tmp_path, umask, mode):
     before = os.umask(umask)
@@ -143,6 +144,7 @@ def test_files_obey_the_umask(tmp_path, umask, mode):
     assert stat.S_IMODE(directory.stat().st_mode) == mode | (mode & 0o444) >> 2
 
 
+@pytest.mark.promise("A2")
 def test_data_are_synced_before_the_manifest_and_that_before_the_name(tmp_path, monkeypatch):
     events = []
     fsync, rename = os.fsync, os.rename
@@ -185,6 +187,7 @@ def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
+@pytest.mark.promise("G3")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_tensor_that_is_not_finite_means_quarantine(tmp_path, dtype, value):
@@ -209,6 +212,7 @@ def flip(path, bit):
     path.write_bytes(data)
 
 
+@pytest.mark.promise("A5")
 def test_every_kind_of_damage_to_every_file_is_noticed(tmp_path):
     other = write(tmp_path / "other", snapshot_of(2.0), step=8)
     for name in files_of(other):
@@ -236,6 +240,7 @@ def test_every_kind_of_damage_to_every_file_is_noticed(tmp_path):
                 pytest.fail(f"{name}: {kind} went unnoticed")
 
 
+@pytest.mark.promise("A5")
 def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path):
     directory = write(tmp_path / "c", Snapshot({}, {"config.json": {}}), metrics={"loss": 0.25})
     sound = (directory / MANIFEST).read_bytes()
@@ -246,6 +251,7 @@ def test_every_flipped_bit_of_a_manifest_is_noticed(tmp_path):
             unseal(bytes(data))
 
 
+@pytest.mark.promise("K2")
 @pytest.mark.parametrize("name", ["../x.json", "/etc/x.json", "a/b.json", "..", "", "x.py", ".x.json", "x.json\n"])
 def test_a_manifest_that_names_other_places_is_refused(tmp_path, name):
     directory = write(tmp_path / "c")
@@ -273,6 +279,7 @@ def test_a_manifest_of_another_shape_is_damage_and_a_newer_format_says_so(tmp_pa
         read_manifest(directory)
 
 
+@pytest.mark.promise("K2", "K8")
 def test_hostile_safetensors_with_a_right_hash_are_still_refused(tmp_path):
     def header(entries):
         text = json.dumps(entries).encode()

@@ -43,6 +43,7 @@ def kill(pid, is_child=True):
         os.waitpid(pid, 0)
 
 
+@pytest.mark.promise("A7")
 def test_second_run_is_refused_at_once_naming_the_holder_and_let_in_after_kill_9(tmp_path):
     child, _ = hold_in_child(tmp_path)
     began = time.monotonic()
@@ -81,6 +82,7 @@ def test_release_lets_others_in_even_while_a_forked_worker_lives(tmp_path):
         kill(worker)
 
 
+@pytest.mark.promise("A7")
 def test_orphans_of_a_dead_holder_are_waited_for(tmp_path):
     child, orphan = hold_in_child(tmp_path, fork_again=True)
     kill(child)

@@ -86,6 +86,7 @@ def test_an_empty_store_has_neither(store):
     assert (store.latest(), store.best(), store.recover(), list(store.good())) == (None, None, None, [])
 
 
+@pytest.mark.promise("B4")
 def test_a_restart_remembers_everything_from_the_manifests(store):
     for step, value in [(10, 0.3), (20, 0.9), (30, 0.8), (40, 0.7)]:
         save(store, step, value)
@@ -141,6 +142,7 @@ def take_from_another_step(path):
 DAMAGES = [flip_a_bit, shorten, lambda path: os.truncate(path, 0), os.remove, take_from_another_step]
 
 
+@pytest.mark.promise("A5")
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", DAMAGES, ids=["flipped bit", "shortened", "emptied", "deleted", "swapped"])
 def test_damage_is_set_aside_and_named_and_the_previous_one_used(store, caplog, name, damage):
@@ -185,6 +187,7 @@ def test_damaged_names_do_not_collide(store):
     assert names(store) == ["damaged_step_00000001", "damaged_step_00000001_2"]
 
 
+@pytest.mark.promise("A5")
 def test_retention_counts_only_good_checkpoints(store):
     """The two newest are found damaged just when they would have made the last good ones superfluous."""
     for step in (1, 2, 3, 4):
@@ -210,6 +213,7 @@ def test_newest_means_saved_last_also_when_a_run_went_back(store):
     assert store.latest().name == "step_00000050"
 
 
+@pytest.mark.promise("G3")
 def test_what_is_not_finite_is_quarantined(store, caplog):
     save(store, 1, 0.5)
     bad = snapshot_of(2)
@@ -235,6 +239,7 @@ def test_foreign_files_and_directories_are_left_alone(store):
     again.lock_held.release()
 
 
+@pytest.mark.promise("A6")
 def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_not(store, monkeypatch, caplog):
     child = os.fork()
     if child == 0:
@@ -258,6 +263,7 @@ def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_not(st
     assert "left by process 1 on host elsewhere; delete it if that is over" in caplog.text
 
 
+@pytest.mark.promise("A7")
 def test_a_second_store_is_refused(store):
     with pytest.raises(LockedError, match=f"{store.root.parent} is in use by process {os.getpid()}"):
         open_store(store.root.parent)
@@ -281,6 +287,7 @@ def failing(store, monkeypatch):
     return fail
 
 
+@pytest.mark.promise("A3")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG])
 @pytest.mark.parametrize(("call", "number"), [("write", 1), ("write", 4), ("fsync", 2), ("rename", 1), ("mkdir", 1)])
 def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, failing, call, number, code):
@@ -298,6 +305,7 @@ def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, fa
     assert store.latest().name == "step_00000003"
 
 
+@pytest.mark.promise("A9")
 @pytest.mark.parametrize("call", ["fsync", "write"])
 def test_after_one_input_output_error_everything_is_written_anew(store, failing, call, caplog):
     failing(call, 2, errno.EIO)
@@ -338,6 +346,7 @@ def test_a_file_system_that_does_not_tell_its_size_is_written_to(store, monkeypa
         save(store, 2)
 
 
+@pytest.mark.promise("A3")
 def test_the_limit_on_file_sizes_is_an_error_like_a_full_disk(tmp_path):
     child = os.fork()
     if child == 0:
@@ -386,6 +395,7 @@ def test_deletion_takes_the_manifest_first(store, monkeypatch):
     assert removed[0] == MANIFEST and sorted(removed) == FILES
 
 
+@pytest.mark.promise("A4")
 def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("a file")

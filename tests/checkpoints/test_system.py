@@ -55,6 +55,7 @@ def save_under_strace(run, *options):
     return [int(line) for line in done.stdout.split()], done
 
 
+@pytest.mark.promise("A1")
 @needs_strace
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -88,6 +89,7 @@ def read_manifest_step(path):
     return int(path.name.removeprefix("step_"))
 
 
+@pytest.mark.promise("A2")
 @needs_strace
 def test_every_file_is_synced_before_its_directory_gets_its_name(tmp_path):
     trace = tmp_path / "trace"
@@ -131,6 +133,7 @@ def small_disk(tmp_path):
         subprocess.run(["umount", str(path)], check=True)
 
 
+@pytest.mark.promise("A3")
 @needs_root
 @pytest.mark.parametrize(
     ("options", "size"),
@@ -153,6 +156,7 @@ def test_a_full_disk_costs_only_the_checkpoint_that_did_not_fit(small_disk, opti
         assert not [path for path in store.root.iterdir() if path.name.startswith(".tmp")]
 
 
+@pytest.mark.promise("A4")
 @needs_root
 def test_a_disk_that_turns_read_only_costs_only_the_next_checkpoint(small_disk):
     disk = small_disk("size=20m")

@@ -24,6 +24,7 @@ def tensors_of(step, size=50_000):
     return {"w": torch.full((size,), float(step)), "m": torch.full((7, 3), float(step)), "step": torch.tensor(step)}
 
 
+@pytest.mark.promise("A8")
 def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(store):
     """The weights are the step number, changed in place by another thread as soon as submit has returned."""
     live = {"model.safetensors": tensors_of(0), "training.safetensors": tensors_of(0, 300_000)}
@@ -45,6 +46,7 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
         assert snapshot.documents == {"progress.json": {"step": saved.progress.global_step}}
 
 
+@pytest.mark.promise("A8")
 def test_submit_returns_before_the_checkpoint_is_durable_and_the_next_one_waits(store, monkeypatch):
     may_write, started, written = threading.Event(), [], []
     write = store.write
@@ -97,6 +99,7 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
     assert snapshot.documents == {"config.json": {}}
 
 
+@pytest.mark.promise("A8")
 @pytest.mark.parametrize("where", ["submit", "check", "wait", "close"])
 def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch, where):
     def fail(*arguments):
@@ -115,6 +118,43 @@ def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch
     writer.submit(snapshot, Progress(3, 3), {})
     writer.close()
     assert store.latest().name == "step_00000003"
+
+
+@pytest.mark.promise("A3", "A8")
+@pytest.mark.parametrize(
+    ("outcomes", "raised"),
+    [("..x.", None), ("xx.", None), ("xx.xx.xx.", None), ("..xxx", "submit"), ("xxx.", "submit"), (".x", "close")],
+)
+def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_error(
+    store, monkeypatch, caplog, outcomes, raised
+):
+    write, durable = store.write, []
+
+    def fail_sometimes(snapshot, progress, *arguments):
+        if outcomes[progress.global_step - 1] == "x":
+            raise CheckpointError("the disk is full.")
+        return write(snapshot, progress, *arguments)
+
+    monkeypatch.setattr(store, "write", fail_sometimes)
+    writer = CheckpointWriter(store, lambda saved: durable.append(saved.progress.global_step), max_failed_saves=3)
+    ended = None
+    try:
+        for step in range(1, len(outcomes) + 2):  # the last one shows that nothing is started after an error
+            if step <= len(outcomes) or raised == "submit":
+                writer.submit(Snapshot({}, {"progress.json": {"step": step}}), Progress(step, step), {})
+                writer._thread.join()
+    except CheckpointError:
+        ended = "submit"
+    try:
+        writer.close()
+    except CheckpointError:
+        ended = ended or "close"
+    assert ended == raised
+    good = [step for step, outcome in enumerate(outcomes, 1) if outcome == "."]
+    assert durable == (good if raised != "submit" else [step for step in good if step <= outcomes.index("xxx")])
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == outcomes.count("x") - (raised == "submit")
+    assert all("the disk is full. Training goes on; failed save" in message for message in warned)
 
 
 def test_a_failing_callback_is_not_silent_and_the_checkpoint_is_there(store):

@@ -93,6 +93,7 @@ def test_rows_of_micro_batches_follow_the_published_layout():
     ]
 
 
+@pytest.mark.promise("B2", "B3")
 @settings(max_examples=150, deadline=None)
 @given(
     n=st.integers(24, 90),
@@ -147,6 +148,7 @@ def test_length_is_that_of_the_data_set_and_the_global_batch_counts_everything()
     assert len(loader) == 100 and loader.global_batch_size == 24
 
 
+@pytest.mark.promise("H2")
 def test_a_data_set_smaller_than_a_batch_is_refused_with_the_arithmetic():
     with pytest.raises(ConfigError) as caught:
         make(1000, batch_size=256, accumulation=2, world_size=4)

@@ -48,6 +48,7 @@ def test_a_key_like_no_other_lists_what_there_is(tmp_path):
     assert problem == "obs.agent: the data set has no key 'zzz'. It has: action, state"
 
 
+@pytest.mark.promise("H4")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_named_by_file_episode_frame_and_key(tmp_path, value):
     arrays = good()
@@ -80,6 +81,7 @@ def test_a_value_too_large_for_float32_is_named(tmp_path):
     assert first.endswith("episode 0, frame 0, dimension 0 is inf (too large for float32)")
 
 
+@pytest.mark.promise("H7")
 @pytest.mark.parametrize(
     ("ends", "message"),
     [
@@ -109,6 +111,7 @@ def test_keys_of_different_length_are_refused(tmp_path):
     assert second == "the last episode ends at row 75, but there are only 74 rows"
 
 
+@pytest.mark.promise("H7")
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -128,6 +131,7 @@ def test_wrong_dimensions_and_types_are_explained(tmp_path, change, options, mes
     assert message in problem and str(tmp_path / "set.npz") in problem
 
 
+@pytest.mark.promise("H7")
 def test_everything_wrong_is_in_one_report(tmp_path):
     arrays = {**good(), "episode_ends": np.array([30, 20, 80])}
     arrays["state"][3, 1] = np.nan

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.normalizer import Statistics
@@ -174,6 +175,7 @@ def test_the_report_counts_and_is_plain_json(path):
     assert report["fingerprint"] == data.fingerprint
 
 
+@pytest.mark.promise("H5", "H6")
 def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_missing_val_part(tmp_path):
     arrays = episodes((100, 100))
     arrays["state"][7, 1] = -9999
@@ -252,3 +254,17 @@ def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
     with pytest.raises(ConfigError) as caught:
         configure(path, **change)
     assert message in str(caught.value)
+
+
+def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
+    kept = tmp_path / "kept.json"
+    plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")
+    plain.integrity(tmp_path / "one").note([path])
+    assert kept.exists()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    plain.integrity(tmp_path / "other").check()
+    configure(path, verify="hashes").integrity(tmp_path / "other").check()  # whose manifest would lie there
+    with pytest.raises(DataError, match="set.npz has the right size, but not the SHA-256"):
+        careful.integrity(tmp_path / "other").check()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
 from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
 from dp_prior.data.errors import DataError
+from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
 from dp_prior.normalizer import Statistics
@@ -64,6 +66,10 @@ class EmbeddingsConfig(Config):
         if self.image.tokens is not None or (self.text is not None and self.text.tokens is not None):
             raise ValueError("tokens are of text_encodings; an image or text embedding is one")
         return self
+
+    def integrity(self, directory: Path) -> Integrity:
+        """Notes no files, since hashing would read them all: names, sizes and some rows are in the fingerprint."""
+        return Integrity(directory / MANIFEST, Path(self.image.path), "sizes")
 
     def create(self) -> EmbeddingPairs:
         """Open the folders and compare their headers.
@@ -123,10 +129,12 @@ class EmbeddingPairs:
     Attributes:
         spec: shapes of one sample.
         train, val, test: PairSets; val and test may be empty.
+        files: those to be noted one by one, none.
         fingerprint: SHA-256 of the files' names and sizes and of some rows.
     """
 
     def __init__(self, config: EmbeddingsConfig):
+        self.files: tuple[Path, ...] = ()
         self._config = config
         wanted = {IMAGE: config.image, "text": config.text, "text_encodings": config.text_encodings}
         self.folders = {name: record.create() for name, record in wanted.items() if record is not None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -30,6 +32,10 @@ class EpisodeStore(Protocol):
 
     def locate(self, key: str, row: int) -> str:
         """The file (and array) that holds a row, for messages."""
+        ...
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The files that hold these keys and the episode ends, those of the format itself included."""
         ...
 
     def describe(self) -> dict[str, Any]:

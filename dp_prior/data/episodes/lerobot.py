@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,6 +120,10 @@ class LeRobotStore:
         index = int(np.searchsorted(self._file_ends, row, side="right"))
         return str(self._files[min(index, len(self._files) - 1)].path) if self._files else str(self.path)
 
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The columns' files and the metadata, but no video: every column lies in every file."""
+        return sorted({*(file.path for file in self._files), *self._listings, self.path / "meta" / "info.json"})
+
     def describe(self) -> dict[str, Any]:
         """Format, place and frame rate."""
         return {"format": f"LeRobot {self.version}", "path": str(self.path), "fps": self._info.get("fps")}
@@ -126,6 +131,7 @@ class LeRobotStore:
     def _read_v2(self) -> tuple[dict[int, int], list[_File]]:
         """Length of each episode, and the files: one per episode."""
         listing = self.path / "meta" / "episodes.jsonl"
+        self._listings = [listing]
         lengths: dict[int, int] = {}
         for number, line in enumerate(_read_text(listing).splitlines(), 1):
             if line.strip():
@@ -149,7 +155,7 @@ class LeRobotStore:
         """Length of each episode, and the files: several episodes per file."""
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         folder = self.path / "meta" / "episodes"
-        listings = sorted(folder.glob("*/*.parquet"))
+        listings = self._listings = sorted(folder.glob("*/*.parquet"))
         if not listings:
             raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
         rows: list[dict[str, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +65,10 @@ class NpzStore:
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
         return f"{self.path}[{key}]"
+
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The one file."""
+        return [self.path]
 
     def describe(self) -> dict[str, Any]:
         """Format and place."""

@@ -8,9 +8,11 @@ whatever lies in memory behind them), and arrays that would have to be unpickled
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +96,16 @@ class ZarrStore:
         """Where a row is stored, for messages."""
         return f"{self.path}/{self._prefix}{key}"
 
+    def files(self, keys: Iterable[str]) -> list[Path]:
+        """The one zip file, or the chunks and metadata of these arrays and the metadata of the groups around them."""
+        if self.path.is_file():
+            return [self.path]
+        arrays = [self.path / name for name in (self._ends, *(self._prefix + key for key in keys))]
+        found = {file for array in arrays for file in array.rglob("*")}
+        groups = {group for array in arrays for group in array.parents if group.is_relative_to(self.path)}
+        found |= {group / name for group in groups for name in (".zgroup", ".zmetadata", "zarr.json")}
+        return sorted(file for file in found if file.is_file())
+
     def describe(self) -> dict[str, Any]:
         """Format and place."""
         version = self._metadata[self._ends].get("zarr_format")
@@ -108,7 +120,8 @@ class ZarrStore:
             missing = array.nchunks - array.nchunks_initialized
             if missing > 0 and not self._fill_missing:
                 remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
-                found = f"{missing} of {array.nchunks} chunks are missing"
+                named = self._missing_chunks(name, metadata)
+                found = f"{missing} of {array.nchunks} chunks are missing: {named}"
                 raise DataError(where, [f"{found}. Copy the data set again; {remedy}"])
             cut_short = _chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
             if cut_short:
@@ -118,6 +131,28 @@ class ZarrStore:
             raise
         except UNREADABLE as error:
             raise DataError(where, [f"cannot be read: {error}"]) from None
+
+    def _missing_chunks(self, name: str, metadata: dict[str, Any]) -> str:
+        """The first of them, with the episodes whose steps they hold."""
+        if self.path.is_file():
+            with zipfile.ZipFile(self.path) as archive:
+                present = set(archive.namelist()).__contains__
+        else:
+            present = lambda file: (self.path / file).is_file()  # noqa: E731
+        listed = []
+        for chunk, first, stop in _chunks(metadata):
+            if not present(f"{name}/{chunk}"):
+                if len(listed) == 3:
+                    return ", ".join([*listed, "..."])
+                listed.append(chunk + self._episodes_of(name, first, stop))
+        return ", ".join(listed)
+
+    def _episodes_of(self, name: str, first: int, stop: int) -> str:
+        if name == self._ends:
+            return ""
+        ends = self.episode_ends.ravel()
+        begin, end = (int(np.searchsorted(ends, row, side="right")) for row in (first, stop - 1))
+        return f" (rows {first} to {stop - 1}, episode{f's {begin} to {end}' if end > begin else f' {begin}'})"
 
     def _open(self) -> zarr.Group:
         import zarr
@@ -159,6 +194,23 @@ def _folder_hint(documents: dict[str, Any]) -> str:
     if not groups:
         return ""
     return f". The folder {min(groups, key=len)!r} inside is one: give that as path (unpack it first if this is a zip)"
+
+
+def _chunks(metadata: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
+    """Name of each chunk within its array, and the rows that it holds as first and stop."""
+    if "chunks" in metadata:
+        lengths, before, separator = metadata["chunks"], "", metadata.get("dimension_separator") or "."
+    else:
+        encoding = metadata["chunk_key_encoding"]
+        is_default = encoding["name"] == "default"
+        lengths = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+        separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
+        before = f"c{separator}" if is_default else ""
+    grid = [-(-size // length) for size, length in zip(metadata["shape"], lengths, strict=True)]
+    for number in range(math.prod(grid)):
+        index = np.unravel_index(number, grid)
+        first = index[0] * lengths[0]
+        yield before + separator.join(map(str, index)), first, min(first + lengths[0], metadata["shape"][0])
 
 
 def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:

@@ -174,6 +174,7 @@ def test_fewer_episodes_than_declared_are_refused(tmp_path):
     assert "declares 3 episodes, but the episode list has 2; the copy may be incomplete" in message
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize(("write", "file"), [(write_v2, "chunk-000/episode_000001"), (write_v3, "chunk-000/file-001")])
 def test_a_missing_file_is_named(tmp_path, write, file):
     root = write(tmp_path)
@@ -183,6 +184,7 @@ def test_a_missing_file_is_named(tmp_path, write, file):
     assert f"{path}: no such file, but the episode list names it; the copy is incomplete" in message
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize("kept", [0, 0.5, 0.99])
 def test_a_file_cut_short_is_named(tmp_path, kept):
     root = write_v3(tmp_path)
@@ -254,11 +256,13 @@ def test_a_declared_column_that_is_missing_is_named(tmp_path):
     assert "episode_000002.parquet: has no column 'action', which meta/info.json declares" in message
 
 
+@pytest.mark.promise("K3")
 @pytest.mark.parametrize("template", ["../{episode_index}.parquet", "/etc/{episode_index}.parquet", "a/../../b"])
 def test_paths_that_leave_the_data_set_are_refused(tmp_path, template):
     assert "leaves the data set" in problem_of(lambda: store(write_v2(tmp_path, template=template)))
 
 
+@pytest.mark.promise("K3")
 def test_nothing_in_a_template_is_evaluated(tmp_path):
     root = write_v2(tmp_path, template="data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet")
     message = problem_of(lambda: store(root).read("action"))

@@ -52,11 +52,13 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path):
     assert "is not a readable .npz file" in problem_of(lambda: NpzStoreConfig(path=tmp_path / "set.npz").create())
 
 
+@pytest.mark.promise("H1")
 def test_a_file_cut_short_is_refused(path):
     path.write_bytes(path.read_bytes()[:-300])
     assert "is not a readable .npz file" in problem_of(lambda: NpzStoreConfig(path=path).create())
 
 
+@pytest.mark.promise("H1")
 def test_flipped_bytes_are_noticed(path):
     content = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -73,6 +75,7 @@ class Payload:
         return (setattr, (Payload, "decoded", True))
 
 
+@pytest.mark.promise("H9", "K1")
 @pytest.mark.parametrize("name", ["state", "episode_ends"])
 def test_object_arrays_are_never_decoded(tmp_path, name):
     arrays = {"state": np.zeros((10, 2)), "episode_ends": np.array([10])}

@@ -77,20 +77,33 @@ def test_a_zip_with_the_buffer_one_folder_down_says_what_to_do(tmp_path):
     assert "The folder 'pusht/set.zarr' inside is one: give that as path (unpack it first" in message
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize(("zarr_format", "chunk"), [(2, "data/state/3.0"), (3, "data/state/c/3/0")])
 def test_a_missing_chunk_is_an_error_and_never_zeros_unless_asked_for(tmp_path, zarr_format, chunk):
     path = write(tmp_path / "set.zarr", zarr_format)
     (path / chunk).unlink()
     message = problem_of(lambda: ZarrStoreConfig(path=path).create().read("state"))
-    assert "1 of 10 chunks are missing" in message and "set data.episodes.missing_chunks to 'fill'" in message
+    name = chunk.removeprefix("data/state/")
+    assert f"1 of 10 chunks are missing: {name} (rows 30 to 39, episode 0). Copy" in message
+    assert "set data.episodes.missing_chunks to 'fill'" in message
     assert f"{path}/data/state" in message
     assert (ZarrStoreConfig(path=path, missing_chunks="fill").create().read("state")[30:40] == 0).all()
+
+
+def test_many_missing_chunks_are_counted_and_the_first_named_with_their_episodes(tmp_path):
+    path = write(tmp_path / "set.zarr")
+    for chunk in (1, 3, 4, 7, 9):
+        (path / f"data/obs/points/{chunk}.0.0").unlink()
+    for place in (path, zipped(path)):
+        message = problem_of(lambda place=place: ZarrStoreConfig(path=place).create().read("obs/points"))
+        assert "5 of 10 chunks are missing: 1.0.0 (rows 10 to 19, episode 0), 3.0.0 (rows 30 to 39, " in message
+        assert "4.0.0 (rows 40 to 49, episode 1), .... Copy" in message
 
 
 def test_missing_chunks_of_episode_ends_are_an_error_too(tmp_path):
     path = write(tmp_path / "set.zarr")
     (path / "meta/episode_ends/0").unlink()
-    assert "1 of 1 chunks are missing" in problem_of(lambda: ZarrStoreConfig(path=path).create())
+    assert "1 of 1 chunks are missing: 0. Copy" in problem_of(lambda: ZarrStoreConfig(path=path).create())
 
 
 CODECS = {
@@ -99,6 +112,7 @@ CODECS = {
 }
 
 
+@pytest.mark.promise("H1")
 @pytest.mark.parametrize(("zarr_format", "codec"), [(2, "blosc"), (2, "zlib"), (2, None), (3, "auto")])
 @pytest.mark.parametrize("kept", [0.0, 0.1, 0.25, 0.5, 0.99], ids="{:.0%}".format)
 def test_a_chunk_cut_short_is_an_error(tmp_path, zarr_format, codec, kept):
@@ -147,6 +161,7 @@ class Payload:
         return (setattr, (Payload, "decoded", True))
 
 
+@pytest.mark.promise("H9", "K1")
 def test_pickled_arrays_are_never_decoded(tmp_path):
     numcodecs = pytest.importorskip("numcodecs")
     path = write(tmp_path / "set.zarr")

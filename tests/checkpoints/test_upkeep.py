@@ -1,0 +1,139 @@
+"""Looking after checkpoints by hand, with the commands a user gives."""
+
+import os
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import INDEX, CheckpointStore
+from dp_prior.cli import main
+from dp_prior.clock import Progress
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Five checkpoints, all kept; the second is the best."""
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig(keep_latest=9), monitor="loss")
+    with store.lock():
+        for step in range(1, 6):
+            tensors = {"model.safetensors": {"w": torch.full((40,), float(step))}}
+            store.write(Snapshot(tensors), Progress(10 * step, step), {"loss": abs(step - 2.0)})
+    return tmp_path / "run"
+
+
+def command(*arguments):
+    result = CliRunner().invoke(main, ["checkpoints", *map(str, arguments)], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir() if path.name != INDEX)
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def states(output):
+    """First word after each name, and the roles."""
+    return {line.split()[0]: line for line in output.splitlines()}
+
+
+@pytest.mark.parametrize("place", ["run", "run/checkpoints"])
+def test_ls_shows_newest_first_with_latest_and_best(run, place):
+    code, output = command("ls", run.parent / place)
+    lines = output.splitlines()
+    assert code == 0 and [line.split()[0] for line in lines] == [f"step_0000000{step}" for step in (5, 4, 3, 2, 1)]
+    assert lines[0].endswith("loss 3  latest") and lines[3].endswith("loss 0  best")
+    assert "20 samples" in lines[3] and " good " in lines[3]
+
+
+def test_verify_finds_what_ls_cannot_see_and_changes_nothing(run):
+    flip_a_bit(run / "checkpoints" / "step_00000003" / "model.safetensors")
+    os.truncate(run / "checkpoints" / "step_00000004" / "model.safetensors", 3)
+    before = names(run)
+    code, output = command("ls", run)
+    assert code == 0 and output.count(" good ") == 4
+    code, output = command("verify", run)
+    shown = states(output)
+    assert code == 65 and output.count(" good ") == 3
+    assert "model.safetensors does not have the SHA-256 of the manifest" in shown["step_00000003"]
+    assert "model.safetensors has 3 bytes, expected" in shown["step_00000004"]
+    assert names(run) == before
+    shutil.rmtree(run / "checkpoints" / "step_00000003")
+    shutil.rmtree(run / "checkpoints" / "step_00000004")
+    assert command("verify", run)[0] == 0
+
+
+def test_repair_sets_aside_and_brings_back_and_the_index_follows(run):
+    sound = run.parent / "sound"
+    damaged = run / "checkpoints" / "step_00000005"
+    shutil.copytree(damaged, sound)
+    flip_a_bit(damaged / "model.safetensors")
+    code, output = command("repair", run)
+    assert code == 0 and "step_00000005 was set aside" in output
+    assert output.endswith("4 good checkpoints, the newest is step_00000004\n")
+    assert "damaged_step_00000005" in names(run)
+    assert '"latest": "step_00000004"' in (run / "checkpoints" / INDEX).read_text()
+    assert " set aside " in states(command("ls", run)[1])["damaged_step_00000005"]
+    assert "damaged_step_00000005 is still damaged: model.safetensors" in command("repair", run)[1]
+    shutil.copy(sound / "model.safetensors", run / "checkpoints" / "damaged_step_00000005")
+    code, output = command("repair", run)
+    assert "damaged_step_00000005 is sound again: step_00000005" in output
+    assert output.endswith("5 good checkpoints, the newest is step_00000005\n")
+    assert command("verify", run)[0] == 0
+
+
+def test_prune_keeps_what_the_configuration_or_the_options_say(run):
+    assert command("prune", run, "--dry-run")[1].splitlines() == [
+        f"would delete {run}/checkpoints/step_0000000{step}" for step in (3, 1)
+    ]
+    assert len(names(run)) == 5
+    (run / "config.json").write_text('{"checkpoints": {"keep_latest": 4}}')
+    assert command("prune", run) == (0, f"deleted {run}/checkpoints/step_00000001\n")
+    assert command("prune", run) == (0, "nothing to delete\n")
+    command("prune", run, "--keep-latest", 2, "--keep-best", 0)
+    assert names(run) == ["step_00000004", "step_00000005"]
+
+
+def test_what_is_damaged_or_in_quarantine_is_never_deleted(run):
+    store = CheckpointStore(run / "checkpoints", RetentionConfig(keep_latest=9))
+    with store.lock():
+        store.write(Snapshot({"model.safetensors": {"w": torch.tensor([float("nan")])}}), Progress(90, 9), {})
+    flip_a_bit(run / "checkpoints" / "step_00000005" / "model.safetensors")
+    command("prune", run)
+    assert names(run) == [
+        "damaged_step_00000005",
+        "quarantine_step_00000009",
+        "step_00000002",
+        "step_00000003",
+        "step_00000004",
+    ]
+    assert "not finite: model.safetensors:w" in states(command("ls", run)[1])["quarantine_step_00000009"]
+
+
+@pytest.mark.parametrize("change", ["prune", "repair"])
+def test_a_running_run_is_not_touched(run, change):
+    store = CheckpointStore(run / "checkpoints", RetentionConfig())
+    with store.lock():
+        code, output = command(change, run)
+    assert code == 73 and "is in use by process" in output
+
+
+@pytest.mark.parametrize("name", ["ls", "verify", "prune", "repair"])
+def test_a_directory_without_checkpoints_is_refused(tmp_path, name):
+    code, output = command(name, tmp_path)
+    assert code == 64 and f"no checkpoints at {tmp_path}" in output
+
+
+def test_a_configuration_that_cannot_be_read_deletes_nothing(run):
+    (run / "config.json").write_text('{"checkpoints": {"keep_latest": "all"}}')
+    code, output = command("prune", run)
+    assert code == 74 and "config.json does not say which checkpoints are kept" in output
+    assert len(names(run)) == 5
