@@ -6,7 +6,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,6 +39,7 @@ from dp_prior.stopping import stop_on_signal
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.config import TrainingConfig
@@ -179,9 +180,10 @@ class Experiment:
         with self._services() as (tracker, store, writer):
             trainer = self._trainer(tracker, writer)
             found = decide(self.accelerator, lambda: self._recall(tracker, store, resume))
-            if found is not None:
-                self._restore(trainer, read_checkpoint(found))
-            tracker.rewind(trainer.progress)
+            snapshot = None if found is None else read_checkpoint(found)
+            if snapshot is not None:
+                self._restore(trainer, snapshot)
+            self._begin(trainer, tracker, snapshot)
             decide(self.accelerator, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
             self.report(self._plan(trainer, found))
             begun = trainer.progress
@@ -293,6 +295,17 @@ class Experiment:
         for line in check_changes(snapshot.documents, trainer.documents, self.loader.global_batch_size):
             self.report(f"  changed       {line}")
         trainer.restore(snapshot)
+
+    def _begin(self, trainer: PolicyTrainer, tracker: Tracker, snapshot: Snapshot | None) -> None:
+        """Tell loggers which run this is, the same on all ranks and in every checkpoint, and where it goes on."""
+        asked, inherited = self.config.tracker, snapshot and snapshot.documents.get(IDENTITY)
+        identity = decide(
+            self.accelerator,
+            lambda: claim_identity(self.directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited),
+        )
+        trainer.documents[IDENTITY] = asdict(identity)
+        tracker.begin(identity, trainer.documents[CONFIG])
+        tracker.rewind(trainer.progress)
 
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the curve of the run, and write both down."""
