@@ -79,8 +79,9 @@ class AccelerateLogger:
 
     def begin(self, run: Run) -> None:
         """Start the service's run, or go on with the one of this identity where the service can."""
-        from accelerate import tracking
+        from accelerate import PartialState, tracking
 
+        PartialState()  # its trackers ask which rank they are on; in a run this is known already
         kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
         options = dict(self._config.options)
         place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []

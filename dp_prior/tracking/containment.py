@@ -190,7 +190,7 @@ class Background:
         """Open the part, however often that takes; False if the run ended before."""
         while not self._call(self._first):
             with self._changed:
-                if self._is_closing:
+                if self._is_closing and self.contained.is_muted:
                     return False
             self._rest()
         return True

@@ -205,6 +205,7 @@ wait_for(lambda: list(directory.glob("wandb/offline-run-*")))
     assert "Traceback" not in found["stderr"]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_the_server_is_still_looked_for_ends_at_once(tmp_path):
     found = run(
         tmp_path,
@@ -219,12 +220,14 @@ def test_a_run_that_ends_while_the_server_is_still_looked_for_ends_at_once(tmp_p
     assert len(read_rows(tmp_path)) == 20
 
 
+@pytest.mark.slow
 def test_without_a_key_the_run_is_offline_and_says_so(tmp_path):
     found = run(tmp_path, LOG + "wait_for(lambda: list(directory.glob('wandb/offline-run-*')))\n", {})
     assert "could not start" in (tmp_path / EVENTS).read_text()
     assert [row["step"] for row in history(tmp_path)][:20] == list(range(1, 21)), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "patience_s"), [("SIGKILL", 30.0), ("SIGSTOP", 2.0)])
 def test_the_client_s_process_killed_or_hung_in_mid_run_harms_nobody(tmp_path, number, patience_s):
     source = f"""
@@ -246,6 +249,7 @@ for step in range(2, 30):
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout == b""
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_byte_that_is_written_or_printed(tmp_path):
     found = run(
         tmp_path,
