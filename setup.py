@@ -18,6 +18,9 @@ EXTRAS = {
     "pusht": ["gym-pusht>=0.1.8"],
     "video": ["av>=12"],
     "plots": ["matplotlib>=3.8", "pillow>=10"],
+    "tensorboard": ["tensorboard>=2.21"],
+    "trackio": ["trackio>=0.43"],
+    "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100", "diffusers>=0.36"]
 
@@ -39,6 +42,7 @@ setup(
         "safetensors>=0.4.5",
         "click>=8.1",
         "rich>=13.7",
+        "wandb>=0.31",
     ],
     extras_require={
         **EXTRAS,

@@ -9,7 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
 from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.config import TrainingConfig
@@ -253,10 +254,12 @@ class Experiment:
         trainer = self._trainer(tracker, writer)
         self._begin(trainer)
         found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
+        snapshot = None
         if found is not None:
             with self.watch.busy():
-                self._restore(trainer, read_checkpoint(found), allow_changes)
-        tracker.rewind(trainer.progress)
+                snapshot = read_checkpoint(found)
+                self._restore(trainer, snapshot, allow_changes)
+        self._introduce(trainer, tracker, snapshot)
         decide(self.ranks, lambda: self._integrity.note(self.data.files))
         decide(self.ranks, lambda: replace_file(self.directory / CONFIG, self.config.to_json().encode()))
         self.report(self._plan(trainer, found))
@@ -442,6 +445,17 @@ class Experiment:
                 raise
             problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
             raise ConfigError("--allow-change", [problem]) from None
+
+    def _introduce(self, trainer: PolicyTrainer, tracker: Tracker, snapshot: Snapshot | None) -> None:
+        """Tell loggers which run this is, the same on all ranks and in every checkpoint, and where it goes on."""
+        asked, inherited = self.config.tracker, snapshot and snapshot.documents.get(IDENTITY)
+        identity = decide(
+            self.ranks,
+            lambda: claim_identity(self.directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited),
+        )
+        trainer.documents[IDENTITY] = asdict(identity)
+        tracker.begin(identity, trainer.documents[CONFIG])
+        tracker.rewind(trainer.progress)
 
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the curve of the run, and write both down."""

@@ -1,6 +1,6 @@
-"""What a configuration may hold, generated from the records: JSON Schema for editors, a reference page for readers.
+"""Generated pages: what a configuration may hold, as JSON Schema and for readers, and what every metric means.
 
-`python -m dp_prior.reference` writes both anew; a test compares them with the records.
+`python -m dp_prior.reference` writes all anew; a test compares them with the records and the list of metrics.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dp_prior.config import Config
+from dp_prior.metric_names import page as metrics_page
 
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
+METRICS_PATH = "docs/metrics.md"
 
 
 def documents(config: type[Config]) -> dict[str, str]:
     """The generated files by their path in the repository."""
-    return {SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n", PAGE_PATH: markdown(config)}
+    return {
+        SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n",
+        PAGE_PATH: markdown(config),
+        METRICS_PATH: metrics_page(),
+    }
 
 
 def write(root: Path, config: type[Config]) -> list[Path]:

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "clock", "config", "durable", "metrics", "normalizer", "randomness"},
+    {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer", "randomness"},
     {"diffusion", "networks", "data", "checkpoints", "tracking", "envs"},
     {"tasks"},
     {"training", "inference"},
@@ -49,10 +49,13 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pymunk": ["envs/pusht"],
     "shapely": ["envs/pusht"],
     "matplotlib": ["evaluation/picture.py"],
-    "PIL": ["evaluation/", "envs/"],
-    "av": ["evaluation/video.py", "data/"],
+    "PIL": ["evaluation/", "envs/", "tracking/media.py"],
+    "av": ["evaluation/video.py", "data/", "tracking/media.py"],
+    "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
+    "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
+    "trackio": ["tracking/accelerate.py"],
     "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
     "embedding_reader": ["data/embeddings/"],
     "diffusers": ["networks/backbones/image_unet.py"],

@@ -87,6 +87,8 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "RetentionConfig": "checkpoints/test_retention.py::test_every_knob_changes_what_is_kept",
     "TrackerConfig": "tracking/test_tracking.py",
     "ConsoleConfig": "tracking/test_console.py",
+    "WandbConfig": "tracking/test_wandb.py::test_every_knob_reaches_the_client",
+    "AccelerateConfig": "tracking/test_accelerate.py::test_every_knob_reaches_the_service",
     "LocalSaverConfig": "tracking/test_local.py",
     "LocalLoaderConfig": "tracking/test_local.py",
 }

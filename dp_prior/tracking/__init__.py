@@ -8,12 +8,20 @@ from typing import Annotated, TextIO
 from pydantic import Field, model_validator
 
 from dp_prior.config import Config
+from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
+from dp_prior.tracking.csv import CsvConfig
+from dp_prior.tracking.identity import ID
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
 from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
+from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.tracking.wandb import WandbConfig
 
-LoggerConfig = Annotated[ConsoleConfig | JsonlConfig, Field(discriminator="type")]
+LoggerConfig = Annotated[
+    ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
+    Field(discriminator="type"),
+]
 SaverConfig = LocalSaverConfig  # a union on `type` once there is a second member
 LoaderConfig = LocalLoaderConfig  # likewise
 
@@ -25,7 +33,8 @@ class TrackerConfig(Config):
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)
-    """Loggers, told in this order. The JSONL log in the run directory is always there and always first."""
+    """Who is told how training goes. The JSONL log in the run directory is always there and always first; it and the
+    console are told at once, each of the others has a queue and a thread of its own."""
 
     save: tuple[SaverConfig, ...] = ()
     """Savers that receive each checkpoint once it is durable in the run directory."""
@@ -33,12 +42,28 @@ class TrackerConfig(Config):
     load: LoaderConfig = LocalLoaderConfig()
     """Where a run that resumes finds its checkpoint."""
 
+    run_id: str | None = Field(default=None, pattern=f"^{ID}$")
+    """Identity of the run with services that keep many. null keeps that of the run directory or, on a fresh one, of the
+    checkpoint it goes on from; a new run gets a new one. Give another one to branch off."""
+
+    run_name: str | None = Field(default=None, min_length=1)
+    """Name of the run for people; null keeps the one it has, at first that of its directory."""
+
     max_failures: int = Field(default=3, ge=1)
-    """A logger that failed so many times in a row is not called any more; the run goes on and names it at the end."""
+    """A logger that failed so many times in a row is muted for a while; the run goes on and names it at the end."""
+
+    retry_s: float = Field(default=10.0, gt=0)
+    """A muted logger is tried again after so many seconds, then after twice as many, up to ten minutes."""
+
+    queue_size: int = Field(default=1000, ge=1)
+    """So many calls may wait for a slow logger; further ones are dropped and counted."""
+
+    patience_s: float = Field(default=10.0, ge=0)
+    """The end of the run waits so many seconds for all loggers together, then leaves them behind."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> TrackerConfig:
-        names = [logger.type for logger in self.log]
+        names = [getattr(logger, "tracker", logger.type) for logger in self.log]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"logger {name!r} is listed {names.count(name)} times; keep one")
@@ -66,11 +91,16 @@ class TrackerConfig(Config):
         loader = self.load.create(path)
         if not is_main:
             return Tracker(path, loggers=[], savers=[], loader=loader, max_failures=self.max_failures)
-        consoles = [record.create(stream, total_samples) for record in self.log if not isinstance(record, JsonlConfig)]
+        others = [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
+        consoles = [record.create(stream, total_samples) for record in self.log if isinstance(record, ConsoleConfig)]
         return Tracker(
             path,
             loggers=[JsonlLogger(path), *consoles],
+            background=[record.create() for record in others],
             savers=[record.create(path, monitor) for record in self.save],
             loader=loader,
             max_failures=self.max_failures,
+            retry_s=self.retry_s,
+            queue_size=self.queue_size,
+            patience_s=self.patience_s,
         )

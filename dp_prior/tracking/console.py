@@ -13,6 +13,7 @@ from pydantic import Field
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.tracking.tracker import Run
 
 
 class ConsoleConfig(Config):
@@ -62,6 +63,9 @@ class ConsoleLogger:
         self._live: Any = _live_display(stream) if is_live else None
         self._task: Any = None
 
+    def begin(self, run: Run) -> None:
+        """Nothing to do; the plan of the run is printed by whoever starts it."""
+
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Show progress, and a line of results if there are any."""
         training = {name.removeprefix("train/"): v for name, v in metrics.items() if name.startswith("train/")}
@@ -100,6 +104,9 @@ class ConsoleLogger:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def abandon(self) -> None:
+        """Nothing outlives the process."""
 
     def _show(self, progress: Progress, training: dict[str, float]) -> None:
         seen, now = progress.samples_seen, self._clock()

@@ -17,7 +17,7 @@ import numpy as np
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import replace_file, sync_directory
-from dp_prior.tracking.tracker import is_finite
+from dp_prior.tracking.tracker import Run, is_finite
 
 ROWS = "metrics.jsonl"
 CUT = "metrics.cut.jsonl"
@@ -47,6 +47,9 @@ class JsonlLogger:
         if self._events.tell() and (directory / EVENTS).read_bytes()[-1:] != b"\n":
             self._events.write(b"\n")
         sync_directory(directory)
+
+    def begin(self, run: Run) -> None:
+        """Nothing to do; the log is open since it was made."""
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Append a row, or add to the last one if it has the same step."""
@@ -92,6 +95,9 @@ class JsonlLogger:
             self.sync()
             self._file.close()
             self._events.close()
+
+    def abandon(self) -> None:
+        """Nothing outlives the process."""
 
     def _event(self, kind: str, progress: Progress, **content: Any) -> None:
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}

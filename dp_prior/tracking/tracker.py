@@ -1,14 +1,17 @@
 """The Tracker: one object that tells every logger, feeds every saver, and knows where to go on from.
 
 It knows numbers and directories, not what a model is. Ranks other than the first get one with nobody to tell, so no
-caller asks who it is. Training never dies of a logger: one that raises is contained, counted, and named at the end.
+caller asks who it is. The log of record and the console are told at once; all others have a queue and a thread, so
+training neither dies of a logger nor waits for one. What failed is counted and named at the end.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +21,43 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior.clock import Progress
+from dp_prior.tracking.containment import Background, Contained, Message
+from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.redact import redact
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Run:
+    """What a logger learns of the run before anything else.
+
+    Attributes:
+        directory: the run directory; files of a logger go into a folder or file of its own in it.
+        config: the resolved configuration as JSON values.
+        patience_s: how long the end of the run waits for loggers.
+        report: tells everybody else something that people should know, once for each text.
+    """
+
+    directory: Path
+    identity: Identity
+    config: dict[str, Any]
+    patience_s: float
+    report: Callable[[str], None]
+
+
 class Logger(Protocol):
-    """Somebody who is told how training goes. What it cannot show it ignores."""
+    """Somebody who is told how training goes. What it cannot show it ignores.
+
+    `begin` comes first and again until it succeeds, then `rewind` with the place where the run goes on. All calls but
+    the constructor come from one thread. Metrics are shared with other loggers and must not be changed.
+    """
 
     name: str
+
+    def begin(self, run: Run) -> None: ...
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None: ...
 
@@ -42,6 +72,9 @@ class Logger(Protocol):
     def sync(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """Let go of what could hold up the end of the process. Called from another thread, after a call that hangs."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +120,54 @@ class Tracker:
         loggers: Sequence[Logger],
         savers: Sequence[Saver],
         loader: Loader | None,
-        max_failures: int,
+        background: Sequence[Logger] = (),
+        max_failures: int = 3,
+        retry_s: float = 10.0,
+        queue_size: int = 1000,
+        patience_s: float = 10.0,
     ):
         """
         Args:
             data_path: the run directory.
-            loggers: told in this order; the first is the log of record.
-            max_failures: failures in a row after which a logger is not called any more.
+            loggers: told in this order before a call returns; the first is the log of record.
+            background: loggers that may take their time, each with a thread of its own that starts with `begin`.
+            max_failures: failures in a row after which a logger is muted.
+            retry_s: a muted logger is tried again after so many seconds, then ever less often.
+            queue_size: calls that may wait for a background logger.
+            patience_s: `close` waits so long for all background loggers together.
         """
         self.data_path = data_path
         self.loader = loader
-        self._loggers = [_Contained(logger, f"logger {logger.name!r}", max_failures) for logger in loggers]
-        self._savers = [_Contained(saver, f"saver {saver.name!r}", None) for saver in savers]
+
+        def contain(logger: Logger, limit: int | None = max_failures) -> Contained:
+            title = f"logger {logger.name!r}"
+            return Contained(logger, title, report=self._announce, max_failures=limit, retry_s=retry_s)
+
+        record = [contain(logger, None) for logger in loggers[:1]]  # a row of this one is never given up untried
+        self._direct = [*record, *(contain(logger) for logger in loggers[1:])]
+        self._queued = [Background(contain(logger), size=queue_size) for logger in background]
+        self._savers = [Contained(saver, f"saver {saver.name!r}", report=self._announce) for saver in savers]
+        self._patience_s = patience_s
         self._unsaved: dict[int, Durable] = {}
         self._lock = threading.RLock()
         self._progress = Progress()
         self._is_closed = False
+
+    def begin(self, identity: Identity, config: dict[str, Any]) -> None:
+        """Tell everybody which run this is; background loggers wake up. `rewind` tells next where it goes on."""
+
+        def greet(contained: Contained) -> Message:
+            def report(message: str) -> None:
+                contained.tell(message, message)
+
+            run = Run(self.data_path, identity, config, self._patience_s, report)
+            return lambda logger: logger.begin(run)
+
+        with self._lock:
+            for logger in self._direct:
+                logger.call(greet(logger))
+            for logger in self._queued:
+                logger.begin(greet(logger.contained))
 
     def log(self, metrics: dict[str, Any], progress: Progress) -> None:
         """Tell numbers. At one step this may be called again with more of them, but the clock never goes back.
@@ -123,10 +188,19 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.log(numbers, progress))
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Show pictures and videos: files, or (height, width, 3) uint8 arrays, by name."""
-        if images:
-            self._tell(lambda logger: logger.log_images(images, progress))
+    def log_images(self, images: dict[str, Any], progress: Progress) -> None:
+        """Show pictures and videos by name: files, (height, width, 3) uint8 arrays, or figures of matplotlib.
+
+        A figure is saved in the folder `media` of the run, and told as that file.
+        """
+        shown: dict[str, Path | np.ndarray] = {}
+        for name, image in images.items():
+            try:
+                shown[name] = self._as_shown(name, image, progress)
+            except OSError as error:
+                self.log_error(error, progress)
+        if shown:
+            self._tell(lambda logger: logger.log_images(shown, progress))
 
     def log_file(self, path: Path, progress: Progress, name: str | None = None) -> None:
         """Point out a file of the run."""
@@ -134,14 +208,14 @@ class Tracker:
 
     def log_error(self, error: str | BaseException, progress: Progress | None = None) -> None:
         """Tell that something went wrong."""
-        message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        message = redact(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
 
     def rewind(self, progress: Progress) -> None:
         """The run goes on from here: what was logged beyond is no longer part of it."""
         with self._lock:
             self._progress = progress
-            self._tell(lambda logger: logger.rewind(progress))
+            self._tell(lambda logger: logger.rewind(progress), insist=True)
 
     def save(
         self,
@@ -160,7 +234,6 @@ class Tracker:
                     del self._unsaved[index]
             else:
                 self._unsaved[index] = durable
-                self._report(saver)
 
     @property
     def can_recall(self) -> bool:
@@ -179,15 +252,25 @@ class Tracker:
         for index, durable in list(self._unsaved.items()):
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
-        self._tell(lambda logger: logger.close())
+        deadline = time.monotonic() + self._patience_s
+        for logger in self._queued:
+            logger.finish()
+        for logger in self._queued:
+            logger.join(deadline - time.monotonic())
+        with self._lock:
+            for logger in self._direct:
+                logger.call(lambda one: one.close(), insist=True)
         missing = {
             index: f"; the checkpoint of step {durable.progress.global_step} did not reach it"
             for index, durable in self._unsaved.items()
         }
-        lines = [part.summary() for part in self._loggers if part.failures]
-        return lines + [
-            part.summary() + missing.get(index, "") for index, part in enumerate(self._savers) if part.failures
+        lines = [logger.summary() for logger in (*self._direct, *self._queued)]
+        lines += [
+            line + missing.get(index, "")
+            for index, saver in enumerate(self._savers)
+            if (line := saver.summary()) is not None
         ]
+        return [line for line in lines if line is not None]
 
     def __enter__(self) -> Tracker:
         return self
@@ -198,71 +281,36 @@ class Tracker:
         for line in self.close():
             log.warning(line)
 
-    def _tell(self, message: Callable[[Any], None]) -> None:
+    def _tell(self, message: Message, *, insist: bool = False) -> None:
         with self._lock:
-            for logger in self._loggers:
-                if not logger.call(message):
-                    self._report(logger)
+            for logger in (*self._direct, *self._queued):
+                logger.call(message, insist=insist)
 
-    def _report(self, part: _Contained) -> None:
-        """Once per part and kind of failure, to whoever still listens."""
-        message = part.news()
-        if message is None:
-            return
+    def _announce(self, message: str, source: Contained) -> None:
+        """Tell of a failure whoever still listens; called from any thread."""
         log.warning(message)
         with self._lock:
-            for logger in self._loggers:
-                if logger is not part:
+            for logger in (*self._direct, *self._queued):
+                if source not in (logger, getattr(logger, "contained", None)):
                     logger.call(lambda one: one.log_error(message, self._progress))
 
-
-class _Contained:
-    """A logger or saver whose exceptions end here."""
-
-    def __init__(self, part: Any, title: str, max_failures: int | None):
-        self._part = part
-        self._title = title
-        self._max_failures = max_failures
-        self._in_a_row = 0
-        self._last = ""
-        self._told: set[str] = set()
-        self.failures = 0
-        self.dropped = 0
-
-    @property
-    def is_muted(self) -> bool:
-        """Whether it has failed too often to be called again."""
-        return self._max_failures is not None and self._in_a_row >= self._max_failures
-
-    def call(self, message: Callable[[Any], None]) -> bool:
-        """Returns False on a failure that happened now; calls to a muted part are only counted."""
-        if self.is_muted:
-            self.dropped += 1
-            return True
-        try:
-            message(self._part)
-        except Exception as error:
-            self._in_a_row += 1
-            self.failures += 1
-            self._last = f"{type(error).__name__}: {error}"
-            return False
-        self._in_a_row = 0
-        return True
-
-    def news(self) -> str | None:
-        """What to report of the last failure; None if the like was reported before."""
-        kind = f"{self._last.partition(':')[0]}, muted {self.is_muted}"
-        if kind in self._told:
-            return None
-        self._told.add(kind)
-        muted = f"; after {self._in_a_row} failures in a row it is not called any more" if self.is_muted else ""
-        return f"{self._title} failed: {self._last}{muted}. Training goes on."
-
-    def summary(self) -> str:
-        """One line for the end of the run."""
-        times = f"{self.failures} time" + ("s" if self.failures != 1 else "")
-        muted = f", was not called any more and missed {self.dropped} calls" if self.is_muted else ""
-        return f"{self._title} failed {times}{muted}; last: {self._last}"
+    def _as_shown(self, name: str, image: Any, progress: Progress) -> Path | np.ndarray:
+        """What loggers understand; an array is copied, since it may be shown later."""
+        if isinstance(image, (str, Path)):
+            return Path(image)
+        if hasattr(image, "savefig"):
+            stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
+            path = self.data_path / "media" / f"{stem}_{progress.global_step:08d}.png"
+            if self._direct:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                image.savefig(path, format="png")
+            return path
+        array = np.array(image)
+        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+            raise ValueError(
+                f"image {name!r} has shape {array.shape} and type {array.dtype}; expected (height, width, 3) uint8"
+            )
+        return array
 
 
 def _number(name: str, value: Any) -> float | int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dp_prior.clock import Progress
+from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
 from dp_prior.tracking.tracker import Tracker
 
@@ -48,8 +49,8 @@ class Recorder:
         return self.reference
 
 
-def tracker_of(tmp_path, loggers=(), savers=(), loader=None, max_failures=3):
-    return Tracker(tmp_path, loggers=loggers, savers=savers, loader=loader, max_failures=max_failures)
+def tracker_of(tmp_path, loggers=(), savers=(), loader=None, **options):
+    return Tracker(tmp_path, loggers=loggers, savers=savers, loader=loader, **options)
 
 
 def test_every_logger_is_told_in_order(tmp_path):
@@ -105,7 +106,7 @@ def test_the_clock_never_goes_back_without_a_rewind(tmp_path):
 
 def test_a_logger_that_raises_is_contained_reported_once_muted_and_named_at_the_end(tmp_path, caplog):
     bad, good = Recorder("bad", ["log"]), Recorder("good")
-    tracker = tracker_of(tmp_path, [bad, JsonlLogger(tmp_path), good], max_failures=3)
+    tracker = tracker_of(tmp_path, [JsonlLogger(tmp_path), bad, good], max_failures=3)
     with caplog.at_level(logging.WARNING):
         for step in range(1, 8):
             tracker.log({"loss": 1.0}, at(step))
@@ -114,22 +115,20 @@ def test_a_logger_that_raises_is_contained_reported_once_muted_and_named_at_the_
     first, muted = [record.getMessage() for record in caplog.records]
     assert first == "logger 'bad' failed: OSError: log is broken. Training goes on."
     assert muted == (
-        "logger 'bad' failed: OSError: log is broken; after 3 failures in a row it is not called any more. "
-        "Training goes on."
+        "logger 'bad' failed: OSError: log is broken; after 3 failures in a row it is tried again in 10 s, then ever "
+        "less often. Training goes on."
     )
     assert [message for message, _ in good.called("log_error")] == [first, muted]
     assert [json.loads(line)["message"] for line in (tmp_path / EVENTS).read_text().splitlines()] == [first, muted]
     [line] = tracker.close()
-    assert line == (
-        "logger 'bad' failed 3 times, was not called any more and missed 5 calls; last: OSError: log is broken"
-    )
-    assert bad.called("close") == [] and len(good.called("close")) == 1
+    assert line == ("logger 'bad' failed 3 times and missed 4 calls; last: OSError: log is broken")
+    assert len(bad.called("close")) == len(good.called("close")) == 1
     assert tracker.close() == []
 
 
 def test_a_success_starts_the_count_anew(tmp_path):
     shaky = Recorder("shaky")
-    tracker = tracker_of(tmp_path, [shaky], max_failures=2)
+    tracker = tracker_of(tmp_path, [Recorder(), shaky], max_failures=2)
     for step in range(1, 10):
         shaky.broken = {"log"} if step % 2 else set()
         tracker.log({}, at(step))
@@ -137,10 +136,88 @@ def test_a_success_starts_the_count_anew(tmp_path):
     assert tracker.close() == ["logger 'shaky' failed 5 times; last: OSError: log is broken"]
 
 
-@pytest.mark.parametrize("method", ["log_images", "log_file", "log_error", "rewind", "sync", "close"])
+def test_the_log_of_record_is_never_muted(tmp_path):
+    record = Recorder("record", ["log"])
+    tracker = tracker_of(tmp_path, [record], max_failures=1)
+    for step in range(1, 10):
+        tracker.log({}, at(step))
+    assert len(record.called("log")) == 9
+    assert tracker.close() == ["logger 'record' failed 9 times; last: OSError: log is broken"]
+
+
+def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_run_is(tmp_path):
+    one, two = Recorder("one"), Recorder("two")
+    tracker = tracker_of(tmp_path, [one], background=[two])
+    tracker.begin(Identity("a", "b"), {"seed": 1})
+    tracker.rewind(at(0))
+    for step in range(1, 50):
+        tracker.log({"loss": step}, at(step))
+    tracker.log_images({"a": tmp_path / "a.png"}, at(50))
+    tracker.log_file(tmp_path / "b.txt", at(50))
+    tracker.log_error("no", at(50))
+    tracker.save(tmp_path, at(50), {})
+    assert tracker.close() == []
+    assert [call[0] for call in one.calls[:2]] == ["begin", "rewind"] and one.calls[-1] == ("close",)
+    assert [call[1:] for call in two.calls[1:]] == [call[1:] for call in one.calls[1:]]
+    [run] = two.called("begin")[0]
+    assert (run.directory, run.identity, run.config) == (tmp_path, Identity("a", "b"), {"seed": 1})
+
+
+def test_a_background_logger_that_never_begins_is_never_called(tmp_path):
+    silent = Recorder("silent")
+    tracker = tracker_of(tmp_path, [Recorder()], background=[silent])
+    tracker.log({"loss": 1}, at(1))
+    assert tracker.close() == [] and silent.calls == []
+
+
+def test_what_a_logger_reports_reaches_the_others_once(tmp_path):
+    class Talker(Recorder):
+        def begin(self, run):
+            run.report("went offline")
+            run.report("went offline")
+
+    listener = Recorder("listener")
+    tracker = tracker_of(tmp_path, [listener], background=[Talker("talker")])
+    tracker.begin(Identity("a", "b"), {})
+    tracker.close()
+    assert [message for message, _ in listener.called("log_error")] == ["went offline"]
+
+
+def test_secrets_in_errors_are_hidden_from_everybody(tmp_path, caplog):
+    secret = "hf_abcdefghijklmnop"
+
+    class Leaky(Recorder):
+        def log(self, *arguments):
+            raise OSError(f"401 for https://me:{secret}@host/?token={secret}")
+
+    listener = Recorder("listener")
+    tracker = tracker_of(tmp_path, [JsonlLogger(tmp_path), Leaky("leaky"), listener])
+    tracker.log({}, at(1))
+    tracker.log_error(ValueError(f"Authorization: Bearer {secret}"))
+    assert secret not in "".join([*tracker.close(), caplog.text, str(listener.calls), (tmp_path / EVENTS).read_text()])
+    assert "[hidden]" in caplog.text
+
+
+def test_arrays_are_copied_figures_become_files_and_other_things_are_refused(tmp_path):
+    logger = Recorder()
+    tracker = tracker_of(tmp_path, [logger])
+    array = np.zeros((2, 3, 3), np.uint8)
+    tracker.log_images({"array": array}, at(1))
+    array[:] = 1
+    assert logger.called("log_images")[0][0]["array"].max() == 0
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    tracker.log_images({"a/figure": figure}, at(2))
+    path = logger.called("log_images")[1][0]["a/figure"]
+    assert path == tmp_path / "media/a_figure_00000002.png" and path.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"image 'a' has shape \(2, 3\) and type uint8; expected \(height, width, 3\)"):
+        tracker.log_images({"a": np.zeros((2, 3), np.uint8)}, at(3))
+
+
+@pytest.mark.parametrize("method", ["begin", "log_images", "log_file", "log_error", "rewind", "sync", "close"])
 def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
     everything = Recorder("everything", [method, "log_error"])
     tracker = tracker_of(tmp_path, [everything, Recorder()])
+    tracker.begin(Identity("a", "b"), {})
     tracker.log_images({"a": tmp_path}, at(1))
     tracker.log_file(tmp_path, at(1))
     tracker.log_error("no", at(1))

@@ -9,6 +9,7 @@ import pytest
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.identity import Identity, claim_identity
 from dp_prior.tracking.jsonl import ROWS, read_rows
 
 
@@ -18,7 +19,7 @@ def create(record, tmp_path, **options):
 
 
 def names(tracker):
-    return [contained._part.name for contained in tracker._loggers]
+    return [contained.part.name for contained in (*tracker._direct, *(one.contained for one in tracker._queued))]
 
 
 def test_the_jsonl_log_is_always_there_and_always_first(tmp_path):
@@ -72,7 +73,7 @@ def test_the_knobs_reach_their_parts(tmp_path):
             "save": [{"type": "local", "save_latest_to": "latest"}], "load": {"type": "local", "path": "elsewhere"}}"""
     )
     tracker = create(record, tmp_path)
-    assert [part._max_failures for part in tracker._loggers] == [1, 1]
+    assert [part._max_failures for part in tracker._direct] == [None, 1]
     assert len(tracker._savers) == 1
     assert tracker.loader._path == Path("elsewhere")
     assert tracker.data_path == tmp_path / "run"
@@ -86,9 +87,15 @@ def test_the_knobs_reach_their_parts(tmp_path):
         ('{"log": [{"type": "console"}, {"type": "console"}]}', "logger 'console' is listed 2 times; keep one"),
         (
             '{"log": [{"type": "tensorbord"}]}',
-            "log.0.type: 'tensorbord' is not known; .* 'console', 'jsonl'",
+            "log.0.type: 'tensorbord' is not known; .* 'console', 'jsonl', 'csv', 'tensorboard', 'wandb', 'accelerate'",
+        ),
+        (
+            '{"log": [{"type": "accelerate", "tracker": "mlflow"}, {"type": "accelerate", "tracker": "mlflow"}]}',
+            "logger 'mlflow' is listed 2 times; keep one",
         ),
         ('{"max_failures": 0}', "max_failures: "),
+        ('{"run_id": "a/b"}', "run_id: "),
+        ('{"run_name": ""}', "run_name: "),
         ('{"save": [{"type": "local", "save_latest_to": "{epoch}"}]}', "save.0.save_latest_to: .*unknown field"),
         ('{"load": {"type": "local", "choose": "newest"}}', "load.choose: "),
         ('{"data_paht": "x"}', "data_paht: unknown key. Did you mean 'data_path'"),
@@ -97,6 +104,32 @@ def test_the_knobs_reach_their_parts(tmp_path):
 def test_mistakes_are_named(text, message):
     with pytest.raises(ConfigError, match=message):
         TrackerConfig.from_json(text)
+
+
+def test_containment_is_set_by_its_knobs(tmp_path):
+    record = TrackerConfig.from_json(
+        '{"log": [{"type": "csv"}], "max_failures": 2, "retry_s": 3, "queue_size": 4, "patience_s": 5}'
+    )
+    tracker = create(record, tmp_path)
+    [queued] = tracker._queued
+    assert (queued.contained._max_failures, queued.contained._retry_s, queued._size) == (2, 3.0, 4)
+    assert tracker._patience_s == 5
+    tracker.close()
+
+
+def test_asking_for_an_id_or_a_name_changes_who_the_run_is(tmp_path):
+    for record in (TrackerConfig(), TrackerConfig(run_id="abc"), TrackerConfig(run_name="mine")):
+        found = claim_identity(tmp_path / "run", run_id=record.run_id, name=record.run_name)
+    assert found == Identity("abc", "mine")
+
+
+@pytest.mark.parametrize("text", ["csv", "tensorboard", "wandb"])
+def test_a_logger_that_is_configured_and_never_begun_touches_nothing(tmp_path, text):
+    pytest.importorskip("tensorboard")
+    tracker = create(TrackerConfig.from_json(f'{{"log": [{{"type": "{text}"}}]}}'), tmp_path)
+    tracker.log({"a": 1}, Progress(1, 1))
+    assert tracker.close() == []
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["events.jsonl", "metrics.jsonl"]
 
 
 def test_a_run_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):

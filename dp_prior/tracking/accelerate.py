@@ -1,0 +1,214 @@
+"""Every other tracker that accelerate brings: one adapter, so that nothing which a library keeps is written again.
+
+accelerate hands over numbers and the configuration. Pictures, files and errors go through the service's own client
+where it has a place for them, and are a no-op elsewhere; the table at the end says which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, JsonValue, field_validator
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.tracking.media import VIDEOS, pixels
+from dp_prior.tracking.redact import is_secret_name
+from dp_prior.tracking.tracker import Run
+
+TAG = "dp_prior.run_id"
+
+
+class AccelerateConfig(Config):
+    """A service that accelerate has a tracker for. Keys and tokens come from its own login or environment.
+
+    Metric names lose what not all services take: `mse[steps=16]` becomes `mse_steps_16`. The step is the optimizer's.
+    """
+
+    type: Literal["accelerate"] = "accelerate"
+
+    tracker: Literal["trackio", "mlflow", "aim", "comet_ml", "clearml", "swanlab", "dvclive"]
+    """The service; its package must be installed."""
+
+    project: str = Field(default="dp_prior", min_length=1)
+    """Project, or experiment, that the run belongs to."""
+
+    options: dict[str, JsonValue] = {}
+    """Passed to the service's own start function, for example `{"space_id": "me/runs"}` for trackio; for mlflow also
+    `tracking_uri`, for aim and mlflow `logging_dir`. Secrets are refused, since a configuration is saved and shown."""
+
+    @field_validator("options")
+    @classmethod
+    def _no_secrets(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        secrets = sorted(name for name in options if is_secret_name(name))
+        if secrets:
+            raise ValueError(
+                f"{', '.join(secrets)} would be saved with the run and shown; log in with the service's own command or "
+                f"set its environment variable instead"
+            )
+        return options
+
+    def create(self) -> AccelerateLogger:
+        """A logger that starts the service when the run begins.
+
+        Raises:
+            ImportError: the service's package is not installed.
+        """
+        from accelerate.utils import imports
+
+        is_available = getattr(imports, f"is_{self.tracker}_available", None)
+        if is_available is None:
+            raise ImportError(f'this accelerate has no tracker "{self.tracker}"; pip install -U accelerate')
+        if not is_available():
+            hint = f"dp_prior[{self.tracker}]" if self.tracker in ("trackio", "mlflow") else self.tracker
+            raise ImportError(f'the logger "{self.tracker}" is not installed: pip install "{hint}"')
+        return AccelerateLogger(self)
+
+
+class AccelerateLogger:
+    """Hands over to a tracker of accelerate; see the module."""
+
+    def __init__(self, config: AccelerateConfig):
+        self.name = config.tracker
+        self._config = config
+        self._tracker: Any = None
+
+    def begin(self, run: Run) -> None:
+        """Start the service's run, or go on with the one of this identity where the service can."""
+        from accelerate import PartialState, tracking
+
+        PartialState()  # its trackers ask which rank they are on; in a run this is known already
+        kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
+        options = dict(self._config.options)
+        place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []
+        options |= _identify(self.name, self._config.project, run, options)
+        self._tracker = kind(self._config.project, *place, **options)
+        if hasattr(self._tracker, "start"):  # before accelerate 1.9 a tracker started when it was made
+            self._tracker.start()
+        self._tracker.store_init_configuration(_flat(run.config))
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Hand over numbers, with `samples_seen`."""
+        values = {**metrics, "samples_seen": progress.samples_seen}
+        self._tracker.log({_plain(name): value for name, value in values.items()}, step=progress.global_step)
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Show pictures and videos."""
+        show = _IMAGES.get(self.name)
+        for name, image in images.items():
+            if show is not None:
+                show(self._tracker, _plain(name), image, progress.global_step)
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Store a file."""
+        if self.name in _FILES:
+            _FILES[self.name](self._tracker, name, path)
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Note an error."""
+        if self.name in _ERRORS:
+            _ERRORS[self.name](self._tracker, message, progress.global_step)
+
+    def rewind(self, progress: Progress) -> None:
+        """What a service has cannot be taken back; points of later steps come a second time at the same place."""
+
+    def sync(self) -> None:
+        """The services write on their own."""
+
+    def close(self) -> None:
+        """End the run."""
+        self._tracker.finish()
+
+    def abandon(self) -> None:
+        """A service's own exit hook, if it has one, cannot be taken back."""
+
+
+def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that make the service go on with this run; changes `options` where they are ours."""
+    identity = run.identity
+    if tracker == "trackio":
+        return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options
+    if tracker == "mlflow":
+        import mlflow
+
+        if "tracking_uri" in options:
+            mlflow.set_tracking_uri(options.pop("tracking_uri"))
+        client = mlflow.MlflowClient()
+        experiment = client.get_experiment_by_name(project)
+        found = experiment and client.search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{identity.id}'")
+        tags = {TAG: identity.id, **options.pop("tags", {})}
+        return {"run_name": identity.name, "tags": tags, "run_id": found[0].info.run_id if found else None}
+    if tracker == "swanlab":
+        return {"id": identity.id, "experiment_name": identity.name, "resume": "allow"}
+    if tracker == "dvclive":
+        return {"dir": str(run.directory / "dvclive"), "resume": True} | options
+    return {}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_./ -]+", "_", name).rstrip("_")
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested JSON as dotted keys, with values that every service takes."""
+    if isinstance(value, dict):
+        return {name: one for key, inner in value.items() for name, one in _flat(inner, f"{prefix}{key}.").items()}
+    if isinstance(value, list):
+        return _flat({str(index): inner for index, inner in enumerate(value)}, prefix)
+    return {prefix[:-1]: value}
+
+
+def _trackio_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+    import trackio
+
+    if isinstance(image, Path) and image.suffix.lower() in (*VIDEOS, ".gif"):
+        shown = trackio.Video(str(image))
+    else:
+        shown = trackio.Image(image if isinstance(image, np.ndarray) else str(image))
+    tracker.log({name: shown}, step=step)
+
+
+def _mlflow_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+    import mlflow
+
+    if isinstance(image, Path):
+        mlflow.log_artifact(str(image), artifact_path=f"media/{name}")
+    else:
+        mlflow.log_image(image, artifact_file=f"media/{name}_{step:08d}.png")
+
+
+def _mlflow_file(tracker: Any, name: str, path: Path) -> None:
+    import mlflow
+
+    mlflow.log_artifact(str(path), artifact_path="files")
+
+
+def _mlflow_error(tracker: Any, message: str, step: int) -> None:
+    import mlflow
+
+    mlflow.log_text(message + "\n", artifact_file=f"errors/{step:08d}.txt")
+
+
+def _trackio_error(tracker: Any, message: str, step: int) -> None:
+    import trackio
+
+    trackio.alert(title="error", text=message, level=trackio.AlertLevel.ERROR)
+
+
+_IMAGES: dict[str, Callable[[Any, str, Path | np.ndarray, int], None]] = {
+    "trackio": _trackio_image,
+    "mlflow": _mlflow_image,
+    "aim": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
+    "clearml": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
+    "swanlab": lambda tracker, name, image, step: tracker.log_images({name: [pixels(image)]}, step=step),
+    "comet_ml": lambda tracker, name, image, step: tracker.tracker.log_image(pixels(image), name=name, step=step),
+}
+_FILES: dict[str, Callable[[Any, str, Path], None]] = {
+    "mlflow": _mlflow_file,
+    "comet_ml": lambda tracker, name, path: tracker.tracker.log_asset(str(path), file_name=name),
+}
+_ERRORS: dict[str, Callable[[Any, str, int], None]] = {"mlflow": _mlflow_error, "trackio": _trackio_error}

@@ -1,0 +1,71 @@
+"""Which run this is: an id and a name, kept in the run directory and in every checkpoint.
+
+A run that goes on is the same run to every logger, online or offline, also on another machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_prior.durable import encode_document, replace_file
+
+IDENTITY = "run.json"
+ID = r"[A-Za-z0-9_-]{1,64}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A run, to those who keep many.
+
+    Attributes:
+        id: up to 64 letters, digits, `_` and `-`, the same as long as the run goes on.
+        name: for people; need not be unique.
+    """
+
+    id: str
+    name: str
+
+
+def claim_identity(
+    directory: Path, *, run_id: str | None = None, name: str | None = None, inherited: dict[str, Any] | None = None
+) -> Identity:
+    """Find or make the identity of the run in `directory`, and write it there.
+
+    What is asked for comes first, then what the directory says, then what the checkpoint to go on from says, then a
+    new id and the name of the directory. A `run.json` that cannot be read counts as none.
+
+    Args:
+        run_id: id asked for; another one than the directory's makes this another run to its loggers.
+        name: name asked for.
+        inherited: the document `run.json` of the checkpoint that the run goes on from.
+    """
+    path = directory / IDENTITY
+    known = _read(path) or _parse(inherited)
+    found = Identity(
+        id=run_id or (known.id if known else uuid.uuid4().hex[:8]),
+        name=name or (known.name if known else directory.resolve().name),
+    )
+    if _read(path) != found:
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_file(path, encode_document(asdict(found)))
+    return found
+
+
+def _read(path: Path) -> Identity | None:
+    try:
+        return _parse(json.loads(path.read_bytes()))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+
+
+def _parse(content: Any) -> Identity | None:
+    if not isinstance(content, dict):
+        return None
+    run_id, name = content.get("id"), content.get("name")
+    is_good = isinstance(run_id, str) and re.fullmatch(ID, run_id) and isinstance(name, str) and name
+    return Identity(run_id, name) if is_good else None

@@ -1,0 +1,69 @@
+"""Pictures and videos as what loggers can show: bytes of a PNG, JPEG or GIF."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PICTURES = (".png", ".jpg", ".jpeg", ".gif")
+VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
+
+
+def picture_bytes(image: Path | np.ndarray) -> bytes:
+    """An encoded picture: the file itself, an array as PNG, a video as GIF.
+
+    Raises:
+        ValueError: the file is neither picture nor video by its name.
+        ImportError: Pillow is needed, or PyAV, and not installed.
+    """
+    if isinstance(image, np.ndarray):
+        stream = io.BytesIO()
+        _pillow().fromarray(image).save(stream, format="PNG")
+        return stream.getvalue()
+    if image.suffix.lower() in PICTURES:
+        return image.read_bytes()
+    if image.suffix.lower() in VIDEOS:
+        return _gif(image)
+    raise ValueError(f"{image} is no picture or video; known are {', '.join(PICTURES + VIDEOS)}")
+
+
+def pixels(image: Path | np.ndarray) -> np.ndarray:
+    """A picture, or the first frame of a video, as (height, width, 3) uint8."""
+    if isinstance(image, np.ndarray):
+        return image
+    return np.asarray(_pillow().open(io.BytesIO(picture_bytes(image))).convert("RGB"))
+
+
+def _gif(video: Path, width: int = 320, fps: float = 10.0, max_frames: int = 200) -> bytes:
+    """A video in a size that a log can hold: slower frames are kept, faster ones thinned out, the rest cut off."""
+    try:
+        import av
+    except ImportError as error:
+        raise ImportError(f'to show {video} PyAV is needed ({error}): pip install "dp_prior[video]"') from error
+    frames: list[Any] = []
+    with av.open(str(video)) as container:
+        rate = float(container.streams.video[0].average_rate or fps)
+        every = max(1, round(rate / fps))
+        for number, frame in enumerate(container.decode(video=0)):
+            if number % every == 0:
+                height = max(1, round(frame.height * width / frame.width))
+                frames.append(_pillow().fromarray(frame.to_ndarray(format="rgb24")).resize((width, height)))
+            if len(frames) == max_frames:
+                break
+    if not frames:
+        raise ValueError(f"{video} holds no frame")
+    stream = io.BytesIO()
+    duration_ms = round(1000 * every / rate)
+    frames[0].save(stream, format="GIF", save_all=True, append_images=frames[1:], duration=duration_ms, loop=0)
+    return stream.getvalue()
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(f'pictures need Pillow ({error}): pip install "dp_prior[plots]"') from error
+    return Image

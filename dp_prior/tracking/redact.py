@@ -1,0 +1,35 @@
+"""Takes what looks like a secret out of text that will be logged, whoever wrote it.
+
+Clients quote addresses and headers in their errors, and an address may hold a password. A false alarm costs a few
+letters of a message; a miss is a leaked token.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "[hidden]"
+SECRET_NAME = r"(?:api[_-]?key|access[_-]?key|token|secret|passwd|password|credential|authorization|cookie)s?"
+_PATTERNS = [
+    (re.compile(r"(?<=://)[^/\s@]+(?=@)"), HIDDEN),  # user:password@host
+    (re.compile(r"\b(?:hf_|api_org_|wandb_v1_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9_-]{8,}"), HIDDEN),
+    (re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),  # JSON web tokens
+    (re.compile(r"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"), HIDDEN),  # keys of W&B until 2025
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {HIDDEN}"),
+    (
+        re.compile(rf"(?i)([A-Za-z0-9_-]*{SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\s*(?:bearer|basic)\b)[^\s\"'&,;)}}]+"),
+        rf"\1{HIDDEN}",
+    ),
+]
+
+
+def redact(text: str) -> str:
+    """The text with `[hidden]` for tokens, keys, passwords in addresses, and values of fields named like secrets."""
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a field of this name would hold a secret."""
+    return re.search(rf"(?i){SECRET_NAME}$", name) is not None

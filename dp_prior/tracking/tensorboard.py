@@ -1,0 +1,144 @@
+"""TensorBoard: event files in the folder `tensorboard` of the run, written whole record by whole record.
+
+The x axis is the optimizer step. A run that goes on writes a new file, which begins with the mark that makes
+TensorBoard leave out what earlier files hold beyond; those files stay as they are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.tracking.media import picture_bytes
+from dp_prior.tracking.tracker import Run
+
+FOLDER = "tensorboard"
+
+
+class TensorBoardConfig(Config):
+    """Event files for `tensorboard --logdir RUN/tensorboard`: numbers, pictures, videos as GIFs, errors as text."""
+
+    type: Literal["tensorboard"] = "tensorboard"
+
+    def create(self) -> TensorBoardLogger:
+        """A logger that opens its file when the run begins.
+
+        Raises:
+            ImportError: TensorBoard is not installed.
+        """
+        try:
+            import tensorboard  # noqa: F401 (what is missing is said now)
+        except ImportError as error:
+            raise ImportError(
+                f'the logger "tensorboard" is not installed ({error}): pip install "dp_prior[tensorboard]"'
+            ) from error
+        return TensorBoardLogger()
+
+
+class TensorBoardLogger:
+    """Writes events; see the module."""
+
+    name = "tensorboard"
+
+    def begin(self, run: Run) -> None:
+        """Open a file that sorts behind all that are there."""
+        directory = run.directory / FOLDER
+        directory.mkdir(parents=True, exist_ok=True)
+        times = [int(path.name.split(".")[3]) for path in directory.glob("events.out.tfevents.[0-9]*")]
+        now = max([int(time.time()), *(number + 1 for number in times)])
+        path = directory / f"events.out.tfevents.{now:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        self._config = json.dumps(run.config, indent=2)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
+        self._write(file_version="brain.Event:2")
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Add a point to the curve of each metric, and of `samples_seen`."""
+        points = {**metrics, "samples_seen": progress.samples_seen}
+        self._write_values(progress, [{"tag": name, "simple_value": value} for name, value in points.items()])
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Show pictures; videos as GIFs, 320 pixels wide."""
+        for name, image in images.items():
+            data = picture_bytes(image)
+            width, height = _size(data)
+            picture = {"encoded_image_string": data, "width": width, "height": height, "colorspace": 3}
+            self._write_values(progress, [{"tag": name, "image": picture}])
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Say where a file is."""
+        self._write_text(f"files/{name}", str(path), progress)
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Show an error as text."""
+        self._write_text("errors", message, progress)
+
+    def rewind(self, progress: Progress) -> None:
+        """Make readers leave out what was logged of later steps; at step 0 all, since nothing has been trained."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        step = progress.global_step + 1 if progress.global_step else 0
+        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+        self._write_text("config", "\n".join(f"    {line}" for line in self._config.splitlines()), progress)
+
+    def sync(self) -> None:
+        """Make the events survive a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self.sync()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Nothing outlives the process."""
+
+    def _write_text(self, name: str, text: str, progress: Progress) -> None:
+        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+        value = {
+            "tag": name,
+            "metadata": SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
+            "tensor": TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape),
+        }
+        self._write_values(progress, [value])
+
+    def _write_values(self, progress: Progress, values: list[dict[str, Any]]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(**value) for value in values])
+        self._write(step=progress.global_step, summary=summary)
+
+    def _write(self, **event: Any) -> None:
+        """Append a whole record, or none: what a full disk took in part is taken back."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        stream = io.BytesIO()
+        RecordWriter(stream).write(Event(wall_time=time.time(), **event).SerializeToString())
+        start = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(stream.getvalue()) != stream.tell():
+                raise OSError("an event was written in part; the disk is full")
+        except OSError:
+            os.ftruncate(self._file.fileno(), start)
+            raise
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Width and height of a PNG or GIF; of others 0, which TensorBoard only displays."""
+    if data.startswith(b"\x89PNG"):
+        return struct.unpack(">II", data[16:24])
+    return struct.unpack("<HH", data[6:10]) if data.startswith(b"GIF") else (0, 0)

@@ -1,0 +1,195 @@
+"""Weights & Biases: online, or offline for `wandb sync` later; numbers over our own clock, pictures, videos, files.
+
+Points carry `step` and `samples_seen` and these are the axes, so nothing is lost when W&B's own counter runs ahead of a
+run that went back. A server that cannot be reached, or a missing key, makes the run an offline one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.metric_names import find_metric
+from dp_prior.tracking.media import VIDEOS, picture_bytes
+from dp_prior.tracking.redact import redact
+from dp_prior.tracking.tracker import Run
+
+
+class WandbConfig(Config):
+    """Weights & Biases. The key comes from `wandb login` or `WANDB_API_KEY`, never from a configuration."""
+
+    type: Literal["wandb"] = "wandb"
+
+    project: str = Field(default="dp_prior", min_length=1)
+    """Project that the run belongs to."""
+
+    entity: str | None = None
+    """User or team; null for the default of the account."""
+
+    mode: Literal["online", "offline"] | None = None
+    """`offline` only writes to the run directory, for `wandb sync`; null does what `WANDB_MODE` says, else online."""
+
+    group: str | None = None
+    """Runs of one group are shown together."""
+
+    tags: tuple[str, ...] = ()
+    """Labels to find the run by."""
+
+    init_timeout_s: float = Field(default=20.0, gt=0)
+    """A server that has not answered after so long is taken as unreachable; the run is then logged offline."""
+
+    def create(self) -> WandbLogger:
+        """A logger that calls W&B when the run begins."""
+        return WandbLogger(self)
+
+
+class WandbLogger:
+    """Talks to the client; see the module."""
+
+    name = "wandb"
+
+    def __init__(self, config: WandbConfig):
+        self._config = config
+        self._run: Any = None
+
+    def begin(self, run: Run) -> None:
+        """Start the client's run, or go on with the one of this id."""
+        self._told = run
+        self._start()
+
+    def _start(self) -> None:
+        run, mode = self._told, self._config.mode
+        try:
+            self._run = self._init(run, mode)
+        except Exception as error:
+            self.abandon()  # it would still hold the id of the run
+            if mode == "offline":
+                raise
+            run.report(
+                f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
+                f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`. Training goes on."
+            )
+            self._run = self._init(run, "offline")
+        self._defined: set[str] = set()
+        for axis in ("step", "samples_seen"):
+            self._run.define_metric(axis, summary="max")
+        self._run.define_metric("*", step_metric="step")
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Add a row. The summary of a metric that has a better direction holds its best value too."""
+        if self._run is None:
+            self._start()
+        for name in metrics.keys() - self._defined:
+            metric = find_metric(name)
+            if metric is not None and metric.better is not None:
+                summary = "min,last" if metric.better == "lower" else "max,last"
+                self._run.define_metric(name, step_metric="step", summary=summary)
+            self._defined.add(name)
+        self._row(metrics, progress)
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Show pictures and videos."""
+        import wandb
+
+        if self._run is None:
+            self._start()
+        shown: dict[str, Any] = {}
+        for name, image in images.items():
+            if isinstance(image, Path) and image.suffix.lower() in (".mp4", ".webm", ".gif"):
+                shown[name] = wandb.Video(str(image), format=image.suffix.lower()[1:])
+            elif isinstance(image, Path) and image.suffix.lower() in VIDEOS:
+                gif = Path(self._run.dir) / f"{image.stem}.gif"
+                gif.write_bytes(picture_bytes(image))
+                shown[name] = wandb.Video(str(gif), format="gif")
+            else:
+                shown[name] = wandb.Image(image if isinstance(image, np.ndarray) else str(image))
+        self._row(shown, progress)
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Store a copy of a file with the run."""
+        if self._run is None:
+            self._start()
+        copy = Path(self._run.dir) / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        self._run.save(str(copy), base_path=self._run.dir, policy="now")
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Note an error in a row of its own."""
+        self._row({"error": message}, progress)
+
+    def rewind(self, progress: Progress) -> None:
+        """What W&B has cannot be taken back; points of later steps come a second time at the same place."""
+
+    def sync(self) -> None:
+        """The client writes on its own."""
+
+    def close(self) -> None:
+        """Wait until all is uploaded; the client gives up by itself shortly before the run does."""
+        if self._run is not None:
+            try:
+                self._run.finish()
+            except Exception:
+                self.abandon()
+                raise
+
+    def abandon(self) -> None:
+        """Kill the client's process, whose exit hook would hold up the end of ours as long as it likes.
+
+        There is no public way to the process; if the client changes, a hung one delays the exit again.
+        """
+        import wandb
+        from wandb.sdk import wandb_setup
+
+        self._run = None
+        connection = getattr(getattr(wandb_setup, "_singleton", None), "_connection", None)
+        process = getattr(getattr(connection, "_proc", None), "_process", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+        with contextlib.suppress(Exception):  # it says farewell to a process that is gone, after all that matters
+            wandb.teardown()
+
+    def _init(self, run: Run, mode: str | None) -> Any:
+        import wandb
+
+        config = self._config
+        settings = {
+            "console": "off",  # what is printed stays ours
+            "silent": True,
+            "disable_code": True,
+            "init_timeout": config.init_timeout_s,
+            "login_timeout": 1.0,  # nobody is asked for a key: there is no terminal to ask at in a background thread
+            "finish_timeout": max(1.0, 0.7 * run.patience_s),
+        }
+        return wandb.init(
+            project=config.project,
+            entity=config.entity,
+            id=run.identity.id,
+            name=run.identity.name,
+            group=config.group,
+            tags=list(config.tags) or None,
+            config=run.config,
+            dir=str(run.directory),
+            mode=mode,
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(**settings),
+        )
+
+    def _row(self, content: dict[str, Any], progress: Progress) -> None:
+        """Log a row; a client that cannot take it is started anew by the next one."""
+        if self._run is None:
+            self._start()
+        try:
+            self._run.log({**content, "step": progress.global_step, "samples_seen": progress.samples_seen})
+        except Exception:
+            self.abandon()
+            raise

@@ -1,0 +1,306 @@
+"""Weights & Biases with its real client: offline, with a server that is not there, and with its process killed.
+
+What was logged is read back from the client's own record, the `.wandb` file, with its own message classes.
+"""
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.jsonl import EVENTS, read_rows
+from dp_prior.tracking.wandb import WandbConfig, WandbLogger
+
+ROOT = Path(__file__).parent.parent.parent
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+PROGRAM = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+import numpy as np
+from dp_prior.clock import Progress
+from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.identity import Identity
+directory, record, config = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
+at = lambda step: Progress(10 * step, step)
+
+def service():
+    found = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
+    return [int(pid) for pid in found if "wandb" in Path(f"/proc/{pid}/comm").read_text()]
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+
+began = time.monotonic()
+tracker = TrackerConfig.from_json(json.dumps({**record, "log": [{"type": "wandb", **config}]})).create(
+    is_main=True, total_samples=100, directory=directory)
+tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}})
+tracker.rewind(at(0))
+"""
+LOG = """
+for step in range(1, 21):
+    tracker.log({"train/loss": 1 / step, "validation/ema/loss": 2 / step}, at(step))
+"""
+CLOSE = """
+lines = tracker.close()
+print(json.dumps({"lines": lines, "seconds": time.monotonic() - began}))
+"""
+
+
+def run(directory, source, config, record=None, **environment):
+    """Run a program that logs; returns what it printed last, and how long it took with its exit."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + source + CLOSE, str(directory), json.dumps(record or {}), json.dumps(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        start_new_session=True,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("WANDB")},
+            "PYTHONPATH": str(ROOT),
+            "HOME": str(directory),
+            "WANDB_ERROR_REPORTING": "false",
+            **environment,
+        },
+    )
+    try:
+        output, errors = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors
+    found = json.loads(output.splitlines()[-1])
+    return {**found, "wall": time.monotonic() - began, "stdout": output, "stderr": errors}
+
+
+def records(directory):
+    """All records in the client's files below a run directory, in order of the files."""
+    from wandb.proto import wandb_internal_pb2
+
+    found = []
+    for path in sorted(directory.glob("wandb/*run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        for data in leveldb_records(path.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            found.append(record)
+    return found
+
+
+def leveldb_records(data):
+    """The client's file: 7 bytes, then blocks of 32 KiB with pieces (checksum 4, length 2, kind 1; 1 whole, 4 last)."""
+    place, whole = 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        if kind == 0:
+            break
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield whole
+            whole = b""
+
+
+def history(directory):
+    rows = []
+    for record in records(directory):
+        if record.HasField("history"):
+            rows.append(
+                {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            )
+    return rows
+
+
+def test_offline_every_point_is_there_over_our_own_clock_and_the_run_is_who_it_is(tmp_path):
+    found = run(tmp_path, LOG, {"mode": "offline", "project": "toys", "tags": ["a"], "group": "g"})
+    assert found["lines"] == []
+    rows = history(tmp_path)
+    assert [row["step"] for row in rows] == list(range(1, 21))
+    assert [row["train/loss"] for row in rows] == [1 / step for step in range(1, 21)]
+    assert [row["samples_seen"] for row in rows] == [10 * step for step in range(1, 21)]
+    [started] = [record.run for record in records(tmp_path) if record.HasField("run")][:1]
+    assert (started.run_id, started.display_name, started.project) == ("abcd1234", "toy", "toys")
+    assert list(started.tags) == ["a"] and started.run_group == "g"
+    config = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in started.config.update}
+    assert config["seed"] == 3 and config["task"] == {"horizon": 16}
+    metrics = {
+        record.metric.name or record.metric.glob_name: record.metric
+        for record in records(tmp_path)
+        if record.HasField("metric")
+    }
+    assert metrics["*"].step_metric == "step"
+    assert metrics["train/loss"].step_metric == "step" and metrics["train/loss"].summary.min
+
+
+def test_a_run_that_goes_back_and_goes_on_loses_no_point_and_keeps_its_id(tmp_path):
+    back = LOG + "tracker.rewind(at(10))\nfor step in range(11, 16): tracker.log({'train/loss': 9.0}, at(step))\n"
+    assert run(tmp_path, back, {"mode": "offline"})["lines"] == []
+    assert [row["step"] for row in history(tmp_path)] == [*range(1, 21), *range(11, 16)]
+    assert run(tmp_path, "tracker.log({'train/loss': 8.0}, at(16))\n", {"mode": "offline"})["lines"] == []
+    runs = {record.run.run_id for record in records(tmp_path) if record.HasField("run")}
+    assert runs == {"abcd1234"}
+    assert 16 in [row["step"] for row in history(tmp_path)]
+
+
+def test_pictures_videos_files_and_errors_are_kept(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "film.mp4").write_bytes(b"not decoded by anybody here")
+    shown = f"""
+tracker.log_images({{"picture": np.zeros((4, 6, 3), np.uint8), "film": Path({str(tmp_path / "film.mp4")!r})}}, at(1))
+tracker.log_file(Path({str(tmp_path / "notes.txt")!r}), at(1))
+tracker.log_error("out of luck", at(1))
+"""
+    assert run(tmp_path, shown, {"mode": "offline"})["lines"] == []
+    (tmp_path / "film.mp4").unlink()
+    (tmp_path / "notes.txt").unlink()
+    shown, error = history(tmp_path)
+    assert shown["picture._type"] == "image-file" and shown["film._type"] == "video-file" and shown["step"] == 1
+    assert error["error"] == "out of luck" and error["step"] == 1
+    [files] = tmp_path.glob("wandb/offline-run-*/files")
+    assert (files / "notes.txt").read_text() == "hello"
+    kept = [path.suffix for path in files.rglob("media/**/*") if path.is_file()]
+    assert sorted(kept) == [".mp4", ".png"]
+
+
+def test_a_server_that_is_not_there_delays_nothing_and_the_points_are_kept_offline(tmp_path):
+    source = (
+        """
+began_logging = time.monotonic()
+"""
+        + LOG
+        + """
+assert time.monotonic() - began_logging < 2
+wait_for(lambda: list(directory.glob("wandb/offline-run-*")))
+"""
+    )
+    found = run(
+        tmp_path,
+        source,
+        {"mode": "online", "init_timeout_s": 1},
+        WANDB_API_KEY=KEY,
+        WANDB_BASE_URL="http://127.0.0.1:9",
+    )
+    [event] = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
+    assert event["event"] == "error" and "logger 'wandb' could not start" in event["message"]
+    assert "wandb sync" in event["message"]
+    assert len(read_rows(tmp_path)) == 20
+    offline = [row["step"] for row in history(tmp_path) if "train/loss" in row]
+    assert offline == list(range(1, 21))
+    assert "Traceback" not in found["stderr"]
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_while_the_server_is_still_looked_for_ends_at_once(tmp_path):
+    found = run(
+        tmp_path,
+        LOG + "wait_for(service)\n",
+        {"mode": "online", "init_timeout_s": 100},
+        {"patience_s": 0.2},
+        WANDB_API_KEY=KEY,
+        WANDB_BASE_URL="http://127.0.0.1:9",
+    )
+    assert found["lines"] == ["logger 'wandb' missed 21 calls; it did not answer at the end and was left behind"]
+    assert found["wall"] < 60  # the client itself would look for its server for 100 seconds
+    assert len(read_rows(tmp_path)) == 20
+
+
+@pytest.mark.slow
+def test_without_a_key_the_run_is_offline_and_says_so(tmp_path):
+    found = run(tmp_path, LOG + "wait_for(lambda: list(directory.glob('wandb/offline-run-*')))\n", {})
+    assert "could not start" in (tmp_path / EVENTS).read_text()
+    assert [row["step"] for row in history(tmp_path)][:20] == list(range(1, 21)), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "patience_s"), [("SIGKILL", 30.0), ("SIGSTOP", 2.0)])
+def test_the_client_s_process_killed_or_hung_in_mid_run_harms_nobody(tmp_path, number, patience_s):
+    source = f"""
+import signal
+wait_for(lambda: list(directory.glob("wandb/offline-run-*/*.wandb")))
+tracker.log({{"train/loss": 0.5}}, at(1))
+for pid in service():
+    os.kill(pid, signal.{number})
+for step in range(2, 30):
+    tracker.log({{"train/loss": 0.5}}, at(step))
+"""
+    found = run(tmp_path, source, {"mode": "offline"}, {"patience_s": patience_s, "retry_s": 0.1})
+    assert [row["step"] for row in read_rows(tmp_path)] == list(range(1, 30))
+    assert len(found["lines"]) == 1 and found["lines"][0].startswith("logger 'wandb'")
+    assert found["wall"] < 60
+    if number == "SIGKILL":  # a new process goes on under the same id
+        assert 29 in [row["step"] for row in history(tmp_path)]
+        assert {record.run.run_id for record in records(tmp_path) if record.HasField("run")} == {"abcd1234"}
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True).stdout == b""
+
+
+@pytest.mark.slow
+def test_the_key_is_in_no_byte_that_is_written_or_printed(tmp_path):
+    found = run(
+        tmp_path,
+        LOG + "wait_for(lambda: list(directory.glob('wandb/offline-run-*/*.wandb')))\n",
+        {"mode": "online", "init_timeout_s": 1},
+        WANDB_API_KEY=KEY,
+        WANDB_BASE_URL="http://127.0.0.1:9",
+    )
+    assert KEY not in found["stdout"] + found["stderr"]
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert KEY.encode() not in path.read_bytes(), path
+
+
+class Client:
+    """Notes what it is started with."""
+
+    def __init__(self, monkeypatch):
+        import wandb
+
+        self.started = {}
+        monkeypatch.setattr(wandb, "init", lambda **arguments: self.started.update(arguments) or self)
+
+    def define_metric(self, *arguments, **keywords):
+        pass
+
+
+def test_every_knob_reaches_the_client(tmp_path, monkeypatch):
+    from dp_prior.tracking.tracker import Run
+
+    client = Client(monkeypatch)
+    config = WandbConfig(project="p", entity="e", mode="offline", group="g", tags=("t",), init_timeout_s=7.0)
+    logger = config.create()
+    assert isinstance(logger, WandbLogger)
+    logger.begin(Run(tmp_path, Identity("i", "n"), {"a": 1}, 10.0, print))
+    found = {name: client.started[name] for name in ("project", "entity", "mode", "group", "tags", "id", "name", "dir")}
+    assert found == {
+        "project": "p",
+        "entity": "e",
+        "mode": "offline",
+        "group": "g",
+        "tags": ["t"],
+        "id": "i",
+        "name": "n",
+        "dir": str(tmp_path),
+    }
+    settings = client.started["settings"]
+    assert settings.init_timeout == 7.0 and settings.finish_timeout == 7.0 and settings.console == "off"
+    assert client.started["resume"] == "allow" and client.started["config"] == {"a": 1}
+
+
+def test_no_field_takes_a_key():
+    assert not [name for name in WandbConfig.model_fields if re.search("key|token|secret|password", name)]
+    assert TrackerConfig.from_json('{"log": [{"type": "wandb"}]}').log[0] == WandbConfig()
