@@ -9,12 +9,14 @@ from pydantic import Field, model_validator
 
 from dp_prior.config import Config
 from dp_prior.tracking.console import ConsoleConfig
+from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
 from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.tracking.uploads import UploadConfig
 
 LoggerConfig = Annotated[ConsoleConfig | JsonlConfig, Field(discriminator="type")]
-SaverConfig = LocalSaverConfig  # a union on `type` once there is a second member
+SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig, Field(discriminator="type")]
 LoaderConfig = LocalLoaderConfig  # likewise
 
 
@@ -42,6 +44,10 @@ class TrackerConfig(Config):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"logger {name!r} is listed {names.count(name)} times; keep one")
+        places = [saver.place for saver in self.save if isinstance(saver, UploadConfig)]
+        for place in places:
+            if places.count(place) > 1:
+                raise ValueError(f"two savers send to {place}; one can send both the latest and the best")
         return self
 
     def create(

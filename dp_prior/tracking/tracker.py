@@ -68,6 +68,10 @@ class Saver(Protocol):
 
     def save(self, durable: Durable) -> None: ...
 
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
+
+    def close(self) -> list[str] | None: ...
+
 
 class Loader(Protocol):
     """Where a run goes on from."""
@@ -162,6 +166,12 @@ class Tracker:
                 self._unsaved[index] = durable
                 self._report(saver)
 
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
+        """The run has finished: hand its best checkpoint, pictures by file name and final scores to the savers."""
+        for saver in self._savers:
+            if not saver.call(lambda one: one.complete(directory, media, scores)):
+                self._report(saver)
+
     @property
     def can_recall(self) -> bool:
         """Whether there is something to go on from."""
@@ -179,6 +189,9 @@ class Tracker:
         for index, durable in list(self._unsaved.items()):
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
+        waiting: list[str] = []
+        for saver in self._savers:
+            saver.call(lambda one: waiting.extend(one.close() or []))
         self._tell(lambda logger: logger.close())
         missing = {
             index: f"; the checkpoint of step {durable.progress.global_step} did not reach it"
@@ -187,7 +200,7 @@ class Tracker:
         lines = [part.summary() for part in self._loggers if part.failures]
         return lines + [
             part.summary() + missing.get(index, "") for index, part in enumerate(self._savers) if part.failures
-        ]
+        ] + waiting
 
     def __enter__(self) -> Tracker:
         return self
