@@ -12,6 +12,7 @@ import click
 
 EXIT_CONFIG = 64
 EXIT_DATA = 65
+EXIT_UNAVAILABLE = 69
 EXIT_BUSY = 73
 EXIT_UNSAVED = 74
 EXIT_STOPPED = 75
@@ -21,6 +22,7 @@ EXIT_INTERRUPTED = 130
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code, without a traceback."""
+    from dp_prior.checkpoints.download import RemoteError
     from dp_prior.checkpoints.format import CheckpointError
     from dp_prior.checkpoints.lock import LockedError
     from dp_prior.config import ConfigError
@@ -34,6 +36,7 @@ def exit_codes() -> Iterator[None]:
         DataError: EXIT_DATA,
         NotFiniteError: EXIT_DATA,
         LockedError: EXIT_BUSY,
+        RemoteError: EXIT_UNAVAILABLE,
         CheckpointError: EXIT_UNSAVED,
         KeyboardInterrupt: EXIT_INTERRUPTED,
     }
@@ -87,6 +90,36 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
         for name, now, stored in evaluate_checkpoint(checkpoint, overrides):
             verdict = "" if stored is None else "  equal to" if now == stored else "  differs from"
             click.echo(f"{name:<40} {now:.6g}{verdict}{'' if stored is None else f' the stored {stored:.6g}'}")
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--repo", help="Queue the best checkpoint for this repository of the Hugging Face Hub, user/name, first.")
+@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to go on trying.")
+def push(run: Path, repo: str | None, limit_s: float) -> None:
+    """Send what waits in the outbox of a run."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.experiment import push_run
+
+        missing = push_run(run, repo, limit_s, report=click.echo)
+    if missing:
+        sys.exit(EXIT_UNAVAILABLE)
+
+
+@main.command()
+@click.argument("checkpoint")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--whole", is_flag=True, help="Everything needed to continue, not only what is needed to act.")
+def export(checkpoint: str, directory: Path, whole: bool) -> None:
+    """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.experiment import export_checkpoint
+
+        source, digest = export_checkpoint(checkpoint, directory, whole=whole)
+    click.echo(f"exported {source} to {directory}")
+    click.echo(f"behind a web server it is https://.../{directory.name}#sha256={digest}")
 
 
 @main.command("make-demonstrations")

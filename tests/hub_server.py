@@ -202,12 +202,12 @@ class _Handler(BaseHTTPRequestHandler):
                 body += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
-        for method, pattern, kind in ROUTES:
-            found = re.fullmatch(pattern, parts.path)
-            if found and re.fullmatch(method, self.command):
-                break
-        else:
-            kind, found = "unknown", None
+        matches = (
+            (kind, found)
+            for method, pattern, kind in ROUTES
+            if re.fullmatch(method, self.command) and (found := re.fullmatch(pattern, parts.path))
+        )
+        kind, found = next(matches, ("unknown", None))
         request = Request(kind, self.command, self.path, dict(self.headers), body)
         with self.server.lock:
             self.server.requests.append(request)
@@ -241,9 +241,9 @@ class _Handler(BaseHTTPRequestHandler):
             repo is None or (repo.private and kind not in ("put", "verify") and not self._knows_token())
         ):
             return self._json({"error": "Repository not found"}, 404, {"X-Error-Code": "RepoNotFound"})
-        if "repo" in groups and kind in ("preupload", "commit", "lfs", "tag", "auth"):
-            if self.server.role == "read" or groups["repo"].split("/")[0] not in ("me", "team"):
-                return self._json({"error": "You have no write access to this repository"}, 403)
+        is_ours = self.server.role != "read" and groups.get("repo", "").split("/")[0] in ("me", "team")
+        if kind in ("preupload", "commit", "lfs", "tag", "auth") and not is_ours:
+            return self._json({"error": "You have no write access to this repository"}, 403)
         if kind == "unknown":
             return self._json({"error": f"no route for {self.command} {self.path}"}, 501)
         with self.server.lock:

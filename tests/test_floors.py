@@ -40,7 +40,9 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "av": ["evaluation/video.py", "data/"],
     "wandb": ["tracking/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
-    "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
+    "huggingface_hub": ["tracking/huggingface.py", "tracking/card.py", "checkpoints/hub.py"],
+    "httpx2": ["tracking/huggingface.py"],  # huggingface_hub's, for its exceptions
+    "fsspec": ["tracking/fsspec.py", "checkpoints/remote.py"],
     "embedding_reader": ["data/embeddings.py"],
     "diffusers": ["networks/backbones/image_unet.py"],
     "transformers": ["networks/encoders/image.py"],

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-
-from dp_prior.batch import Spec
-from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import read_checkpoint
 
 if TYPE_CHECKING:
     from dp_prior.tasks.policy import DiffusionPolicy
@@ -27,7 +21,9 @@ def load_policy(
 
     Args:
         reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
-            `@latest` or `@step_00012000`.
+            `@latest` or `@step_00012000`. Or a repository of the Hub, `user/name`, perhaps with `@revision`, if there
+            is no such path; or `hf://user/name`, `https://...#sha256=...`, `s3://...` and whatever else fsspec reads,
+            see `dp_prior.checkpoints.remote`.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.
 
@@ -37,41 +33,6 @@ def load_policy(
         ConfigError: the configuration or the shapes are not ones of a policy.
         ValueError: the weights do not fit the configuration.
     """
-    directory = resolve(reference)
-    files = read_checkpoint(directory, ["config.json", "spec.json", "model.safetensors"])
-    config = files.documents["config.json"]
-    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
-        raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
-    policy = _create(config["task"], files.documents["spec.json"], directory)
-    _load_weights(policy, files.tensors["model.safetensors"], directory / "model.safetensors")
-    policy.requires_grad_(False).eval().to(device)
-    if dtype is not None and dtype != torch.float32:
-        for parameter in [*policy.encoder.parameters(), *policy.backbone.parameters()]:
-            parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
-    return policy
+    from dp_prior.tasks.policy import DiffusionPolicy  # the networks: a second that `import dp_prior` need not take
 
-
-def _create(task: dict[str, Any], spec: Any, directory: Path) -> DiffusionPolicy:
-    """The policy as configured, with weights still to be loaded."""
-    from dp_prior.tasks.policy import PolicyConfig  # the networks: a second that `import dp_prior` need not take
-
-    config = PolicyConfig.from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
-    shapes = Spec.from_json(json.dumps(spec), source=str(directory / "spec.json"))
-    with torch.random.fork_rng(devices=[]):
-        return config.create(shapes)
-
-
-def _load_weights(policy: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Strictly: every tensor is there, has its shape, and nothing is left over."""
-    expected = policy.state_dict()
-    problems = [f"{name} is missing" for name in expected if name not in tensors]
-    problems += [f"{name} is unknown" for name in tensors if name not in expected]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in expected.items()
-        if name in tensors and tensors[name].shape != value.shape
-    ]
-    if problems:
-        listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise ValueError(f"{path} does not fit its config.json: {listed}. Were files of two runs mixed?")
-    policy.load_state_dict(tensors)
+    return DiffusionPolicy.from_pretrained(reference, device=device, dtype=dtype)

@@ -12,12 +12,13 @@ from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
 from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
+from dp_prior.tracking.remote import RemoteLoaderConfig
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.tracking.uploads import UploadConfig
+from dp_prior.tracking.uploads import UploadConfig, try_out
 
 LoggerConfig = Annotated[ConsoleConfig | JsonlConfig, Field(discriminator="type")]
 SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig, Field(discriminator="type")]
-LoaderConfig = LocalLoaderConfig  # likewise
+LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 
 class TrackerConfig(Config):
@@ -49,6 +50,10 @@ class TrackerConfig(Config):
             if places.count(place) > 1:
                 raise ValueError(f"two savers send to {place}; one can send both the latest and the best")
         return self
+
+    def check(self) -> list[str]:
+        """Try once whether each remote place takes what will be sent; returns a line for each."""
+        return [f"{one.place}: {try_out(one)}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
         self,

@@ -31,14 +31,13 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         config.get("description") or "",
         _summary(config, parcel, folder),
         *(f"![{name.rpartition('/')[2].partition('.')[0]}]({name})" for name in media if name.endswith(".gif")),
-        "## Scores",
+        "## Scores" if measured or scores else "",
         _table("On the best weights, measured once at the end", scores, seeds),
         _table("When they were selected", _shown(measured), seeds),
         *(f"![{name.rpartition('/')[2].partition('.')[0]}]({name})" for name in media if not name.endswith(".gif")),
         "## Use",
         "```python\n" + snippet(repo, spec) + "```",
         "The repository holds weights as safetensors and settings as JSON; loading it runs no code of its own.",
-        "## Training",
         _training(config, parcel.document("data.json"), manifest),
     ]
     body = "\n\n".join(section for section in sections if section)
@@ -52,7 +51,7 @@ def snippet(repo: str, spec: dict[str, Any]) -> str:
     lines.append("agent.reset(0)")
     lines.append("obs = {")
     for key, shape in spec.get("cond_shapes", {}).items():
-        lines.append(f'    {json.dumps(key)}: np.zeros({tuple(shape[1:])}, dtype=np.float32),')
+        lines.append(f"    {json.dumps(key)}: np.zeros({tuple(shape[1:])}, dtype=np.float32),")
     lines += ["}", "action = agent.act(obs)"]
     if "x_shape" in spec:
         lines[-1] += f"  # ({spec['x_shape'][-1]},), in the units of the demonstrations"
@@ -63,19 +62,25 @@ def _summary(config: dict[str, Any], parcel: Parcel, folder: str) -> str:
     task, manifest = config.get("task", {}), parcel.manifest
     network = task.get("backbone", {}).get("type", "unknown")
     objective = task.get("diffusion", {}).get("objective", {}).get("type", "unknown")
+    kind = f"A diffusion {task.get('type', 'policy')} ({network}, {objective} objective)"
+    if not folder:
+        return f"{kind} made with `dp_prior`."
     return (
-        f"A diffusion {task.get('type', 'policy')} ({network}, {objective} objective) trained with `dp_prior` for "
+        f"{kind} trained with `dp_prior` for "
         f"{manifest['step']:,} steps, {manifest['samples_seen']:,} samples. These are the weights of `{folder}`; the "
         f"other checkpoints of the run lie beside it, each also a tag of this repository."
     )
 
 
 def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, Any]) -> str:
-    train, source = config.get("train", {}), config.get("data", {})
+    train, source = config.get("train"), config.get("data")
+    if not train or not source:
+        return ""
     episodes = data.get("episodes", {})
     counts = ", ".join(f"{len(ids)} {part}" for part, ids in episodes.items() if isinstance(ids, list))
     rows = {
-        "data": f"`{source.get('type')}` from `{source.get('episodes', {}).get('type')}`" + (f", {counts} episodes" if counts else ""),  # fmt: skip  # noqa: E501
+        "data": f"`{source.get('type')}` from `{source.get('episodes', {}).get('type')}`"
+        + (f", {counts} episodes" if counts else ""),  # fmt: skip  # noqa: E501
         "data fingerprint": f"`{data['fingerprint']}`" if data.get("fingerprint") else None,
         "configuration hash": f"`{manifest['config_hash']}`" if manifest.get("config_hash") else None,
         "seed": config.get("seed"),
@@ -84,7 +89,13 @@ def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, 
         "weights": "an average: " + ", ".join(train["ema"]) if train.get("ema") else "as trained",
         "saved": manifest["saved_at"],
     }
-    lines = ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items() if value is not None)]
+    lines = [
+        "## Training",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows.items() if value is not None),
+    ]
     return "\n".join([*lines, "", "`config.json` holds every setting; `dp-prior train` repeats the run from it."])
 
 

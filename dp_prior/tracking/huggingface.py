@@ -162,12 +162,42 @@ class Hub:
 
         with tempfile.TemporaryDirectory() as place:
             try:
-                return Path(api.hf_hub_download(self.record.repo, path, revision=revision, local_dir=place)).read_bytes()
+                return Path(
+                    api.hf_hub_download(self.record.repo, path, revision=revision, local_dir=place)
+                ).read_bytes()
             except RemoteEntryNotFoundError:
                 return None
 
 
-def _connect() -> HfApi:
+def publish(
+    parcel: Parcel,
+    repo: str,
+    message: str,
+    *,
+    private: bool,
+    token: str | None,
+    branch: str | None,
+    license_name: str | None,
+) -> str:
+    """Put what is needed to act at the root of a repository, in one commit; returns its page.
+
+    Raises:
+        DeliveryError: the Hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    with _translated():
+        api = _connect(token)
+        api.create_repo(repo, private=private, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repo, branch=branch, exist_ok=True)
+        files = [CommitOperationAdd(name, parcel.directory / name) for name in parcel.files()]
+        card = model_card(parcel, repo, license_name, "", []).encode()
+        files.append(CommitOperationAdd(CARD, card))
+        return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
+
+
+def _connect(token: str | None = None) -> HfApi:
     """A client with a token.
 
     Raises:
@@ -177,9 +207,9 @@ def _connect() -> HfApi:
 
     if constants.is_offline_mode():
         raise DeliveryError("offline", "HF_HUB_OFFLINE is set, so nothing is sent")
-    if not get_token():
+    if not token and not get_token():
         raise DeliveryError("refused", "there is no Hugging Face token; set HF_TOKEN or run `hf auth login`")
-    return HfApi(library_name="dp_prior")
+    return HfApi(library_name="dp_prior", token=token)
 
 
 def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, tuple[int, str, bool]]:

@@ -147,7 +147,7 @@ class Outbox:
         """The right to send, until the result is closed; None while another process has it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         stack = contextlib.ExitStack()
-        file = stack.enter_context(open(self.directory / _LOCK, "ab"))
+        file = stack.enter_context((self.directory / _LOCK).open("ab"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -201,5 +201,3 @@ def _delete(path: Path) -> None:
     except FileNotFoundError:
         return
     shutil.rmtree(doomed, ignore_errors=True)
-
-

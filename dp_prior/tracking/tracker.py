@@ -198,9 +198,8 @@ class Tracker:
             for index, durable in self._unsaved.items()
         }
         lines = [part.summary() for part in self._loggers if part.failures]
-        return lines + [
-            part.summary() + missing.get(index, "") for index, part in enumerate(self._savers) if part.failures
-        ] + waiting
+        lines += [part.summary() + missing.get(index, "") for index, part in enumerate(self._savers) if part.failures]
+        return lines + waiting
 
     def __enter__(self) -> Tracker:
         return self

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from dp_prior.config import Config
 from dp_prior.tracking.delivery import Destination
 from dp_prior.tracking.local import MODEL_FILES
-from dp_prior.tracking.outbox import OUTBOX, Entry, Outbox
+from dp_prior.tracking.outbox import OUTBOX, Outbox
 from dp_prior.tracking.tracker import Durable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
@@ -216,7 +216,7 @@ class Courier:
         self._news.set()
 
     def step(self) -> float | None:
-        """Make at most one attempt, if one is due. Returns seconds until the next may be; None: nothing is to be done."""
+        """Make at most one attempt, if one is due. Returns seconds until the next may be, None if there is none."""
         if self._right is None:
             self._right = self.outbox.exclusively()
             if self._right is None:
@@ -231,7 +231,8 @@ class Courier:
         self._is_checked = True
         newest = waiting[:1] and [entry for entry in waiting if entry.digest == waiting[-1].digest]
         with self.outbox.sending(newest):
-            report = self._attempt(self._job(newest), self._deadline())
+            entry, kinds = newest[-1].directory if newest else None, [one.kind for one in newest]
+            report = self._attempt(_job_of(self.record, entry, kinds), self._deadline())
         self.schedule.ended(report, self._clock(), self._dice)
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":
@@ -304,14 +305,6 @@ class Courier:
         left = self.record.deadline_s if self._stop_at is None else self._stop_at - self._clock()
         return max(0.1, min(self.record.deadline_s, left))
 
-    def _job(self, entries: list[Entry]) -> dict[str, Any]:
-        return {
-            "saver": json.loads(self.record.model_dump_json()),
-            "entry": str(entries[-1].directory.absolute()) if entries else None,
-            "kinds": [entry.kind for entry in entries],
-            "parent": os.getpid(),
-        }
-
     def _note(self, report: Report) -> None:
         """Tell of trouble once per kind and text; what went well is only for those who asked to hear it."""
         if report.trouble is None:
@@ -365,6 +358,23 @@ class Worker:
         process = self._process
         if process is not None:
             process.kill()
+
+
+def try_out(record: UploadConfig) -> str:
+    """Whether a place may be written to, in words."""
+    if record.offline:
+        return "offline; `dp-prior push RUN` sends what waits"
+    job = _job_of(record, None, [])
+    return (run_here if record.in_process else Worker().run)(job, min(record.deadline_s, 60.0)).message
+
+
+def _job_of(record: UploadConfig, entry: Path | None, kinds: list[str]) -> dict[str, Any]:
+    return {
+        "saver": json.loads(record.model_dump_json()),
+        "entry": None if entry is None else str(entry.absolute()),
+        "kinds": kinds,
+        "parent": os.getpid(),
+    }
 
 
 def run_here(job: dict[str, Any], deadline_s: float) -> Report:

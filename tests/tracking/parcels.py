@@ -1,4 +1,4 @@
-"""Checkpoints for savers that send them away: a store whose saves can be queued, and readers that judge what arrived."""
+"""Checkpoints for savers that send them away, and readers that judge what arrived."""
 
 import hashlib
 import json
