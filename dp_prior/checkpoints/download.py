@@ -16,6 +16,10 @@ class RemoteError(CheckpointError):
     """A remote place cannot be reached, refuses, or holds something else than it should."""
 
 
+class NoPlaceError(FileNotFoundError):
+    """Not only a file but the whole remote place does not exist, or is hidden."""
+
+
 def download(read_from: Callable[[int], Iterator[bytes]], target: Path, size: int, sha256: str) -> None:
     """Fetch a file of known size and hash.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import RemoteError
+from dp_prior.checkpoints.download import NoPlaceError, RemoteError
 from dp_prior.checkpoints.format import FileEntry
 
 
@@ -93,9 +93,9 @@ class HubSource:
         except GatedRepoError:
             raise RemoteError(f"{name} asks for its conditions to be accepted on its page first") from None
         except RevisionNotFoundError:
-            raise FileNotFoundError(f"{name}: the repository has no such revision") from None
+            raise NoPlaceError(f"{name}: the repository has no such revision") from None
         except (RepositoryNotFoundError, HFValidationError):
-            raise FileNotFoundError(
+            raise NoPlaceError(
                 f"the Hub has no repository {self._repo}, or hides it from this token; look at the name, or "
                 f"set HF_TOKEN"
             ) from None

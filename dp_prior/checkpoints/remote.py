@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dp_prior.checkpoints.download import RemoteError, download
+from dp_prior.checkpoints.download import NoPlaceError, RemoteError, download
 from dp_prior.checkpoints.format import MANIFEST, DamagedError, FileEntry, parse_manifest, read_manifest
 from dp_prior.durable import replace_file, seal, unseal
 
@@ -126,19 +126,25 @@ def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole:
     if which is not None and _STEP.fullmatch(which):
         return f"checkpoints/{which}", source.small(f"checkpoints/{which}/{MANIFEST}")
     wanted = which or prefer
-    if wanted == "best" and not whole:
-        with contextlib.suppress(FileNotFoundError):
-            return "", source.small(MANIFEST)
+    if wanted == "best" and not whole and (data := _small(source, MANIFEST)) is not None:
+        return "", data
     for kind in (wanted, *(() if which else ("best", "latest"))):
-        try:
-            pointer = source.small(f"{kind}.json")
-        except FileNotFoundError:
-            continue
-        return _follow(source, text, pointer)
-    with contextlib.suppress(FileNotFoundError):
-        return "", source.small(MANIFEST)
+        if (pointer := _small(source, f"{kind}.json")) is not None:
+            return _follow(source, text, pointer)
+    if (data := _small(source, MANIFEST)) is not None:
+        return "", data
     what = f"no {which} checkpoint" if which else f"no checkpoint: neither {MANIFEST} nor best.json nor latest.json"
     raise FileNotFoundError(f"{text} holds {what}")
+
+
+def _small(source: Source, path: str) -> bytes | None:
+    """The content of a file, None if there is no such file in a place that is there."""
+    try:
+        return source.small(path)
+    except NoPlaceError:
+        raise
+    except FileNotFoundError:
+        return None
 
 
 def _follow(source: Source, text: str, pointer: bytes) -> tuple[str, bytes]:

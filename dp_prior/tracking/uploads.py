@@ -229,16 +229,16 @@ class Courier:
         if wait != 0.0:
             return wait
         self._is_checked = True
-        newest = waiting[:1] and [entry for entry in waiting if entry.digest == waiting[-1].digest]
-        with self.outbox.sending(newest):
-            entry, kinds = newest[-1].directory if newest else None, [one.kind for one in newest]
+        chosen = [entry for entry in waiting if entry.digest == waiting[0].digest]  # one checkpoint, both its kinds
+        with self.outbox.sending(chosen):
+            entry, kinds = chosen[-1].directory if chosen else None, [one.kind for one in chosen]
             report = self._attempt(_job_of(self.record, entry, kinds), self._deadline())
         self.schedule.ended(report, self._clock(), self._dice)
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":
-            self.outbox.remove(newest)
+            self.outbox.remove(chosen)
         self._note(report)
-        if not newest and report.trouble is not None:
+        if not chosen and report.trouble is not None:
             return None  # it was only the check; the next checkpoint tries again
         return self.schedule.wait(self._clock()) if self.outbox.waiting() else None
 

@@ -47,7 +47,7 @@ class Run:
 def parcel_of(saver):
     """What the courier of a saver would send next."""
     waiting = saver.outbox.waiting()
-    newest = [entry for entry in waiting if entry.digest == waiting[-1].digest]
+    newest = [entry for entry in waiting if entry.digest == waiting[0].digest]
     return Parcel(newest[-1].directory, tuple(entry.kind for entry in newest))
 
 
