@@ -277,7 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.cut is not None:
             self.wfile.write(data[: fault.cut])
             self.wfile.flush()
-            return self._reset()
+            self.close_connection = True
+            return self.connection.shutdown(socket.SHUT_RDWR)
         self.wfile.write(data)
         return None
 

@@ -77,6 +77,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "TrackerConfig": "tracking/test_tracking.py",
     "ConsoleConfig": "tracking/test_console.py",
     "LocalSaverConfig": "tracking/test_local.py",
+    "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
     "HuggingFaceSaverConfig": "tracking/test_huggingface.py::test_every_field_is_used",
     "RemoteLoaderConfig": "test_hub_runs.py",
     "LocalLoaderConfig": "tracking/test_local.py",

@@ -226,7 +226,7 @@ class _Web:
                 skipped = start if start and answer.status != 206 else 0  # it does not know ranges
                 while skipped:
                     skipped -= len(answer.read(min(_PIECE, skipped))) or skipped
-                while piece := answer.read(_PIECE):
+                while piece := answer.read1(_PIECE):  # what has come, so that little is lost when no more comes
                     yield piece
         except HTTPException as error:
             raise OSError(f"{type(error).__name__}") from None

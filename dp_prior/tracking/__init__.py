@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from dp_prior.config import Config
 from dp_prior.tracking.console import ConsoleConfig
+from dp_prior.tracking.fsspec import FsspecSaverConfig
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
 from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
@@ -17,7 +18,7 @@ from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.uploads import UploadConfig, try_out
 
 LoggerConfig = Annotated[ConsoleConfig | JsonlConfig, Field(discriminator="type")]
-SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig, Field(discriminator="type")]
+SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig, Field(discriminator="type")]
 LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -59,13 +59,16 @@ class UploadConfig(Config):
     offline: bool = False
     """Only queue: no socket is opened until `dp-prior push` is called."""
 
-    in_process: ClassVar[bool] = False
-
     @model_validator(mode="after")
     def _sends_something(self) -> UploadConfig:
         if not self.save_best and not self.save_latest:
             raise ValueError("a saver needs save_best or save_latest; the run keeps its own checkpoints")
         return self
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the place exists in this process only, so that no worker could reach it."""
+        return False
 
     @property
     def place(self) -> str:
