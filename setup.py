@@ -40,6 +40,8 @@ setup(
         "pydantic>=2.10",
         "numpy>=1.26",
         "safetensors>=0.4.5",
+        "huggingface_hub>=2.4",
+        "fsspec>=2024.2",
         "click>=8.1",
         "rich>=13.7",
         "wandb>=0.31",

@@ -161,6 +161,37 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
     return damaged
 
 
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--repo", help="Queue the best checkpoint for this repository of the Hugging Face Hub, user/name, first.")
+@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to go on trying.")
+def push(run: Path, repo: str | None, limit_s: float) -> None:
+    """Send what waits in the outbox of a run."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.exits import UNAVAILABLE
+        from dp_prior.experiment import push_run
+
+        missing = push_run(run, repo, limit_s, report=click.echo)
+    if missing:
+        sys.exit(UNAVAILABLE)
+
+
+@main.command()
+@click.argument("checkpoint")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--whole", is_flag=True, help="Everything needed to continue, not only what is needed to act.")
+def export(checkpoint: str, directory: Path, whole: bool) -> None:
+    """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.experiment import export_checkpoint
+
+        source, digest = export_checkpoint(checkpoint, directory, whole=whole)
+    click.echo(f"exported {source} to {directory}")
+    click.echo(f"behind a web server it is https://.../{directory.name}#sha256={digest}")
+
+
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")

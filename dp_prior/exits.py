@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.download import RemoteError
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.checkpoints.store import scan
@@ -31,7 +32,7 @@ from dp_prior.training.watch import LOST, RankLostError, Verdict
 
 EXIT = "exit.json"
 RUNNING = "running"
-DONE, FAILED, CONFIG, DATA, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 73, 74, 75, 130
+DONE, FAILED, CONFIG, DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 69, 73, 74, 75, 130
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits counts
     ConfigError: ("configuration", CONFIG),
     FileNotFoundError: ("configuration", CONFIG),
@@ -39,6 +40,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits c
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),
     LockedError: ("busy", BUSY),
+    RemoteError: ("unavailable", UNAVAILABLE),
     CheckpointError: ("not saved", UNSAVED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import json
 import platform
 import tempfile
@@ -22,7 +23,7 @@ from torch import Tensor
 from dp_prior.batch import Batch
 from dp_prior.changes import check_changes
 from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import Snapshot, encode_document, read_checkpoint
+from dp_prior.checkpoints.format import MANIFEST, Snapshot, encode_document, read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
@@ -33,15 +34,20 @@ from dp_prior.durable import replace_file
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.evaluation.video import write_gif
 from dp_prior.exits import DONE, STOPPED, ExitFile, explain
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
 from dp_prior.tasks import DEFAULT_TASK, TaskConfig
+from dp_prior.tasks.published import load_weights
 from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
+from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.deadline import Deadline
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
@@ -251,9 +257,11 @@ class Experiment:
         store: CheckpointStore,
         writer: CheckpointWriter,
     ) -> Outcome:
+        found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
+        if found is None and self.config.train.init_from is not None:
+            self.report(f"  initialised   {self._initialise(self.config.train.init_from)}")
         trainer = self._trainer(tracker, writer)
         self._begin(trainer)
-        found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
         snapshot = None
         if found is not None:
             with self.watch.busy():
@@ -336,8 +344,12 @@ class Experiment:
     def check(self) -> str:
         """Do everything once in a temporary place: one step, one sample, one save and load. Returns the plan."""
         source = decide(self.accelerator, lambda: self.config.tracker.load.create(self.directory).recall())
+        tracker_alone = self.config.tracker.model_copy(update={"save": ()})  # what is tried is not for others to see
+        config = self.config.model_copy(update={"tracker": tracker_alone})
         with tempfile.TemporaryDirectory(prefix="dp_prior_check_") as directory:
-            trial = Experiment(self.config, report=self.report, directory=Path(directory))
+            trial = Experiment(config, report=self.report, directory=Path(directory))
+            if config.train.init_from is not None:
+                self.report(f"  initialised   {trial._initialise(config.train.init_from)}")
             with trial._services() as (tracker, store, writer):
                 trainer = trial._trainer(tracker, writer)
                 plan = self._plan(trainer, source)
@@ -353,6 +365,8 @@ class Experiment:
                 trial._restore(trainer, read_checkpoint(saved))
                 if not torch.equal(trial._sample(batches[0][:2]), drawn):
                     raise RuntimeError("a model that was saved and loaded samples otherwise; the disk may be failing")
+        places = decide(self.accelerator, lambda: self.config.tracker.check())
+        plan = "\n".join([plan, *(f"  also to       {line}" for line in places)])
         return f"{plan}\n  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load"
 
     @property
@@ -430,7 +444,38 @@ class Experiment:
         if reference is None and resume == "must":
             problem = f"there is no checkpoint in {self.directory}; start with --resume auto"
             raise ConfigError("--resume must", [problem])
-        return None if reference is None else resolve(reference, prefer="latest")
+        if reference is None or "://" not in reference:
+            return None if reference is None else resolve(reference, prefer="latest")
+        return self._adopt(store, reference, resume)
+
+    def _adopt(self, store: CheckpointStore, reference: str, resume: Resume) -> Path | None:
+        """Bring the latest and best checkpoint of a remote place into this run, which then goes on as if it were there.
+
+        A place that is there and empty is that of a run which has not saved yet.
+        """
+        try:
+            for prefer in ("best", "latest"):
+                found = resolve(reference, prefer)
+                manifest = read_manifest(found)
+                if "training.safetensors" not in manifest.files:
+                    problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
+                    raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
+                copy_checkpoint(found, store.root / f"step_{manifest.step:08d}")
+        except FileNotFoundError as error:
+            if resume == "must":
+                raise
+            self.report(f"  start from    {error}")
+            return None
+        return store.latest()
+
+    def _initialise(self, reference: str) -> str:
+        """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
+        directory = decide(self.ranks, lambda: resolve(reference, whole=False))
+        tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
+        what, hint = f"train.init_from {reference!r} does not fit", "Is it of another architecture or data set?"
+        load_weights(self.model, tensors, what, hint)
+        count = sum(tensor.numel() for tensor in tensors.values())
+        return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
 
     def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Go on from a snapshot, unless this is no longer the run it was taken from; say what has changed."""
@@ -483,6 +528,18 @@ class Experiment:
                 "media": {name: str(path) for name, path in media.items()},
             }
             replace_file(self.directory / RESULT, encode_document(result))
+            tracker.complete(best, self._pictures(media), metrics)
+
+    def _pictures(self, media: dict[str, Path]) -> dict[str, Path]:
+        """What the model card shows: the curve, the first film as a GIF, and its stills."""
+        pictures = {"curve.png": media["curve"]} if "curve" in media else {}
+        films = [path for path in media.values() if path.suffix == ".mp4"]
+        for path in films[:1]:
+            try:
+                pictures["rollout.gif"] = write_gif(path, path.with_suffix(".gif"), every=2)
+            except (ImportError, OSError, ValueError) as error:
+                self.report(f"no GIF was made: {error}")
+        return pictures
 
     def _has_result(self) -> bool:
         return decide(self.ranks, (self.directory / RESULT).exists)
@@ -575,3 +632,54 @@ def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list
             metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics
     stored = snapshot.documents["progress.json"]["metrics"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()]
+
+
+def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:
+    """Send what waits in the outbox of a run; training may go on meanwhile.
+
+    Args:
+        run: the run directory.
+        repo: of the Hub, for which the best checkpoint is queued first; private if it has to be created.
+        limit_s: seconds after which to stop trying.
+
+    Returns:
+        A line for each checkpoint that is still not up.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        ConfigError: nothing says where to.
+    """
+    if not (run / CONFIG).is_file():
+        raise FileNotFoundError(f"there is no run at {run}: it has no {CONFIG}")
+    config = TrainConfig.from_json_path(run / CONFIG)
+    records = [record for record in config.tracker.save if isinstance(record, UploadConfig)]
+    if repo is not None:
+        named = [record for record in records if getattr(record, "repo", None) == repo]
+        records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
+        UploadSaver(records[0], run).complete(resolve(run), {}, {})
+    if not records:
+        raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
+    missing: list[str] = []
+    for record in records:
+        courier = Courier(record.model_copy(update={"offline": False}), record.outbox(run))
+        lines = courier.drain(limit_s)
+        report("\n".join(lines) if lines else f"{record.place}: everything is up")
+        missing += lines
+    return missing
+
+
+def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:
+    """Copy a checkpoint to a directory that `load_policy` reads.
+
+    Args:
+        whole: also what is needed to continue.
+
+    Returns:
+        What was copied, and the SHA-256 of the copy's manifest.
+
+    Raises:
+        FileExistsError: something that is not such a copy is in the way.
+    """
+    source = resolve(reference, whole=whole)
+    copy_checkpoint(source, directory, None if whole else MODEL_FILES)
+    return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
+from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_sessionfinish"]
@@ -33,6 +34,26 @@ accelerator = Accelerator(cpu=True)
 assert accelerator.num_processes == int(os.environ["WORLD_SIZE"])
 rank, world_size = accelerator.process_index, accelerator.num_processes
 """
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub on loopback that the client in this process, and those it starts, talk to; with a cache of its own."""
+    from huggingface_hub import constants
+
+    home = tmp_path / "hf_home"
+    with HubServer() as server:
+        for name, value in server.environment(home).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        yield server
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "zarr": ["data/episodes/zarr.py"],
     "h5py": ["data/episodes/hdf5.py"],
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/"],
-    "fsspec": ["data/embeddings/"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht"],
     "pymunk": ["envs/pusht"],
@@ -56,7 +55,9 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
+    "huggingface_hub": ["tracking/huggingface.py", "tracking/card.py", "checkpoints/hub.py"],
+    "httpx2": ["tracking/huggingface.py"],  # huggingface_hub's, for its exceptions
+    "fsspec": ["data/embeddings/", "tracking/fsspec.py", "checkpoints/remote.py"],
     "embedding_reader": ["data/embeddings/"],
     "diffusers": ["networks/backbones/image_unet.py"],
     "transformers": ["networks/encoders/image.py"],

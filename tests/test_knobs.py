@@ -90,6 +90,9 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "WandbConfig": "tracking/test_wandb.py::test_every_knob_reaches_the_client",
     "AccelerateConfig": "tracking/test_accelerate.py::test_every_knob_reaches_the_service",
     "LocalSaverConfig": "tracking/test_local.py",
+    "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
+    "HuggingFaceSaverConfig": "tracking/test_huggingface.py::test_every_field_is_used",
+    "RemoteLoaderConfig": "test_hub_runs.py",
     "LocalLoaderConfig": "tracking/test_local.py",
 }
 
@@ -200,6 +203,14 @@ def test_tracker_decides_where_the_run_lies(tmp_path):
     assert (tmp_path / "there" / "metrics.jsonl").exists() and not (tmp_path / "run").exists()
 
 
+def test_weights_to_start_from(tmp_path):
+    places = [tmp_path / name for name in ("source", "with", "without")]
+    for place in places:
+        place.mkdir()
+    source = run(places[0], train__steps=9)
+    assert weights(run(places[1], train__init_from=str(source))) != weights(run(places[2]))
+
+
 def test_precision_changes_the_loss_and_leaves_the_weights_float32(tmp_path):
     for name in ("exact", "cast"):
         (tmp_path / name).mkdir()
@@ -297,6 +308,7 @@ def test_field_changes_the_policy(field, tmp_path):
 OWN = {
     "TrainConfig.description": test_description_is_in_the_plan,
     "TrainConfig.tracker": test_tracker_decides_where_the_run_lies,
+    "TrainingConfig.init_from": test_weights_to_start_from,
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
     "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
     "TrajectoriesConfig.batch_size": test_number_of_samples_a_step_takes,

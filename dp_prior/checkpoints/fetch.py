@@ -1,14 +1,14 @@
 """From a reference to a directory on this machine.
 
 A reference is a path, optionally with `@latest`, `@best` or `@step_00012000`: of a run, of its `checkpoints` directory,
-or of one checkpoint. References to remote places have a scheme (`hf://`, `https://`) and are not read yet.
+or of one checkpoint. References to remote places have a scheme, such as `hf://`; see `dp_prior.checkpoints.remote`.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import ranked
@@ -17,20 +17,33 @@ from dp_prior.checkpoints.store import STEP, Stored, scan
 log = logging.getLogger(__name__)
 
 
-def resolve(reference: str | Path, prefer: Literal["best", "latest"] = "best") -> Path:
-    """The directory of the checkpoint or export that a reference means. Only reads, and only manifests.
+def resolve(
+    reference: str | Path,
+    prefer: Literal["best", "latest"] = "best",
+    *,
+    whole: bool = True,
+    cache: Path | None = None,
+    **hub: Any,
+) -> Path:
+    """The directory of the checkpoint or export that a reference means; what is remote is fetched into the cache.
+
+    Of local ones only manifests are read.
 
     Args:
         reference: see the module.
         prefer: what a run stands for when the reference does not say; a run without a best gives its latest.
+        whole: False if what is needed to act is enough.
+        cache, hub: see `dp_prior.checkpoints.remote.fetch`.
 
     Raises:
         FileNotFoundError: there is nothing there, with the path tried.
-        CheckpointError: there is, but no usable checkpoint.
+        CheckpointError: there is, but no usable checkpoint, or a remote place cannot be reached.
     """
     text = str(reference)
     if "://" in text:
-        raise FileNotFoundError(f"reference {text!r} is remote; only paths on this machine can be read so far")
+        from dp_prior.checkpoints.remote import fetch
+
+        return fetch(text, prefer, whole=whole, cache=cache, **hub)
     path, which = Path(text).expanduser(), None
     if not path.exists() and "@" in text:
         before, _, which = text.rpartition("@")

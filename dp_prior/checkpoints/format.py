@@ -41,7 +41,7 @@ class CheckpointError(RuntimeError):
 class DamagedError(CheckpointError):
     """A checkpoint whose files are not what its manifest says."""
 
-    def __init__(self, path: Path, problem: str):
+    def __init__(self, path: Path | str, problem: str):
         self.path = path
         self.problem = problem
         super().__init__(f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")
@@ -175,8 +175,33 @@ def read_manifest(directory: Path) -> Manifest:
         DamagedError: there is none, it was altered, or a file is missing or of another size.
     """
     try:
-        content = unseal(_read_small(directory / MANIFEST))
+        data = _read_small(directory / MANIFEST)
     except (OSError, ValueError) as error:
+        raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
+    manifest = parse_manifest(data, directory)
+    for name, entry in manifest.files.items():
+        try:
+            status = os.stat(directory / name)
+        except OSError as error:
+            raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
+        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+            raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
+    return manifest
+
+
+def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
+    """The manifest in these bytes; it lists only plain names of safetensors and JSON files.
+
+    Args:
+        directory: where it comes from, for messages.
+
+    Raises:
+        DamagedError: it is none, or it was altered.
+        CheckpointError: it is of a newer version.
+    """
+    try:
+        content = unseal(data)
+    except ValueError as error:
         raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
     version = content.get("format")
     if isinstance(version, int) and version > FORMAT:
@@ -187,15 +212,9 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         raise DamagedError(directory, f"{MANIFEST} is not a manifest: {error.errors()[0]['msg']}") from None
-    for name, entry in manifest.files.items():
+    for name in manifest.files:
         if not _NAME.fullmatch(name) or name == MANIFEST:
             raise DamagedError(directory, f"{MANIFEST} lists {name!r}, which is no file name of a checkpoint")
-        try:
-            status = os.stat(directory / name)
-        except OSError as error:
-            raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
-        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-            raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
     return manifest
 
 

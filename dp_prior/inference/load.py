@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-
-from dp_prior.batch import Spec
-from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import read_checkpoint
 
 if TYPE_CHECKING:
-    from dp_prior.tasks.model import DiffusionModel
     from dp_prior.tasks.policy import DiffusionPolicy
     from dp_prior.tasks.prior import DiffusionPrior
 
@@ -33,7 +26,9 @@ def load_policy(
 
     Args:
         reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
-            `@latest` or `@step_00012000`.
+            `@latest` or `@step_00012000`. Or a repository of the Hub, `user/name`, perhaps with `@revision`, if there
+            is no such path; or `hf://user/name`, `https://...#sha256=...`, `s3://...` and whatever else fsspec reads,
+            see `dp_prior.checkpoints.remote`.
         weights: name of an average of the run (`train.ema`); None for the first of them, which is the one exported.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.
@@ -44,7 +39,9 @@ def load_policy(
         ConfigError: the configuration or the shapes are not ones of a policy.
         ValueError: there is no average of that name, or the weights do not fit the configuration.
     """
-    return _load(reference, "policy", weights, device, dtype)
+    from dp_prior.tasks.policy import DiffusionPolicy  # the networks: a second that `import dp_prior` need not take
+
+    return DiffusionPolicy.from_pretrained(reference, weights=weights, device=device, dtype=dtype)
 
 
 def load_prior(
@@ -55,64 +52,6 @@ def load_prior(
     dtype: torch.dtype | None = None,
 ) -> DiffusionPrior:
     """Load a prior in evaluation mode; `predict` then gives image embeddings. Otherwise like `load_policy`."""
-    return _load(reference, "prior", weights, device, dtype)
+    from dp_prior.tasks.prior import DiffusionPrior
 
-
-def _load(
-    reference: str | Path, kind: str, weights: str | None, device: torch.device | str, dtype: torch.dtype | None
-) -> DiffusionModel:
-    directory = resolve(reference)
-    files = read_checkpoint(directory, ["config.json", "spec.json"])
-    config = files.documents["config.json"]
-    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
-        raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
-    found = config["task"].get("type", "policy")
-    if found != kind and found in ("policy", "prior"):
-        raise ValueError(f"{directory} holds a {found}, not a {kind}; load it with load_{found}")
-    model = _create(config["task"], kind, files.documents["spec.json"], directory)
-    name = _weights_file(config, weights, directory)
-    _load_weights(model, read_checkpoint(directory, [name]).tensors[name], directory / name)
-    model.requires_grad_(False).eval().to(device)
-    if dtype is not None and dtype != torch.float32:
-        for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
-            parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
-    return model
-
-
-def _create(task: dict[str, Any], kind: str, spec: Any, directory: Path) -> DiffusionModel:
-    """The model as configured, with weights still to be loaded."""
-    from dp_prior.tasks.policy import PolicyConfig  # the networks: a second that `import dp_prior` need not take
-    from dp_prior.tasks.prior import PriorConfig
-
-    record = {"policy": PolicyConfig, "prior": PriorConfig}[kind]
-    config = record.from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
-    shapes = Spec.from_json(json.dumps(spec), source=str(directory / "spec.json"))
-    with torch.random.fork_rng(devices=[]):
-        return config.create(shapes)
-
-
-def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
-    """Where the weights of an average lie: the first in `model.safetensors`, others in files of their own."""
-    averages = list(config.get("train", {}).get("ema", {}))
-    if weights is None or weights in averages[:1]:
-        return "model.safetensors"
-    if weights not in averages:
-        known = ", ".join(map(repr, averages)) or "one set without a name"
-        raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
-    return f"model_{weights}.safetensors"
-
-
-def _load_weights(policy: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    """Strictly: every tensor is there, has its shape, and nothing is left over."""
-    expected = policy.state_dict()
-    problems = [f"{name} is missing" for name in expected if name not in tensors]
-    problems += [f"{name} is unknown" for name in tensors if name not in expected]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in expected.items()
-        if name in tensors and tensors[name].shape != value.shape
-    ]
-    if problems:
-        listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        raise ValueError(f"{path} does not fit its config.json: {listed}. Were files of two runs mixed?")
-    policy.load_state_dict(tensors)
+    return DiffusionPrior.from_pretrained(reference, weights=weights, device=device, dtype=dtype)

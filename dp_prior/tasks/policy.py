@@ -22,6 +22,7 @@ from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.published import Published
 
 MOST_WINDOWS_FITTED = 200_000
 """Relative actions take their statistics from at most so many windows, evenly spread over the training set."""
@@ -131,6 +132,7 @@ class PolicyConfig(Config):
         observation = ObservationEncoder(modules, spec.cond_shapes)
         process = self.diffusion.create()
         return DiffusionPolicy(
+            record=self,
             n_obs_steps=self.n_obs_steps,
             n_action_steps=self.n_action_steps,
             actions=None if self.relative_to is None else RelativeActions(self.relative_to),
@@ -152,14 +154,28 @@ class PolicyConfig(Config):
         return self.normalizer.get(key, Identity() if encoder.needs_data_units else Limits())
 
 
-class DiffusionPolicy(DiffusionModel):
+class DiffusionPolicy(Published, DiffusionModel):
     """Action chunks from observations."""
 
-    def __init__(self, *, n_obs_steps: int, n_action_steps: int, actions: RelativeActions | None, **parts):
+    def __init__(
+        self,
+        *,
+        record: PolicyConfig,
+        n_obs_steps: int,
+        n_action_steps: int,
+        actions: RelativeActions | None,
+        **parts,
+    ):
         super().__init__(**parts)
+        self.record = record
         self.n_obs_steps = n_obs_steps
         self.n_action_steps = n_action_steps
         self.actions = actions
+
+    @classmethod
+    def record_type(cls) -> type[PolicyConfig]:
+        """See `Published`."""
+        return PolicyConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer; relative actions have statistics of their own, over the windows that are trained on."""

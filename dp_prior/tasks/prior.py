@@ -26,6 +26,7 @@ from dp_prior.networks.encoders.text import EMBEDDING, TextTokens
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.published import Published
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -134,6 +135,7 @@ class PriorConfig(Config):
         except ValueError as error:
             raise ConfigError("task.backbone", [str(error)]) from None
         return DiffusionPrior(
+            record=self,
             spec=spec,
             normalizer=UnitLength(scale),
             encoder=encoder,
@@ -170,12 +172,13 @@ class UnitLength(nn.Module):
         """There are none."""
 
 
-class DiffusionPrior(DiffusionModel):
+class DiffusionPrior(Published, DiffusionModel):
     """Image embeddings from texts."""
 
     def __init__(
         self,
         *,
+        record: PriorConfig,
         text_dropout: float,
         image_dropout: float,
         clamp_start: bool,
@@ -185,12 +188,18 @@ class DiffusionPrior(DiffusionModel):
         **parts: Any,
     ):
         super().__init__(**parts)
+        self.record = record
         self.text_dropout = text_dropout
         self.image_dropout = image_dropout
         self.clamp_start = clamp_start
         self.clamp_training = clamp_training
         self.clamp_end = clamp_end
         self.candidates = candidates
+
+    @classmethod
+    def record_type(cls) -> type[PriorConfig]:
+        """See `Published`."""
+        return PriorConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Nothing is fitted."""

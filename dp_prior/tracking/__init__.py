@@ -11,19 +11,23 @@ from dp_prior.config import Config
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.csv import CsvConfig
+from dp_prior.tracking.fsspec import FsspecSaverConfig
+from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.identity import ID
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
 from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
+from dp_prior.tracking.remote import RemoteLoaderConfig
 from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.tracking.uploads import UploadConfig, try_out
 from dp_prior.tracking.wandb import WandbConfig
 
 LoggerConfig = Annotated[
     ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
     Field(discriminator="type"),
 ]
-SaverConfig = LocalSaverConfig  # a union on `type` once there is a second member
-LoaderConfig = LocalLoaderConfig  # likewise
+SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig, Field(discriminator="type")]
+LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 
 class TrackerConfig(Config):
@@ -67,7 +71,15 @@ class TrackerConfig(Config):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"logger {name!r} is listed {names.count(name)} times; keep one")
+        places = [saver.place for saver in self.save if isinstance(saver, UploadConfig)]
+        for place in places:
+            if places.count(place) > 1:
+                raise ValueError(f"two savers send to {place}; one can send both the latest and the best")
         return self
+
+    def check(self) -> list[str]:
+        """Try once whether each remote place takes what will be sent; returns a line for each."""
+        return [f"{one.place}: {try_out(one)}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
         self,

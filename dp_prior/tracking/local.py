@@ -142,6 +142,12 @@ class LocalSaver:
                 if self._keep is not None and _fields(template):
                     self._prune(target, template)
 
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
+        """A copy is already what it will be."""
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
     def _metric(self, durable: Durable) -> float | None:
         return None if self._monitor is None else durable.metrics.get(self._monitor)
 

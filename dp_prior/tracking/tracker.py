@@ -101,6 +101,10 @@ class Saver(Protocol):
 
     def save(self, durable: Durable) -> None: ...
 
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
+
+    def close(self) -> list[str] | None: ...
+
 
 class Loader(Protocol):
     """Where a run goes on from."""
@@ -235,6 +239,11 @@ class Tracker:
             else:
                 self._unsaved[index] = durable
 
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
+        """The run has finished: hand its best checkpoint, pictures by file name and final scores to the savers."""
+        for saver in self._savers:
+            saver.call(lambda one: one.complete(directory, media, scores))
+
     @property
     def can_recall(self) -> bool:
         """Whether there is something to go on from."""
@@ -252,6 +261,9 @@ class Tracker:
         for index, durable in list(self._unsaved.items()):
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
+        waiting: list[str] = []
+        for saver in self._savers:
+            saver.call(lambda one: waiting.extend(one.close() or []))
         deadline = time.monotonic() + self._patience_s
         for logger in self._queued:
             logger.finish()
@@ -270,7 +282,7 @@ class Tracker:
             for index, saver in enumerate(self._savers)
             if (line := saver.summary()) is not None
         ]
-        return [line for line in lines if line is not None]
+        return [line for line in lines if line is not None] + waiting
 
     def __enter__(self) -> Tracker:
         return self

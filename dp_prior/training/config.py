@@ -44,6 +44,10 @@ class TrainingConfig(Config):
     ema: dict[str, DecayConfig] = {"ema": PowerDecay()}
     """Averages of the weights by name; the first is the one that acts. Empty for none."""
 
+    init_from: str | None = None
+    """Reference of a checkpoint whose weights a fresh run starts from, its normalizer among them: a path, `hf://...`,
+    or another that `load_policy` reads. Everything must fit. A run that goes on from its own checkpoint ignores it."""
+
     monitor: MonitorConfig = MonitorConfig()
     """What makes a checkpoint the best."""
 

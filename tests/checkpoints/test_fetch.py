@@ -1,7 +1,6 @@
 """References: which directory a path means, and what is said when there is none."""
 
 import os
-import re
 
 import pytest
 import torch
@@ -101,12 +100,6 @@ def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
     (run.parent / "empty").mkdir()
     with pytest.raises(kind, match=message):
         resolve(run.parent / reference)
-
-
-@pytest.mark.parametrize("reference", ["hf://me/pusht@best", "https://example.org/a.zip#sha256"])
-def test_remote_references_are_refused_for_now(reference):
-    with pytest.raises(FileNotFoundError, match=f"reference '{re.escape(reference)}' is remote"):
-        resolve(reference)
 
 
 def test_an_export_is_a_checkpoint_directory_under_any_name(run, tmp_path):

@@ -1,0 +1,167 @@
+"""The model card: what was trained on what, how well it does, and how to use it. Made from a checkpoint's own files.
+
+Its metadata are made and checked by the card classes of huggingface_hub.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dp_prior.tracking.delivery import Parcel
+
+LIBRARY = "dp_prior"
+TAGS = ("robotics", "imitation-learning", "diffusion-policy")
+
+
+def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str, media: list[str]) -> str:
+    """README.md of a repository whose best checkpoint this is.
+
+    Args:
+        folder: of the checkpoint in the repository.
+        media: pictures by their path in the repository.
+    """
+    config, spec = parcel.document("config.json"), parcel.document("spec.json")
+    manifest = parcel.manifest
+    measured = {name: value for name, value in manifest["metrics"].items() if value is not None}
+    scores = parcel.intent["scores"]
+    seeds = _seeds(config)
+    sections = [
+        f"# {repo.rpartition('/')[2]}",
+        config.get("description") or "",
+        _summary(config, parcel, folder),
+        *(f"![{name.rpartition('/')[2].partition('.')[0]}]({name})" for name in media if name.endswith(".gif")),
+        "## Scores" if measured or scores else "",
+        _table("On the best weights, measured once at the end", scores, seeds),
+        _table("When they were selected", _shown(measured), seeds),
+        *(f"![{name.rpartition('/')[2].partition('.')[0]}]({name})" for name in media if not name.endswith(".gif")),
+        "## Use",
+        "```python\n" + snippet(repo, spec) + "```",
+        "The repository holds weights as safetensors and settings as JSON; loading it runs no code of its own.",
+        _training(config, parcel.document("data.json"), manifest),
+    ]
+    body = "\n\n".join(section for section in sections if section)
+    return f"{_metadata(repo, license_name, config, {**measured, **scores})}\n\n{body}\n"
+
+
+def snippet(repo: str, spec: dict[str, Any]) -> str:
+    """Python text that loads the policy and asks it for an action."""
+    lines = ["import numpy as np", "from dp_prior import Agent, load_policy", "", f'policy = load_policy("{repo}")']
+    lines.append("agent = Agent(policy)")
+    lines.append("agent.reset(0)")
+    lines.append("obs = {")
+    for key, shape in spec.get("cond_shapes", {}).items():
+        lines.append(f"    {json.dumps(key)}: np.zeros({tuple(shape[1:])}, dtype=np.float32),")
+    lines += ["}", "action = agent.act(obs)"]
+    if "x_shape" in spec:
+        lines[-1] += f"  # ({spec['x_shape'][-1]},), in the units of the demonstrations"
+    return "\n".join(lines) + "\n"
+
+
+def _summary(config: dict[str, Any], parcel: Parcel, folder: str) -> str:
+    task, manifest = config.get("task", {}), parcel.manifest
+    network = task.get("backbone", {}).get("type", "unknown")
+    objective = task.get("diffusion", {}).get("objective", {}).get("type", "unknown")
+    kind = f"A diffusion {task.get('type', 'policy')} ({network}, {objective} objective)"
+    if not folder:
+        return f"{kind} made with `dp_prior`."
+    return (
+        f"{kind} trained with `dp_prior` for "
+        f"{manifest['step']:,} steps, {manifest['samples_seen']:,} samples. These are the weights of `{folder}`; the "
+        f"other checkpoints of the run lie beside it, each also a tag of this repository."
+    )
+
+
+def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, Any]) -> str:
+    train, source = config.get("train"), config.get("data")
+    if not train or not source:
+        return ""
+    episodes = data.get("episodes", {})
+    counts = ", ".join(f"{len(ids)} {part}" for part, ids in episodes.items() if isinstance(ids, list))
+    rows = {
+        "data": f"`{source.get('type')}` from `{source.get('episodes', {}).get('type')}`"
+        + (f", {counts} episodes" if counts else ""),  # fmt: skip  # noqa: E501
+        "data fingerprint": f"`{data['fingerprint']}`" if data.get("fingerprint") else None,
+        "configuration hash": f"`{manifest['config_hash']}`" if manifest.get("config_hash") else None,
+        "seed": config.get("seed"),
+        "batch size": f"{source.get('batch_size')} a rank, {manifest['world_size']} rank(s)",
+        "learning rate": f"`{json.dumps(train.get('lr'))}`",
+        "weights": "an average: " + ", ".join(train["ema"]) if train.get("ema") else "as trained",
+        "saved": manifest["saved_at"],
+    }
+    lines = [
+        "## Training",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in rows.items() if value is not None),
+    ]
+    return "\n".join([*lines, "", "`config.json` holds every setting; `dp-prior train` repeats the run from it."])
+
+
+def _seeds(config: dict[str, Any]) -> dict[str, str]:
+    """Seeds of the episodes behind each rollout's numbers, by its name."""
+    found = {}
+    for part in ("evaluate", "test"):
+        for one in config.get(part, []):
+            if one.get("type") == "rollout":
+                first, count = one["first_seed"], one["n_episodes"]
+                environment = one["env"]["type"]
+                found[one["name"]] = f"{count} episodes of {environment}, seeds {first} to {first + count - 1}"
+    return found
+
+
+def _shown(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith("train/")}
+
+
+def _table(title: str, metrics: dict[str, float], seeds: dict[str, str]) -> str:
+    """Values with their 95 % intervals, which metrics of the names *_ci_low and *_ci_high hold."""
+    intervals = {"score": "score_ci", "success_rate": "success_ci"}
+    rows = []
+    for name, value in metrics.items():
+        group, _, kind = name.rpartition("/")
+        if value is None or kind.endswith(("_ci_low", "_ci_high")):
+            continue
+        stem = f"{group}/{intervals.get(kind, kind + '_ci')}"
+        low, high = metrics.get(f"{stem}_low"), metrics.get(f"{stem}_high")
+        interval = "" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+        rows.append(f"| `{name}` | {value:.4g} | {interval} | {seeds.get(group, '')} |")
+    if not rows:
+        return ""
+    return "\n".join([f"{title}:", "", "| metric | value | 95 % interval | measured on |", "|---|---|---|---|", *rows])
+
+
+def _metadata(repo: str, license_name: str | None, config: dict[str, Any], metrics: dict[str, float | None]) -> str:
+    """The YAML head of the card."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    environments = {
+        one["name"]: one["env"]["type"]
+        for part in ("evaluate", "test")
+        for one in config.get(part, [])
+        if one.get("type") == "rollout"
+    }
+    results = [
+        EvalResult(
+            task_type="robotics",
+            task_name="robotics",
+            dataset_type=environments.get(name.rpartition("/")[0], "held-out demonstrations"),
+            dataset_name=name.rpartition("/")[0] or name,
+            metric_type=name.rpartition("/")[2],
+            metric_name=name,
+            metric_value=value,
+        )
+        for name, value in _shown(metrics).items()
+        if value is not None and not name.endswith(("_ci_low", "_ci_high"))
+    ]
+    backbone = config.get("task", {}).get("backbone", {}).get("type")
+    data = ModelCardData(
+        license=license_name,
+        library_name=LIBRARY,
+        pipeline_tag="robotics",
+        tags=[*TAGS, *([backbone] if backbone else [])],
+        model_name=repo.rpartition("/")[2],
+        eval_results=results or None,
+    )
+    return f"---\n{data.to_yaml()}\n---"

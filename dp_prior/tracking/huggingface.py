@@ -1,0 +1,299 @@
+"""The Hugging Face Hub as a place for checkpoints; see `dp_prior.tracking.delivery` for the protocol.
+
+Each checkpoint is a folder `checkpoints/step_00012000` that never changes. The root holds the best one as the Hub and
+other libraries expect it: `model.safetensors`, `config.json`, the model card, and `best.json`, which names its folder.
+One commit moves all of these, so every revision of the repository is a whole model. The token comes from HF_TOKEN or
+`hf auth login` and is never written anywhere; HF_ENDPOINT and HF_HUB_OFFLINE are obeyed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dp_prior.tracking.card import model_card
+from dp_prior.tracking.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.tracking.local import MODEL_FILES
+from dp_prior.tracking.outbox import MANIFEST
+from dp_prior.tracking.uploads import UploadConfig
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CARD, MEDIA = "README.md", "media"
+_ATTEMPTS = 3  # at a pointer that somebody else moves at the same time
+
+
+class HuggingFaceSaverConfig(UploadConfig):
+    """Sends checkpoints to a repository of the Hugging Face Hub, with a model card. Needs a token that may write."""
+
+    type: Literal["huggingface"] = "huggingface"
+
+    repo: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+    """The repository, `user/name`; created if it does not exist."""
+
+    private: bool = True
+    """Whether a repository that has to be created is private."""
+
+    license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null leaves it open."""
+
+    @property
+    def place(self) -> str:
+        """See `UploadConfig`."""
+        return f"huggingface {self.repo}"
+
+    def destination(self) -> Destination:
+        """See `UploadConfig`."""
+        return Hub(self)
+
+
+class Hub:
+    """Speaks to the Hub through its own client."""
+
+    def __init__(self, record: HuggingFaceSaverConfig):
+        self.record = record
+
+    def check(self) -> str:
+        """Whether the token may write; creates the repository."""
+        with _translated():
+            api = _connect()
+            user = api.whoami()["name"]
+            self._head(api)
+            api.auth_check(self.record.repo, write=True)
+        return f"user {user} may write to {self.record.repo}"
+
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> str:
+        """Folder, comparison, pointer, tag; what an earlier attempt has done is found and not done again."""
+        with _translated():
+            api = _connect()
+            folder, found = self._folder(api, parcel, self._head(api))
+            if not found:
+                spend()
+                self._commit_folder(api, parcel, folder)
+            message = self._move(api, parcel, folder, spend)
+        return message
+
+    def _head(self, api: HfApi) -> str:
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            return api.repo_info(self.record.repo).sha
+        except RepositoryNotFoundError:
+            api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
+            return api.repo_info(self.record.repo).sha
+
+    def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
+        """The folder of this checkpoint and whether it is there; a name that holds something else is not used."""
+        name, number = f"checkpoints/{parcel.intent['name']}", 1
+        while True:
+            folder = name if number == 1 else f"{name}_{number}"
+            listing = _listing(api, self.record.repo, folder, revision)
+            if not listing:
+                return folder, False
+            if not _differences(parcel, listing):
+                return folder, True
+            number += 1
+
+    def _commit_folder(self, api: HfApi, parcel: Parcel, folder: str) -> None:
+        from huggingface_hub import CommitOperationAdd
+
+        files = [CommitOperationAdd(f"{folder}/{name}", parcel.directory / name) for name in parcel.files()]
+        done = api.create_commit(self.record.repo, files, commit_message=f"Add {folder.removeprefix('checkpoints/')}")
+        wrong = _differences(parcel, _listing(api, self.record.repo, folder, done.oid))
+        if wrong:
+            raise DeliveryError("unavailable", f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
+
+    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> str:
+        """Move the pointers in one commit that only succeeds on top of what was read before."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            head = self._head(api)
+            kinds = list(parcel.kinds)
+            reason = stays(self._read(api, "best.json", head), parcel) if "best" in kinds else None
+            if reason is not None:
+                kinds.remove("best")
+            if not kinds:
+                return f"{folder} is up. {reason}"
+            operations = self._pointers(api, parcel, folder, kinds, head)
+            message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest['step']}"
+            try:
+                spend()
+                done = api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
+            except HfHubHTTPError as error:
+                if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
+                    raise
+                continue
+            api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
+            return f"{folder} is up as {' and '.join(kinds)}" + (f". {reason}" if reason else "")
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:
+        """The pointer files and, for a new best, what the root holds; weights are copied where they are."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationCopy
+
+        operations: list[Any] = [CommitOperationAdd(f"{kind}.json", parcel.pointer(folder)) for kind in kinds]
+        if "best" not in kinds:
+            return operations
+        for name in MODEL_FILES:
+            if name not in parcel.manifest["files"]:
+                continue
+            if name.endswith(".safetensors"):
+                operations.append(CommitOperationCopy(f"{folder}/{name}", name, src_revision=head))
+            else:
+                operations.append(CommitOperationAdd(name, parcel.directory / name))
+        operations.append(CommitOperationAdd(MANIFEST, parcel.model_manifest()))
+        media = {f"{MEDIA}/{name}": path for name, path in parcel.media().items()}
+        operations += [CommitOperationAdd(name, path) for name, path in media.items()]
+        card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
+        return [*operations, CommitOperationAdd(CARD, card.encode())]
+
+    def _read(self, api: HfApi, path: str, revision: str) -> bytes | None:
+        from huggingface_hub.errors import RemoteEntryNotFoundError
+
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                return Path(
+                    api.hf_hub_download(self.record.repo, path, revision=revision, local_dir=place)
+                ).read_bytes()
+            except RemoteEntryNotFoundError:
+                return None
+
+
+def publish(
+    parcel: Parcel,
+    repo: str,
+    message: str,
+    *,
+    private: bool,
+    token: str | None,
+    branch: str | None,
+    license_name: str | None,
+) -> str:
+    """Put what is needed to act at the root of a repository, in one commit; returns its page.
+
+    Raises:
+        DeliveryError: the Hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    with _translated():
+        api = _connect(token)
+        api.create_repo(repo, private=private, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repo, branch=branch, exist_ok=True)
+        files = [CommitOperationAdd(name, parcel.directory / name) for name in parcel.files()]
+        card = model_card(parcel, repo, license_name, "", []).encode()
+        files.append(CommitOperationAdd(CARD, card))
+        return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
+
+
+def _connect(token: str | None = None) -> HfApi:
+    """A client with a token.
+
+    Raises:
+        DeliveryError: offline mode, or no token.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    if constants.is_offline_mode():
+        raise DeliveryError("offline", "HF_HUB_OFFLINE is set, so nothing is sent")
+    if not token and not get_token():
+        raise DeliveryError("refused", "there is no Hugging Face token; set HF_TOKEN or run `hf auth login`")
+    return HfApi(library_name="dp_prior", token=token)
+
+
+def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, tuple[int, str, bool]]:
+    """(size, hash, whether that is SHA-256) of the files in a folder by name; empty if there is no such folder."""
+    from huggingface_hub import RepoFile
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        found = list(api.list_repo_tree(repo, folder, revision=revision, recursive=True))
+    except RemoteEntryNotFoundError:
+        return {}
+    files = [file for file in found if isinstance(file, RepoFile)]
+    return {
+        file.path.removeprefix(f"{folder}/"): (
+            file.size,
+            file.lfs.sha256 if file.lfs else file.blob_id,
+            file.lfs is not None,
+        )
+        for file in files
+    }
+
+
+def _differences(parcel: Parcel, listing: dict[str, tuple[int, str, bool]]) -> list[str]:
+    """Names of files that are missing, too many, or other than those of the parcel."""
+    expected = parcel.files()
+    wrong = sorted(set(expected) ^ set(listing))
+    for name in set(expected) & set(listing):
+        size, sha256 = expected[name]
+        found_size, found, is_sha256 = listing[name]
+        if found_size != size or found != (sha256 if is_sha256 else _blob(parcel.directory / name)):
+            wrong.append(name)
+    return wrong
+
+
+def _blob(path: Path) -> str:
+    """Git's name of a file that is not in LFS."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Errors of the client in the words of the queue. Their texts are not passed on: they may hold what is secret."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
+    except DeliveryError:
+        raise
+    except Exception as caught:
+        error: BaseException = caught
+        while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
+            error = error.__cause__
+        if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)) and not isinstance(error, HfHubHTTPError):
+            message = f"the Hub cannot be reached ({type(error).__name__})"
+            raise DeliveryError("unavailable", message) from None
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status is None:
+            raise
+        if status in (408, 409, 412, 425, 429) or status >= 500:
+            message = f"the Hub answered {status}"
+            raise DeliveryError("unavailable", message, _retry_after(error.response)) from None
+        raise DeliveryError("refused", _REFUSALS.get(status, f"the Hub answered {status}")) from None
+
+
+_REFUSALS = {
+    401: "the Hub does not accept the token (401); set HF_TOKEN anew or run `hf auth login`",
+    403: "the token may not write there (403); use one with write access, or another `repo`",
+    404: "the Hub has no such repository, or hides it from this token (404); look at `repo` and the token",
+    413: "the Hub refuses files of this size (413)",
+}
+
+
+def _retry_after(response: Any) -> float | None:
+    """Seconds, from a number of them or a date."""
+    text = response.headers.get("Retry-After") if response is not None else None
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.datetime.now(datetime.UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,267 @@
+"""Whole runs and the Hub: training never waits for it, a fresh machine goes on from it, policies come back from it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dp_prior import load_policy
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.config import ConfigError
+from dp_prior.tracking import uploads
+from tests.hub_server import TOKEN
+from tests.test_cli import command
+from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
+
+SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 30, "license": "mit"}
+ROOT = Path(__file__).parent.parent
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture
+def process():
+    """For tests that are about the worker process."""
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """Attempts run in the thread that would wait for them, unless a test is about the worker process."""
+    trouble = getattr(getattr(request.node, "callspec", None), "params", {}).get("trouble")
+    if "process" not in request.fixturenames and trouble not in ("silent", "dead"):  # these have to be killed
+        monkeypatch.setattr(uploads.Worker, "run", lambda self, job, deadline_s: uploads.run_here(job, deadline_s))
+
+
+def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
+    config = write(tmp_path, tracker__save=[SAVER])
+    done = train(config)
+    assert done.exit_code == 0 and "warning" not in done.output, done.output
+    files = hub.files("me/tiny")
+    assert json.loads(files["best.json"])["step"] > 0
+    assert json.loads(files["latest.json"])["step"] == 24
+    policy = load_policy("me/tiny")
+    own = load_policy(tmp_path / "run")
+    assert all(torch.equal(value, own.state_dict()[name]) for name, value in policy.state_dict().items())
+
+
+def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path, hub):
+    straight, broken, fresh = (tmp_path / name for name in ("straight", "broken", "fresh"))
+    changes = {"tracker__save": [SAVER], "tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
+    for place in (straight, broken, fresh):
+        place.mkdir()
+    train(write(straight))
+    config = write(broken, **changes)
+    assert train_and_die(config, "step", 18) == -signal.SIGKILL
+    _push(broken / "run")
+    step = json.loads(hub.files("me/tiny")["latest.json"])["step"]
+    assert step in (14, 15), "the save of step 15 may have been cut off"
+
+    changes["data__episodes__path"] = str(broken / "toy.npz")
+    done = train(write(fresh, **changes))
+    assert done.exit_code == 0 and f"step_{step:08d}, sample {8 * step}" in done.output, done.output
+    assert_equal(state(fresh / "run"), state(straight / "run"))
+    assert resolve(fresh / "run").name == resolve(straight / "run").name, "the best of before came along"
+    assert json.loads(hub.files("me/tiny")["latest.json"])["step"] == 24
+    best = load_policy("me/tiny").state_dict()
+    expected = load_policy(straight / "run").state_dict()
+    assert all(torch.equal(value, best[name]) for name, value in expected.items())
+
+
+def _push(run):
+    pushed = command("push", run)
+    assert pushed.exit_code == 0, pushed.output
+    return pushed.output
+
+
+def test_an_empty_repository_is_that_of_a_run_which_has_not_saved_yet(tmp_path, hub):
+    changes = {"train__steps": 2, "tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
+    first = train(write(tmp_path, **changes))
+    assert first.exit_code == 0 and "the Hub has no repository me/tiny" in first.output
+    other = tmp_path / "other"
+    other.mkdir()
+    assert train(write(other, **changes), "--resume", "must").exit_code == 64
+
+
+def test_a_hub_that_cannot_be_reached_does_not_become_a_fresh_start(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    hub.fail("any", times=999, status=503)
+    refused = train(write(tmp_path, tracker__load={"type": "remote", "reference": "hf://me/tiny"}))
+    assert refused.exit_code == 69 and "hf://me/tiny" in refused.output
+    assert not list((tmp_path / "run" / "checkpoints").glob("step_*"))
+
+
+def test_what_is_only_a_model_cannot_be_gone_on_from(tmp_path, hub):
+    train(write(tmp_path, tracker__save=[{**SAVER, "save_type": "model"}], train__steps=4))
+    other = tmp_path / "other"
+    other.mkdir()
+    changes = {"tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
+    refused = train(write(other, data__episodes__path=str(tmp_path / "toy.npz"), **changes))
+    assert refused.exit_code == 64 and "holds only what is needed to act" in refused.output
+
+
+@pytest.mark.parametrize("trouble", ["refused", "offline", *(pytest.param(t, marks=SLOW) for t in ("silent", "dead"))])
+def test_no_trouble_of_the_hub_costs_training_anything_and_push_ends_it(tmp_path, hub, trouble):
+    saver = {**SAVER, "drain_s": 0.5, "offline": trouble == "offline"}
+    if trouble == "silent":
+        hub.fail("any", times=999, silent=True)
+    elif trouble == "refused":
+        hub.role = "read"
+    elif trouble == "dead":
+        hub.fail("any", times=999, reset=True)
+    config = write(tmp_path, tracker__save=[saver], train__steps=8)
+    start = time.monotonic()
+    done = train(config)
+    assert time.monotonic() - start < 60
+    assert done.exit_code == 0
+    assert "warning: huggingface me/tiny: the best checkpoint, of step 8, is not up yet" in done.output
+    assert "`dp-prior push RUN` sends it" in done.output
+    if trouble == "offline":
+        assert not hub.requests
+    hub.heal()
+    hub.role = "write"
+    assert _push(tmp_path / "run") == "huggingface me/tiny: everything is up\n"
+    assert json.loads(hub.files("me/tiny")["best.json"])["step"] == 8
+    assert not list((tmp_path / "run" / "outbox").glob("*/0*"))
+
+
+def test_push_says_what_it_could_not_send(tmp_path, hub):
+    hub.role = "read"
+    train(write(tmp_path, tracker__save=[{**SAVER, "drain_s": 0}], train__steps=2))
+    pushed = command("push", tmp_path / "run")
+    assert pushed.exit_code == 69
+    assert "is not up yet: the token may not write there (403)" in pushed.output
+
+
+def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
+    train(write(tmp_path, train__steps=2))
+    assert command("push", tmp_path / "run").exit_code == 64
+    assert command("push", tmp_path / "run", "--repo", "me/later").exit_code == 0
+    assert load_policy("me/later").horizon == 4
+    assert command("push", tmp_path / "nothing").exit_code == 64
+
+
+def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
+    local = {"type": "local", "save_latest_to": str(tmp_path / "copy")}
+    config = write(tmp_path, tracker__save=[SAVER, local])
+    checked = train(config, "--check")
+    assert checked.exit_code == 0
+    assert "also to       huggingface me/tiny: user me may write to me/tiny" in checked.output
+    assert set(hub.files("me/tiny")) == {".gitattributes"} and not (tmp_path / "copy").exists()
+    hub.role = "read"
+    assert "huggingface me/tiny: the token may not write there (403)" in train(config, "--check").output
+
+
+@pytest.mark.slow
+def test_a_killed_trainer_leaves_no_worker(tmp_path, hub, process):
+    hub.fail("preupload", times=99, silent=True)
+    config = write(tmp_path, tracker__save=[SAVER], train__steps=100_000)
+    process = subprocess.Popen(
+        [sys.executable, "train_policy.py", "--config_file", str(config)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        _until(lambda: hub.count("preupload") > 0)
+        workers = _children(process.pid)
+        assert workers
+    finally:
+        process.kill()
+        process.wait()
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def _children(pid):
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = path.read_text().rpartition(")")[2].split()[1]
+            arguments = path.with_name("cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(parent) == pid and b"upload_worker" in arguments:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _until(condition, limit_s=60):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_token_reaches_nothing_but_the_header(tmp_path, hub, capfd, caplog):
+    hub.fail("commit", times=2, status=500)
+    hub.fail("whoami", times=1, status=401)
+    train(write(tmp_path, tracker__save=[SAVER]))
+    output = "".join(capfd.readouterr()) + caplog.text
+    assert TOKEN not in output
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 20 and not [path for path in files if TOKEN.encode() in path.read_bytes()]
+    assert not [request for request in hub.requests if TOKEN.encode() in request.body or TOKEN in request.path]
+    assert not any(TOKEN.encode() in content for content in hub.files("me/tiny").values())
+
+
+def test_weights_alone_come_from_another_run(tmp_path, hub):
+    train(write(tmp_path, train__steps=6, tracker__save=[SAVER]))
+    expected = load_policy("me/tiny").state_dict()
+    for name, reference in [("hub", "hf://me/tiny"), ("path", str(tmp_path / "run"))]:
+        other = tmp_path / name
+        other.mkdir()
+        changes = {"train__init_from": reference, "seed": 5, "train__steps": 1, "train__lr": {"type": "constant"}}
+        changes["train__lr"]["peak"] = 1e-9
+        done = train(write(other, **changes))
+        assert done.exit_code == 0
+        count = len(expected)
+        assert f"initialised   from {reference}: {count} of {count} tensors matched" in done.output
+        found = load_policy(other / "run").state_dict()
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, atol=1e-5, rtol=1e-5)
+        again = train(write(other, **{**changes, "train__steps": 2}))
+        assert "initialised" not in again.output and again.exit_code == 0
+
+
+def test_weights_that_do_not_fit_are_refused_with_a_list(tmp_path):
+    train(write(tmp_path, train__steps=1))
+    other = tmp_path / "other"
+    other.mkdir()
+    wider = tiny(other, train__init_from=str(tmp_path / "run"), task__backbone__hidden_dim=8)
+    with pytest.raises(ValueError, match=r"train.init_from '.*run' does not fit: .* has shape .*\d+ of \d+ tensors"):
+        experiment(wider).run()
+
+
+def test_export_loads_and_prints_its_hash(tmp_path):
+    train(write(tmp_path, train__steps=2))
+    done = command("export", tmp_path / "run", tmp_path / "out")
+    assert done.exit_code == 0 and f"exported {resolve(tmp_path / 'run')} to {tmp_path / 'out'}" in done.output
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "manifest.json", "model.safetensors", "spec.json"]
+    assert load_policy(tmp_path / "out").horizon == 4
+    assert command("export", tmp_path / "run", tmp_path / "all", "--whole").exit_code == 0
+    assert (tmp_path / "all" / "training.safetensors").exists()
+    import hashlib
+
+    digest = hashlib.sha256((tmp_path / "out" / "manifest.json").read_bytes()).hexdigest()
+    assert f"https://.../out#sha256={digest}" in done.output
+
+
+def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
+    from dp_prior.tracking import TrackerConfig
+
+    config = TrackerConfig.from_json(
+        json.dumps({"save": [SAVER], "load": {"type": "remote", "reference": "hf://me/tiny"}})
+    )
+    tracker = config.create(is_main=False, total_samples=1, directory=tmp_path / "run")
+    tracker.save(tmp_path, None, {}, is_best=True)
+    tracker.complete(tmp_path, {}, {})
+    assert tracker.close() == []
+    assert not hub.requests and not (tmp_path / "run").exists()
+
+
+def test_a_loader_needs_a_scheme():
+    from dp_prior.tracking.remote import RemoteLoaderConfig
+
+    with pytest.raises(ConfigError, match="has no scheme such as hf://"):
+        RemoteLoaderConfig.from_json('{"reference": "me/tiny"}')

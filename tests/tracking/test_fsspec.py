@@ -1,0 +1,171 @@
+"""Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
+
+import json
+
+import fsspec
+import pytest
+from pydantic import ValidationError
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.tracking.delivery import DeliveryError
+from dp_prior.tracking.fsspec import Folder, FsspecSaverConfig
+from dp_prior.tracking.uploads import UploadSaver, Worker
+from tests.tracking.parcels import Run, assert_whole, parcel_of
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request, tmp_path):
+    yield f"memory://{tmp_path.name}/runs" if request.param == "memory" else f"file://{tmp_path}/there"
+    fsspec.filesystem("memory").store.clear()
+
+
+def contents(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    return {path[len(root.rstrip("/")) + 1 :]: fs.cat_file(path) for path in fs.find(root)}
+
+
+def send(run, url, step, **how):
+    fields = how.pop("fields", {})
+    record = FsspecSaverConfig(url=url, **fields)
+    saver = UploadSaver(record, run.directory)
+    saver.save(run.save(step, **how))
+    message = Folder(record.url).deliver(parcel_of(saver), lambda: None)
+    saver.outbox.remove(saver.outbox.waiting())
+    return message
+
+
+def pointed_at(url, kind="best"):
+    files = contents(url)
+    pointer = json.loads(files[f"{kind}.json"])
+    assert_whole(files, pointer)
+    return pointer["step"]
+
+
+def test_folders_stay_and_pointers_move(run, url):
+    assert send(run, url, 1) == "checkpoints/step_00000001 is up as best"
+    first = contents(url)
+    send(run, url, 2, fields={"save_latest": True})
+    assert pointed_at(url) == pointed_at(url, "latest") == 2
+    second = contents(url)
+    assert all(second[path] == content for path, content in first.items() if path.startswith("checkpoints/"))
+
+
+def test_it_comes_back_as_it_was(run, url, tmp_path):
+    send(run, url, 1, fields={"save_latest": True})
+    send(run, url, 2, fields={"save_latest": True}, value=9.0, is_best=False)
+    cache = tmp_path / "cache"
+    for reference, step in [(url, 1), (f"{url}@best", 1), (f"{url}@latest", 2), (f"{url}@step_00000002", 2)]:
+        found = resolve(reference, cache=cache)
+        assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
+        acting = resolve(reference, whole=False, cache=tmp_path / "other")
+        assert sorted(path.name for path in acting.iterdir()) == [
+            *("config.json", "manifest.json", "model.safetensors", "spec.json"),
+        ]
+        assert int(read_checkpoint(acting).tensors["model.safetensors"]["w"][0]) == step
+    assert resolve(url, prefer="latest", cache=cache).name == resolve(f"{url}@latest", cache=cache).name
+
+
+@pytest.mark.parametrize("call", ["put_file", "pipe_file", "open", "makedirs"])
+def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run, url, call, monkeypatch):
+    fs = type(fsspec.core.url_to_fs(url)[0])
+    send(run, url, 1)
+    original, count = getattr(fs, call), 0
+    for number in range(1, 60):
+        count = 0
+
+        def failing(self, *arguments, number=number, **options):
+            nonlocal count
+            count += 1
+            if count == number:
+                raise TimeoutError("slow")
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(fs, call, failing)
+        try:
+            send(run, url, number + 1)
+            finished = True
+        except DeliveryError as error:
+            assert error.trouble == "unavailable"
+            finished = False
+        monkeypatch.setattr(fs, call, original)
+        if not finished:
+            assert pointed_at(url) in (number, number + 1)
+            saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
+            Folder(url).deliver(parcel_of(saver), lambda: None)
+            saver.outbox.remove(saver.outbox.waiting())
+        assert pointed_at(url) == number + 1
+        if finished:
+            break
+    assert finished
+
+
+def test_what_arrives_otherwise_is_noticed(run, url, monkeypatch):
+    fs = type(fsspec.core.url_to_fs(url)[0])
+    original = fs.put_file
+
+    def cutting(self, source, target, **options):
+        original(self, source, target, **options)
+        self.pipe_file(target, self.cat_file(target)[:-1] + b"!")
+
+    monkeypatch.setattr(fs, "put_file", cutting)
+    with pytest.raises(DeliveryError, match="is not what was sent"):
+        send(run, url, 1)
+    assert "best.json" not in contents(url)
+
+
+def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
+    send(run, url, 1, value=0.1)
+    other = Run(tmp_path / "other")
+    try:
+        assert "the best there is better" in send(other, url, 1, value=0.2)
+    finally:
+        other.lock.release()
+    assert pointed_at(url) == 1
+    assert {path.split("/")[1] for path in contents(url) if path.startswith("checkpoints/")} == {
+        "step_00000001",
+        "step_00000001_2",
+    }
+
+
+def test_check_leaves_nothing(url):
+    assert Folder(url).check() == f"{url} can be written to"
+    assert contents(url) == {}
+
+
+def test_through_the_worker_process(run, tmp_path):
+    record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=60)
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    assert saver.close() == []
+    assert pointed_at(record.url) == 1
+
+
+def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Worker, "run", lambda *arguments: pytest.fail("another process has another memory"))
+    record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    assert saver.close() == []
+    assert pointed_at(record.url) == 1
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize(("url", "message"), [("runs/x", "is no URL"), ("s3://bucket/a@best", "is no URL")])
+def test_what_is_no_url_is_refused(url, message):
+    with pytest.raises(ValidationError, match=message):
+        FsspecSaverConfig(url=url)
+
+
+def test_a_file_system_that_is_not_installed_is_named():
+    with pytest.raises(DeliveryError, match="cannot be written to: .*[Ii]nstall"):
+        FsspecSaverConfig(url="s3://bucket/x").destination()
+    with pytest.raises(DeliveryError, match="Protocol not known"):
+        FsspecSaverConfig(url="nonsense://bucket/x").destination()
