@@ -268,7 +268,8 @@ class Experiment:
         """Go on from the weights of the last checkpoint behind the samples seen since; raise if that is not wanted."""
         with self.watch.busy():
             writer.wait()
-        found = decide(self.ranks, store.latest)
+        good = (stored.path for stored in store.good() if stored.manifest.step < error.first_step)
+        found = decide(self.ranks, lambda: next(good, None))
         if found is None or trainer.rollbacks >= self.config.train.rollback:
             raise error
         with self.watch.busy():

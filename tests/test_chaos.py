@@ -61,7 +61,7 @@ MANY = pytest.mark.slow
 )
 def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, "SIGKILL", 4 if moment in ("save", "delivery") else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15)
@@ -80,8 +80,9 @@ def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path
     ],
 )
 def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, moment, how, tmp_path):
+    """The time is that of `dist_timeout`, and 10 seconds."""
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, how, 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, TIMEOUT_S + 10)
@@ -101,7 +102,7 @@ def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, mo
 )
 def test_error_on_one_rank_is_the_exit_of_all(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, "raise", 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15, "error", 1)
@@ -135,7 +136,7 @@ def assert_preempted(run, signal_name, within_s=20):
 def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, name, tmp_path):
     measured = [{"type": "loss", "every": {"steps": 1}}, {**ROLLOUT, "every": {"steps": 1}}]
     measured = {"evaluate": measured} if moment in ("evaluation", "rollout") else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, name, 4 if moment in ("save", "delivery") else 30)) as run:
         told = assert_preempted(run, name, 120)
         assert told["rank"] == rank

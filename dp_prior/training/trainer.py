@@ -80,7 +80,9 @@ class Saver(Protocol):
 
 
 class NotFiniteError(RuntimeError):
-    """Too many steps in a row had a gradient that was not finite."""
+    """Too many steps in a row, from `first_step` on, had a gradient that was not finite."""
+
+    first_step = 1
 
 
 class _Wrapped(nn.Module):
@@ -297,7 +299,7 @@ class PolicyTrainer:
             torch.distributed.all_reduce(news, torch.distributed.ReduceOp.MAX, group=self._hosts)
         asked, last_skipped = news.tolist()
         if last_skipped:
-            raise NotFiniteError(self._describe(last_skipped))
+            raise self._too_many(last_skipped)
         return self.stop.accept(asked)
 
     def _look_at_guard(self) -> int:
@@ -313,22 +315,24 @@ class PolicyTrainer:
                 return step
         return 0
 
-    def _describe(self, step: int) -> str:
+    def _too_many(self, step: int) -> NotFiniteError:
         limit, size = self.config.nonfinite_limit, self.loader.global_batch_size
         behind = self.progress.global_step - step
         ids = self.loader.ids(max(0, self.progress.samples_seen - (behind + limit) * size)).tolist()
-        return (
+        error = NotFiniteError(
             f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them changed "
             f"the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them all. Look "
             f"at the data and the learning rate; the last good checkpoint is kept."
         )
+        error.first_step = step - limit + 1
+        return error
 
     def roll_back(self, snapshot: Snapshot) -> None:
         """Take the state of `snapshot` but keep the clock, so that the samples seen since are passed over."""
-        now, count = self.progress, self.rollbacks + 1
+        now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(torch.zeros(3, dtype=torch.int64).index_add_(0, torch.tensor([0]), self.guard.counts[:1].cpu()))
+        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # a new row begins
 
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples
