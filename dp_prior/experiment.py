@@ -46,9 +46,10 @@ from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.deadline import Deadline
+from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
 from dp_prior.training.stop import TIME_LIMIT, Stop
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.watch import Watch
 
 Resume = Literal["auto", "never", "must"]

@@ -18,8 +18,9 @@ from accelerate.state import AcceleratorState
 from dp_prior.config import Config
 from dp_prior.experiment import TrainConfig
 from dp_prior.training.best import Best, MonitorConfig
+from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent

@@ -6,7 +6,8 @@ import signal
 import pytest
 import torch
 
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.guard import NotFiniteError
+from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write
 
 LIMITED = {"train__nonfinite_limit": 3, "train__save_every": {"steps": 4}, "train__steps": 20}

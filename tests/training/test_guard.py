@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.training.guard import LAG, Guard, Skipped
-from dp_prior.training.trainer import NotFiniteError
+from dp_prior.training.guard import LAG, Guard, NotFiniteError, Skipped
 from tests.training.test_trainer import Listener, build
 
 
