@@ -50,9 +50,10 @@ from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.deadline import Deadline
+from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
 from dp_prior.training.stop import TIME_LIMIT, Stop
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.watch import Watch
 
 Resume = Literal["auto", "never", "must"]
@@ -309,7 +310,8 @@ class Experiment:
         """Go on from the weights of the last checkpoint behind the samples seen since; raise if that is not wanted."""
         with self.watch.busy():
             writer.wait()
-        found = decide(self.ranks, store.latest)
+        good = (stored.path for stored in store.good() if stored.manifest.step < error.first_step)
+        found = decide(self.ranks, lambda: next(good, None))
         if found is None or trainer.rollbacks >= self.config.train.rollback:
             raise error
         with self.watch.busy():

@@ -18,13 +18,26 @@ LIMIT_S = 150.0
 class Launched:
     """`tests/chaotic.py` on some ranks; use it in a `with`: afterwards none of its processes may be left."""
 
-    def __init__(self, place: Path, config: Path, *events: dict[str, Any], ranks: int = 2, **environment: str):
+    def __init__(
+        self,
+        place: Path,
+        config: Path,
+        *events: dict[str, Any],
+        ranks: int = 2,
+        before: tuple[str, ...] = (),
+        **environment: str,
+    ):
+        """
+        Args:
+            ranks: started by torchrun; 0 for one process without it.
+            before: words that come before the command.
+        """
         self.place, self.run = place, place / "run"
         self._mark = f"CHAOS_MARK={uuid.uuid4()}"
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks else []
         self._log = open(place / "output.txt", "a+")  # noqa: SIM115 (closed on leaving)
         self.process = subprocess.Popen(
-            [sys.executable, *launcher, str(ROOT / "tests/chaotic.py"), "--config_file", str(config)],
+            [*before, sys.executable, *launcher, str(ROOT / "tests/chaotic.py"), "--config_file", str(config)],
             cwd=ROOT,
             env=os.environ
             | {

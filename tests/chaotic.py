@@ -21,12 +21,13 @@ from dp_prior.cli import train
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.agreement import Agreement
 from dp_prior.training.trainer import PolicyTrainer
 
 MOMENTS = {
     "step": (PolicyTrainer, "step"),
     "backward": (Accelerator, "backward"),
-    "agreement": (PolicyTrainer, "_agree_to_stop"),
+    "agreement": (Agreement, "reach"),
     "save": (PolicyTrainer, "save"),
     "evaluation": (LossEvaluator, "run"),
     "rollout": (RolloutEvaluator, "_run_block"),

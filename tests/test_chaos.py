@@ -4,9 +4,14 @@ time, says who was to blame, keeps its last checkpoint, leaves no process, and g
 Each test has a session of its own, a hard time limit, and asserts that no process is left (`Launched`).
 """
 
+import contextlib
+import json
 import os
+import shutil
 import signal
+import subprocess
 import time
+import uuid
 
 import pytest
 
@@ -61,7 +66,7 @@ MANY = pytest.mark.slow
 )
 def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, "SIGKILL", 4 if moment in ("save", "delivery") else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15)
@@ -80,8 +85,9 @@ def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path
     ],
 )
 def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, moment, how, tmp_path):
+    """The time is that of `dist_timeout`, and 10 seconds."""
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, how, 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, TIMEOUT_S + 10)
@@ -101,7 +107,7 @@ def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, mo
 )
 def test_error_on_one_rank_is_the_exit_of_all(rank, moment, tmp_path):
     measured = {"evaluate": [{"type": "loss", "every": {"steps": 1}}]} if moment == "evaluation" else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, "raise", 4 if moment == "save" else 30)) as run:
         run.wait_for()
         told = assert_lost(run, rank, 15, "error", 1)
@@ -135,7 +141,7 @@ def assert_preempted(run, signal_name, within_s=20):
 def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, name, tmp_path):
     measured = [{"type": "loss", "every": {"steps": 1}}, {**ROLLOUT, "every": {"steps": 1}}]
     measured = {"evaluate": measured} if moment in ("evaluation", "rollout") else {}
-    config = write(tmp_path, **LONG, **measured)
+    config = write(tmp_path, **{**LONG, **measured})
     with Launched(tmp_path, config, event(rank, moment, name, 4 if moment in ("save", "delivery") else 30)) as run:
         told = assert_preempted(run, name, 120)
         assert told["rank"] == rank
@@ -195,3 +201,71 @@ def test_slow_work_of_one_rank_is_waited_for(moment, tmp_path):
         assert run.wait() == 0
         assert run.exit()["reason"] == "finished"
         assert rows(run.run)[-1]["step"] == 7
+
+
+def ip(*words, check=True):
+    subprocess.run(["ip", *words], check=check, capture_output=True, timeout=20)
+
+
+@pytest.fixture
+def two_nodes():
+    """Two network namespaces joined by a link: [(namespace, interface, address)]."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+        pytest.skip("needs root, ip and unshare for network namespaces")
+    tag = uuid.uuid4().hex[:6]
+    nodes = [(f"dp{tag}{i}", f"v{tag}{i}", f"10.77.{int(tag[:2], 16)}.{i + 1}") for i in range(2)]
+    try:
+        try:
+            for name, _, _ in nodes:
+                ip("netns", "add", name)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces cannot be made here: {error.stderr.decode().strip()}")
+        ip("link", "add", nodes[0][1], "type", "veth", "peer", "name", nodes[1][1])
+        for name, interface, address in nodes:
+            ip("link", "set", interface, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", interface)
+            for one in ("lo", interface):
+                ip("-n", name, "link", "set", one, "up")
+        yield nodes
+    finally:
+        for name, _, _ in nodes:
+            ip("netns", "del", name, check=False)
+
+
+@MANY
+def test_two_nodes_whose_link_is_cut_both_end_in_time_and_name_each_other(two_nodes, tmp_path):
+    """Without a shared disk or a launcher; neither is told anything, packets just do not arrive any more."""
+    with contextlib.ExitStack() as nodes:
+        runs = []
+        for rank, (name, interface, _) in enumerate(two_nodes):
+            place = tmp_path / f"node{rank}"
+            place.mkdir()
+            world = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+            world |= {"MASTER_ADDR": two_nodes[0][2], "MASTER_PORT": "29400", "GLOO_SOCKET_IFNAME": interface}
+            alone = (
+                "ip",
+                "netns",
+                "exec",
+                name,
+                "unshare",
+                "--uts",
+                "sh",
+                "-c",
+                f'hostname node{rank}; exec "$@"',
+                "sh",
+            )
+            one = Launched(place, write(place, **LONG), SLOW, ranks=0, before=alone, **world)
+            runs.append(nodes.enter_context(one))
+        for run in runs:
+            run.wait_for()
+        time.sleep(2)
+        ip("-n", two_nodes[0][0], "link", "set", two_nodes[0][1], "down")
+        began = time.monotonic()
+        codes = [run.wait(60) for run in runs]
+        assert time.monotonic() - began < TIMEOUT_S + 10
+        assert codes == [76, 76]
+        for rank, run in enumerate(runs):
+            told = json.loads((run.run / "exit.json").read_text())
+            assert (told["reason"], told["code"], told["rank"]) == ("rank lost", 76, 1 - rank)
+            assert f"rank {1 - rank} of 2" in told["message"] and f"on node{1 - rank}" in told["message"]
+            assert "most recent call first" in (run.run / "stacks" / f"rank_{rank}.txt").read_text()

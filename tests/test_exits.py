@@ -14,7 +14,8 @@ from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.exits import ExitFile, classify
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.guard import NotFiniteError
+from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.watch import LOST, RankLostError, Verdict
 from tests.tiny import experiment, tiny, train, train_and_die, write
 

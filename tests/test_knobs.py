@@ -20,11 +20,17 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.experiment import TrainConfig
 from dp_prior.reference import records
 from dp_prior.training.best import Best, MonitorConfig
+from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
-from dp_prior.training.trainer import NotFiniteError, PolicyTrainer
+from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
+ELSEWHERE = {  # field -> the test that shows it, where one record is shown in several places
+    "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
+    "TrainingConfig.max_runtime": "test_slurm.py::test_max_runtime_stops_the_run",
+    "TrainingConfig.requeue": "test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
+}
 SHOWN_BY = {  # record -> the test that changes each of its fields
     "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
     "PlanarEncoderConfig": "networks/encoders/test_planar.py",
@@ -106,7 +112,7 @@ def test_some_test_claims_the_field(field):
     record, name = field.split(".")
     if field in CHANGES or field in OWN:
         return
-    claim = SHOWN_BY.get(record)
+    claim = ELSEWHERE.get(field) or SHOWN_BY.get(record)
     assert claim, f"no test shows that {field} changes anything; write one, and name it in SHOWN_BY or CHANGES"
     file, _, function = claim.partition("::")
     source = (TESTS / file).read_text(encoding="utf-8")
@@ -244,6 +250,21 @@ def test_number_of_samples_a_step_takes(tmp_path):
     assert [experiment(tiny(tmp_path, data__batch_size=n)).loader.global_batch_size for n in (4, 6)] == [4, 6]
 
 
+def test_number_of_rollbacks_of_a_run(tmp_path, monkeypatch):
+    step = PolicyTrainer.step
+
+    def poisoned(self, batches):
+        if self.progress.global_step == 3:
+            batches[0].x.fill_(float("nan"))
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", poisoned)
+    once = {"train__steps": 5, "train__nonfinite_limit": 1, "train__save_every": {"steps": 1}}
+    with pytest.raises(NotFiniteError):
+        run(tmp_path, **once, tracker__data_path=str(tmp_path / "none"))
+    assert state(run(tmp_path, **once, train__rollback=1))["progress"]["rollbacks"] == 1
+
+
 @pytest.mark.parametrize("record", [ConstantLearningRate, LinearLearningRate, CosineLearningRate])
 def test_every_field_of_a_learning_rate_changes_it(record):
     changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5}
@@ -311,6 +332,7 @@ OWN = {
     "TrainingConfig.init_from": test_weights_to_start_from,
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
     "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
+    "TrainingConfig.rollback": test_number_of_rollbacks_of_a_run,
     "TrajectoriesConfig.batch_size": test_number_of_samples_a_step_takes,
     "RetentionConfig.max_failed_saves": test_number_of_failed_saves_that_end_a_run,
     "MonitorConfig.metric": test_metric_and_mode_choose_the_best,

@@ -89,7 +89,7 @@ def launched(config: Path, *lines: str, **environment: str) -> subprocess.Comple
 
 @pytest.mark.slow
 def test_run_that_slurm_ends_again_and_again_is_the_uninterrupted_one(tmp_path, scontrol):
-    """Six jobs of a few seconds: each saves in time, asks once to be started again, when all is durable."""
+    """Jobs of a few seconds: each saves in time, asks once to be started again (`requeue`), when all is durable."""
     reference = tmp_path / "reference"
     reference.mkdir()
     train(write(reference, **LIMITED))
@@ -135,6 +135,7 @@ def test_refused_requeue_is_a_warning_and_the_code_stays(tmp_path, scontrol):
 
 
 def test_max_runtime_stops_the_run(tmp_path):
+    """`max_runtime` counts from when the run is built."""
     config = write(tmp_path, **LIMITED | {"train__max_runtime": "0.5s"})
     done = launched(config)
     assert done.returncode == 75, done.stderr

@@ -1,5 +1,7 @@
 """A signal ends the run after the step at hand, saved; a second one ends it at once."""
 
+import itertools
+import json
 import os
 import signal
 import threading
@@ -7,6 +9,7 @@ import threading
 import pytest
 
 from dp_prior.stopping import ECHO_S, stop_on_signal
+from dp_prior.training.signs import Alone
 from dp_prior.training.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, rows, state, train, write
@@ -97,3 +100,44 @@ def test_second_signal_ends_the_run_at_once_and_the_next_one_goes_on(tmp_path, m
     assert state(tmp_path / "run")["progress"]["global_step"] == 2
     assert train(config).exit_code == 0
     assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 4, "videos": 0}
+MEASURED = {
+    "train__steps": 9,
+    "train__save_every": {"steps": 2},
+    "evaluate": [{"type": "loss", "every": {"steps": 3}, "batch_size": 4}, {**ROLLOUT, "every": {"steps": 3}}],
+    "test": [{**ROLLOUT, "name": "test"}],
+}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    place = tmp_path_factory.mktemp("measured")
+    assert train(write(place, **MEASURED)).exit_code == 0
+    return place / "run"
+
+
+@pytest.mark.parametrize("count", [1, 4, 8, 25, 40, 60])
+def test_evaluation_that_a_stop_cuts_short_is_made_up_for(count, tmp_path, monkeypatch, measured):
+    """A signal at the so manyth sign of life, be it in a validation, a rollout, or the test at the end."""
+    beat, calls = Alone.beat, itertools.count(1)
+
+    def signalled(self):
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGTERM)
+        beat(self)
+
+    config = write(tmp_path, **MEASURED)
+    with monkeypatch.context() as patch:
+        patch.setattr(Alone, "beat", signalled)
+        stopped = train(config)
+    assert next(calls) > count and stopped.exit_code == 75, stopped.output
+    saved = state(tmp_path / "run")["progress"]
+    assert saved["global_step"] in (3, 6, 9)
+    assert (saved["unmeasured"] is not None) or "test" not in rows(tmp_path / "run")[-1]
+    assert train(config).exit_code == 0
+    assert_equal(state(tmp_path / "run"), state(measured))
+    assert rows(tmp_path / "run") == rows(measured)
+    results = [json.loads((run / "result.json").read_text()) for run in (tmp_path / "run", measured)]
+    assert results[0]["test"] == results[1]["test"] and results[0]["best"]["step"] == results[1]["best"]["step"]

@@ -83,7 +83,8 @@ class EMA:
 def _lerp(averages: list[Tensor], weights: list[Tensor], fraction: Tensor) -> None:
     """Move `averages` towards `weights` by () `fraction`; on an accelerator without asking the host for its value."""
     if fraction.device.type == "cpu":
-        torch._foreach_lerp_(averages, weights, fraction.item())
+        if fraction.item() != 0:  # weights that are not finite would come through
+            torch._foreach_lerp_(averages, weights, fraction.item())
         return
     difference = torch._foreach_sub(weights, averages)
     torch._foreach_mul_(difference, fraction)

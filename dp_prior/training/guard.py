@@ -15,6 +15,14 @@ from torch import Tensor
 LAG = 2  # steps; the device always has one queued while the host looks
 
 
+class NotFiniteError(RuntimeError):
+    """Too many steps in a row, from `first_step` on, had a gradient that was not finite."""
+
+    def __init__(self, message: str, first_step: int = 1):
+        super().__init__(message)
+        self.first_step = first_step
+
+
 class Skipped(NamedTuple):
     """A step that changed nothing.
 

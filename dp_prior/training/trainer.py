@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -22,65 +19,16 @@ from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.training.agreement import Agreement
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
 from dp_prior.training.optimizer import set_learning_rate, update
+from dp_prior.training.parts import Evaluator, Loader, Saver, Tracker
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork, Watch
 from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stop import REQUEST, Stop
-
-
-class Loader(Protocol):
-    """Where batches come from: a pure function of the samples seen."""
-
-    global_batch_size: int
-
-    def __len__(self) -> int: ...
-
-    def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]: ...
-
-    def ids(self, samples_seen: int) -> Tensor: ...
-
-
-class Measured(Protocol):
-    """Numbers by metric name, and files by name for loggers that show them."""
-
-    metrics: dict[str, float]
-    media: dict[str, Path]
-
-
-class Evaluator(Protocol):
-    """Measures the models of a run; a collective when there are several ranks."""
-
-    every: Cadence
-
-    def run(self, models: dict[str, nn.Module], accelerator: Accelerator, progress: Progress) -> Measured: ...
-
-
-class Tracker(Protocol):
-    """Where numbers and pictures go."""
-
-    def log(self, metrics: dict[str, float], progress: Progress) -> None: ...
-
-    def log_images(self, images: dict[str, Path], progress: Progress) -> None: ...
-
-    def log_error(self, error: str, progress: Progress) -> None: ...
-
-
-class Saver(Protocol):
-    """Where snapshots go. Returns before they are durable; what then fails is raised by the next call."""
-
-    def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None: ...
-
-    def check(self) -> None: ...
-
-    def reserve(self, snapshot: Snapshot) -> None: ...
-
-
-class NotFiniteError(RuntimeError):
-    """Too many steps in a row had a gradient that was not finite."""
 
 
 class _Wrapped(nn.Module):
@@ -144,7 +92,7 @@ class PolicyTrainer:
         self.ranks = RanksAtWork(accelerator, self.watch)
         self.unmeasured: Progress | None = None  # the clock before the last step, if its measuring is still to be done
         self.measured: dict[str, float] = {}  # what was known of the step that was restored
-        self._hosts = torch.distributed.new_group(backend="gloo") if accelerator.num_processes > 1 else None
+        self.agreement = Agreement(accelerator, loader, tracker, self.stop, self.guard, config.nonfinite_limit)
         self._measured_from = (0, time.perf_counter())
 
     @property
@@ -284,51 +232,16 @@ class PolicyTrainer:
         read_state(self, snapshot)
 
     def _agree_to_stop(self) -> bool:
-        """Whether any rank was asked to stop, so that all leave after the same step; no device is waited for.
-
-        Raises:
-            NotFiniteError: on all ranks, once one of them has seen too many skipped steps in a row.
-        """
+        """Whether any rank was asked to stop, so that all leave after the same step; see `Agreement`."""
         self.watch.mark("agreement", self.progress.global_step)
-        if self.stop.deadline is not None:
-            self.stop.deadline.stepped()
-        news = torch.tensor([self.stop.encode(self.accelerator.process_index), self._look_at_guard()])
-        if self._hosts is not None:
-            torch.distributed.all_reduce(news, torch.distributed.ReduceOp.MAX, group=self._hosts)
-        asked, last_skipped = news.tolist()
-        if last_skipped:
-            raise NotFiniteError(self._describe(last_skipped))
-        return self.stop.accept(asked)
-
-    def _look_at_guard(self) -> int:
-        """Report steps that were skipped. Returns the step at which they were too many in a row, else 0."""
-        for step, samples_seen, in_a_row in self.guard.look():
-            if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
-                self.tracker.log_error(
-                    f"step {step} was skipped, the {in_a_row}. in a row: its gradient was not finite; its samples: "
-                    f"{self.loader.ids(samples_seen).tolist()}",
-                    self.progress,
-                )
-            if in_a_row >= self.config.nonfinite_limit:
-                return step
-        return 0
-
-    def _describe(self, step: int) -> str:
-        limit, size = self.config.nonfinite_limit, self.loader.global_batch_size
-        behind = self.progress.global_step - step
-        ids = self.loader.ids(max(0, self.progress.samples_seen - (behind + limit) * size)).tolist()
-        return (
-            f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them changed "
-            f"the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them all. Look "
-            f"at the data and the learning rate; the last good checkpoint is kept."
-        )
+        return self.agreement.reach(self.progress)
 
     def roll_back(self, snapshot: Snapshot) -> None:
         """Take the state of `snapshot` but keep the clock, so that the samples seen since are passed over."""
-        now, count = self.progress, self.rollbacks + 1
+        now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(torch.zeros(3, dtype=torch.int64).index_add_(0, torch.tensor([0]), self.guard.counts[:1].cpu()))
+        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # a new row begins
 
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples

@@ -268,6 +268,7 @@ class Watch:
 
     def _close(self) -> None:
         self._is_over.set()
+        self._threads[1].join(2.0)  # it must not set the timer again
         faulthandler.cancel_dump_traceback_later()
         faulthandler.disable()
         for peer in self._peers.values():
@@ -292,8 +293,6 @@ class Watch:
             pulse += 1
             if time.monotonic() < self._busy_until:
                 self._beats += 1
-            if not is_last:
-                self._arm()
             said = {
                 **{"pulse": pulse, "marks": self._marks, "beats": self._beats, "phase": self._phase},
                 **{"asks": self._stop.is_asked(), "failure": self._failure, "done": self._is_done},
@@ -340,6 +339,7 @@ class Watch:
         own, last = (-1, -1), time.monotonic()
         while not self._is_over.wait(_INTERVAL_S):
             now = time.monotonic()
+            self._arm()
             if now - last > 2 * _SILENT_S:  # this process was stopped itself: nobody else is to blame for the time
                 self._moved = now
                 for peer in self._peers.values():
@@ -388,6 +388,7 @@ class Watch:
 
     def _end(self, verdict: Verdict) -> None:
         """Write the stacks, give the main thread a moment to end by itself, make the blamed one end, and end."""
+        faulthandler.cancel_dump_traceback_later()
         self._write_stacks(verdict)
         threading.Thread(target=self._make_end, args=(verdict,), daemon=True).start()
         if self._is_leaving.wait(_GRACE_S):

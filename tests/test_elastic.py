@@ -1,0 +1,126 @@
+"""Any ranks, micro-batches and accumulation that give the same global batch are one run; another one is said."""
+
+import itertools
+import json
+
+import pytest
+import torch
+
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import experiment, rows, state, tiny
+
+LEARNED = {  # timesteps that learn from the losses of all ranks, with a history so short that its order matters
+    "task__diffusion": {
+        "schedule": {"type": "cosine", "steps": 5},
+        "timesteps": {"type": "loss_second_moment", "history": 2},
+    }
+}
+STEADY = {"task__backbone__dropout": 0.0, "train__log_every": {"steps": 1}, "train__steps": 20}
+SHAPES = [(1, 8, 1), (1, 4, 2), (1, 2, 4), (2, 4, 1), (2, 2, 2), (2, 1, 4), (4, 2, 1), (4, 1, 2)]  # of 8 samples
+
+
+def config(place, batch_size, accumulation, **change):
+    shape = {"data__batch_size": batch_size, "train__accumulation": accumulation}
+    return tiny(place, **{**STEADY, **shape, **change})
+
+
+def go(place, shape, run_ranks=None, until=None, **change):
+    """Ids of the samples of each step, in the order of the run, of a run (or a part of one) in `place`."""
+    ranks, batch_size, accumulation = shape
+    text = json.dumps(config(place, batch_size, accumulation, **change))
+    if ranks == 1:
+        parts = [part(text, until)]
+    else:
+        source = (
+            "import json, sys; from tests.test_elastic import part; print(json.dumps(part(*json.loads(sys.argv[1]))))"
+        )
+        outputs = run_ranks(source, ranks, json.dumps([text, until]), timeout=200)
+        parts = [json.loads(output.splitlines()[-1]) for output in outputs]
+    steps = []
+    for of_ranks in zip(*parts, strict=True):
+        micro_batches = zip(*of_ranks, strict=True)
+        steps.append([i for micro in micro_batches for dealt in zip(*micro, strict=True) for i in dealt])
+    return steps
+
+
+def part(text, until):
+    """What one rank sees: ids by step and micro-batch."""
+    seen, step = [], PolicyTrainer.step
+
+    def recording(self, batches):
+        seen.append([batch.ids.tolist() for batch in batches])
+        step(self, batches)
+        if self.progress.global_step == until:
+            self.stop_requested = True
+
+    PolicyTrainer.step = recording
+    try:
+        experiment(json.loads(text)).run()
+    finally:
+        PolicyTrainer.step = step
+    return seen
+
+
+def assert_one_run(run, reference):
+    found, expected = state(run), state(reference)
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor) and "means" not in name:
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    for line, other in zip(rows(run), rows(reference), strict=True):
+        losses = {name: value for name, value in other.items() if "loss" in name}
+        assert {name: line[name] for name in losses} == pytest.approx(losses, rel=1e-5, abs=1e-5)
+
+
+def assert_each_once_an_epoch(steps):
+    order = list(itertools.chain(*steps))
+    n = 59  # windows of the tiny data set
+    assert len(order) >= 2 * n
+    for start in range(0, len(order) - n + 1, n):
+        assert sorted(order[start : start + n]) == list(range(n))
+
+
+@pytest.fixture(scope="module", params=["plain", "learned timesteps"])
+def reference(request, tmp_path_factory):
+    """One rank, one micro-batch."""
+    place, change = tmp_path_factory.mktemp("reference"), LEARNED if request.param != "plain" else {}
+    return place / "run", go(place, (1, 8, 1), **change), change
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(s, marks=[pytest.mark.slow] if s not in ((1, 2, 4), (2, 2, 2)) else []) for s in SHAPES[1:]],
+    ids=str,
+)
+def test_same_global_batch_is_the_same_run(shape, reference, run_ranks, tmp_path):
+    run, order, change = reference
+    assert go(tmp_path, shape, run_ranks, **change) == order
+    assert_each_once_an_epoch(order)
+    assert_one_run(tmp_path / "run", run)
+
+
+@pytest.mark.slow
+def test_run_whose_ranks_micro_batches_and_accumulation_change_at_every_start_is_one_run(
+    reference, run_ranks, tmp_path
+):
+    run, order, change = reference
+    steps = []
+    for until, shape in zip((3, 7, 9, 14, None), [(2, 4, 1), (1, 2, 4), (4, 1, 2), (1, 8, 1), (2, 1, 4)], strict=True):
+        steps += go(tmp_path, shape, run_ranks, until, **change)
+    assert steps == order
+    assert_one_run(tmp_path / "run", run)
+
+
+def test_another_global_batch_is_said_and_no_sample_is_left_out_or_repeated(tmp_path):
+    steps = go(tmp_path, (1, 8, 1), until=5)
+    lines = []
+    other = experiment(config(tmp_path, 3, 2, train__steps=None, train__samples=130))
+    other.report = lines.append
+    step = PolicyTrainer.step
+    try:
+        PolicyTrainer.step = lambda self, b: (steps.append([i for m in b for i in m.ids.tolist()]), step(self, b))[1]
+        other.run()
+    finally:
+        PolicyTrainer.step = step
+    assert any("global batch size: 8 in the checkpoint, 6 now; no sample is skipped" in line for line in lines)
+    assert [len(ids) for ids in steps] == [8] * 5 + [6] * 15
+    assert_each_once_an_epoch(steps)

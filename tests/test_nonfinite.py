@@ -1,0 +1,102 @@
+"""Numbers that are not finite, on whole runs: skipped and named, bounded, and rolled back where that is wanted."""
+
+import json
+import signal
+
+import pytest
+import torch
+
+from dp_prior.training.guard import NotFiniteError
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write
+
+LIMITED = {"train__nonfinite_limit": 3, "train__save_every": {"steps": 4}, "train__steps": 20}
+
+
+def spoil(monkeypatch, is_bad):
+    """Where `is_bad(trainer)`, the batch holds NaN."""
+    step = PolicyTrainer.step
+
+    def spoiled(self, batches):
+        if is_bad(self):
+            batches[-1].x[0].fill_(float("nan"))
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", spoiled)
+
+
+def events(run):
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line["message"] for line in lines if line["event"] == "error"]
+
+
+def told(run):
+    return json.loads((run / "exit.json").read_text())
+
+
+def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda trainer: trainer.progress.global_step == 5)
+    one = experiment(tiny(tmp_path, **LIMITED))
+    one.run()
+    assert events(tmp_path / "run") == [
+        f"step 6 was skipped, the 1. in a row: its gradient was not finite; its samples: {one.loader.ids(40).tolist()}"
+    ]
+    assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
+
+
+def test_too_many_in_a_row_end_with_65_and_the_checkpoint_before_them(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 9)
+    done = train(write(tmp_path, **LIMITED))
+    assert done.exit_code == 65 and "in 3 optimizer steps in a row, up to step 12;" in done.output
+    found = told(tmp_path / "run")
+    assert (found["reason"], found["code"]) == ("not finite", 65)
+    assert found["durable"]["global_step"] == state(tmp_path / "run")["progress"]["global_step"] == 8
+
+
+def poison(trainer):
+    """The weights themselves are ruined at step 10, so that nothing is finite until they are put back."""
+    if trainer.progress.global_step == 10 and trainer.rollbacks == 0:
+        with torch.no_grad():
+            next(trainer.online.parameters()).fill_(float("inf"))
+    return False
+
+
+def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(tmp_path, monkeypatch):
+    spoil(monkeypatch, poison)
+    lines = []
+    one = experiment(tiny(tmp_path, **LIMITED, train__rollback=2))
+    one.report = lines.append
+    assert one.run().status == "finished"
+    found = state(tmp_path / "run")
+    assert found["progress"]["global_step"] == 20 and found["progress"]["rollbacks"] == 1
+    assert all(torch.isfinite(value).all() for name, value in found.items() if "safetensors" in name)
+    assert found["training.safetensors:skipped"].tolist() == [3, 0, 13]
+    warning = next(line for line in lines if "rolled back" in line)
+    assert "to the weights of step_00000008, 1 of 2 times; the samples since are passed over" in warning
+    assert [row["step"] for row in rows(tmp_path / "run")] == sorted({*range(2, 21, 2), 7, 14})
+
+
+def test_rollbacks_are_limited(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 6)
+    with pytest.raises(NotFiniteError, match="up to step 12"):
+        experiment(tiny(tmp_path, **LIMITED, train__rollback=1)).run()
+    assert len([message for message in events(tmp_path / "run") if "rolled back" in message]) == 1
+
+
+def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda trainer: True)
+    with pytest.raises(NotFiniteError, match="up to step 3;"):
+        experiment(tiny(tmp_path, **LIMITED, train__rollback=5)).run()
+
+
+def test_run_killed_around_a_rollback_equals_the_one_that_was_not(tmp_path, monkeypatch):
+    spoil(monkeypatch, poison)
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    assert train(write(reference, **LIMITED, train__rollback=2)).exit_code == 0
+    config = write(tmp_path, **LIMITED, train__rollback=2)
+    for count in (11, 7, 10):  # with ruined weights; behind the rollback; behind the save after it
+        assert train_and_die(config, "step", count) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_equal(state(tmp_path / "run"), state(reference / "run"))
+    assert rows(tmp_path / "run") == rows(reference / "run")
