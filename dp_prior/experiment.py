@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import hashlib
 import json
 import platform
@@ -394,12 +395,15 @@ class Experiment:
         lock = contextlib.ExitStack()
         decide(self.ranks, lambda: lock.enter_context(store.lock()) and None)
         with lock:
-            tracker = self.config.tracker.create(
-                is_main=self.accelerator.is_main_process,
+            open_tracker = functools.partial(
+                self.config.tracker.create,
                 total_samples=self.config.train.total_samples(len(self.loader), self.loader.global_batch_size),
                 monitor=monitor.metric,
                 directory=self.directory,
             )
+            opened: list[Tracker] = []
+            decide(self.accelerator, lambda: opened.append(open_tracker(is_main=True)))
+            tracker = opened[0] if opened else open_tracker(is_main=False)
 
             def deliver(saved: Saved) -> None:
                 if self.stop.deadline is not None:
@@ -436,8 +440,10 @@ class Experiment:
             if own is not None:
                 raise ConfigError(
                     "--resume never",
-                    [f"{self.directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
-                     f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"],
+                    [
+                        f"{self.directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
+                        f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"
+                    ],
                 )
             return None
         if own is not None:
@@ -521,6 +527,7 @@ class Experiment:
         if self.accelerator.is_main_process:
             try:
                 media["curve"] = draw_learning_curve(self.directory / ROWS, self.media / "curve.png")
+                tracker.log_images({"curve": media["curve"]}, end)
             except (ImportError, ValueError) as error:
                 self.report(f"no learning curve was drawn: {error}")
             selected = snapshot.documents["progress.json"]
@@ -530,6 +537,7 @@ class Experiment:
                 "media": {name: str(path) for name, path in media.items()},
             }
             replace_file(self.directory / RESULT, encode_document(result))
+            tracker.log_file(self.directory / RESULT, end)
             tracker.complete(best, self._pictures(media), metrics)
 
     def _pictures(self, media: dict[str, Path]) -> dict[str, Path]:

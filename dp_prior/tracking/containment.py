@@ -49,6 +49,7 @@ class Contained:
         self._muted_until = float("-inf")
         self._last = ""
         self._told: set[str] = set()
+        self._remarks: list[str] = []
         self.failures = 0
         self.dropped = 0
 
@@ -96,13 +97,24 @@ class Contained:
             self._told.add(kind)
             self._report(message, self)
 
+    def remark(self, message: str) -> None:
+        """Report what is no failure but should be known, now and at the end."""
+        if message not in self._told:
+            self._remarks.append(message)
+        self.tell(message, message)
+
     def summary(self) -> str | None:
         """One line for the end of the run; None if all went well."""
         if not self.failures and not self.dropped:
-            return None
+            return "; ".join(self._remarks) or None
         words = [f"failed {_times(self.failures)}"] if self.failures else []
         words += [f"missed {self.dropped:,} call{'s' if self.dropped != 1 else ''}"] if self.dropped else []
-        return f"{self.title} {' and '.join(words)}" + (f"; last: {self._last}" if self._last else "")
+        words = [
+            f"{self.title} {' and '.join(words)}",
+            *([f"last: {self._last}"] if self._last else []),
+            *self._remarks,
+        ]
+        return "; ".join(words)
 
 
 class Background:

@@ -37,28 +37,29 @@ def pixels(image: Path | np.ndarray) -> np.ndarray:
     return np.asarray(_pillow().open(io.BytesIO(picture_bytes(image))).convert("RGB"))
 
 
-def _gif(video: Path, width: int = 320, fps: float = 10.0, max_frames: int = 200) -> bytes:
-    """A video in a size that a log can hold: slower frames are kept, faster ones thinned out, the rest cut off."""
+def _gif(video: Path, width: int = 240, fps: float = 10.0, max_frames: int = 120) -> bytes:
+    """A video in a size that a log can hold: as long as it was, with frames left out. Takes a second or so."""
     try:
         import av
     except ImportError as error:
         raise ImportError(f'to show {video} PyAV is needed ({error}): pip install "dp_prior[video]"') from error
     frames: list[Any] = []
+    image_of = _pillow()
     with av.open(str(video)) as container:
-        rate = float(container.streams.video[0].average_rate or fps)
-        every = max(1, round(rate / fps))
+        stream = container.streams.video[0]
+        rate = float(stream.average_rate or fps)
+        every = max(1, round(rate / fps), -(-stream.frames // max_frames))
         for number, frame in enumerate(container.decode(video=0)):
             if number % every == 0:
                 height = max(1, round(frame.height * width / frame.width))
-                frames.append(_pillow().fromarray(frame.to_ndarray(format="rgb24")).resize((width, height)))
-            if len(frames) == max_frames:
-                break
+                pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
+                frames.append(image_of.fromarray(pixels).quantize(method=image_of.Quantize.FASTOCTREE))
     if not frames:
         raise ValueError(f"{video} holds no frame")
-    stream = io.BytesIO()
+    output = io.BytesIO()
     duration_ms = round(1000 * every / rate)
-    frames[0].save(stream, format="GIF", save_all=True, append_images=frames[1:], duration=duration_ms, loop=0)
-    return stream.getvalue()
+    frames[0].save(output, format="GIF", save_all=True, append_images=frames[1:], duration=duration_ms, loop=0)
+    return output.getvalue()
 
 
 def _pillow() -> Any:

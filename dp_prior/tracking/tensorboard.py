@@ -67,7 +67,7 @@ class TensorBoardLogger:
         self._write_values(progress, [{"tag": name, "simple_value": value} for name, value in points.items()])
 
     def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Show pictures; videos as GIFs, 320 pixels wide."""
+        """Show pictures; videos as GIFs, 240 pixels wide."""
         for name, image in images.items():
             data = picture_bytes(image)
             width, height = _size(data)

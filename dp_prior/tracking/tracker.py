@@ -38,7 +38,7 @@ class Run:
         directory: the run directory; files of a logger go into a folder or file of its own in it.
         config: the resolved configuration as JSON values.
         patience_s: how long the end of the run waits for loggers.
-        report: tells everybody else something that people should know, once for each text.
+        report: tells everybody else something that people should know, now and at the end of the run.
     """
 
     directory: Path
@@ -161,10 +161,7 @@ class Tracker:
         """Tell everybody which run this is; background loggers wake up. `rewind` tells next where it goes on."""
 
         def greet(contained: Contained) -> Message:
-            def report(message: str) -> None:
-                contained.tell(message, message)
-
-            run = Run(self.data_path, identity, config, self._patience_s, report)
+            run = Run(self.data_path, identity, config, self._patience_s, contained.remark)
             return lambda logger: logger.begin(run)
 
         with self._lock:
@@ -290,6 +287,8 @@ class Tracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.log_error(error)
         for line in self.close():
             log.warning(line)
 

@@ -74,7 +74,7 @@ class WandbLogger:
                 raise
             run.report(
                 f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
-                f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`. Training goes on."
+                f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`"
             )
             self._run = self._init(run, "offline")
         self._defined: set[str] = set()

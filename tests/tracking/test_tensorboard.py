@@ -129,7 +129,7 @@ def test_a_video_is_an_animated_gif(tmp_path):
     [shown] = read(tmp_path).Images("film")
     gif = image_of.open(io.BytesIO(shown.encoded_image_string))
     assert gif.format == "GIF" and gif.n_frames == 20 and gif.info["duration"] == 100
-    assert (shown.width, shown.height) == gif.size == (320, 240)
+    assert (shown.width, shown.height) == gif.size == (240, 180)
 
 
 def test_what_is_no_picture_is_an_error(tmp_path):

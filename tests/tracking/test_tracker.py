@@ -179,7 +179,7 @@ def test_what_a_logger_reports_reaches_the_others_once(tmp_path):
     listener = Recorder("listener")
     tracker = tracker_of(tmp_path, [listener], background=[Talker("talker")])
     tracker.begin(Identity("a", "b"), {})
-    tracker.close()
+    assert tracker.close() == ["went offline"]
     assert [message for message, _ in listener.called("log_error")] == ["went offline"]
 
 
@@ -287,6 +287,14 @@ def test_leaving_the_context_closes_and_reports(tmp_path, caplog):
         tracker.log({}, at(1))
     assert len(logger.called("close")) == 1
     assert "logger 'bad' failed 1 time; last: OSError: log is broken" in caplog.text
+
+
+def test_what_ends_the_run_is_told_to_everybody(tmp_path):
+    with pytest.raises(RuntimeError), tracker_of(tmp_path, [JsonlLogger(tmp_path)]) as tracker:
+        tracker.log({}, at(3))
+        raise RuntimeError("out of memory")
+    [event] = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
+    assert (event["step"], event["message"]) == (3, "RuntimeError: out of memory")
 
 
 def test_the_thread_that_saves_and_the_loop_may_log_at_once(tmp_path):

@@ -199,7 +199,7 @@ wait_for(lambda: list(directory.glob("wandb/offline-run-*")))
     [event] = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
     assert event["event"] == "error" and "logger 'wandb' could not start" in event["message"]
     assert "wandb sync" in event["message"]
-    assert len(read_rows(tmp_path)) == 20
+    assert len(read_rows(tmp_path)) == 20 and found["lines"] == [event["message"]]
     offline = [row["step"] for row in history(tmp_path) if "train/loss" in row]
     assert offline == list(range(1, 21))
     assert "Traceback" not in found["stderr"]
