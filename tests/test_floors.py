@@ -38,7 +38,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "matplotlib": ["evaluation/picture.py"],
     "PIL": ["evaluation/", "envs/"],
     "av": ["evaluation/video.py", "data/"],
-    "wandb": ["tracking/wandb.py"],
+    "wandb": ["tracking/wandb.py", "tracking/wandb_artifacts.py", "checkpoints/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "huggingface_hub": ["tracking/huggingface.py", "tracking/card.py", "checkpoints/hub.py"],
     "httpx2": ["tracking/huggingface.py"],  # huggingface_hub's, for its exceptions

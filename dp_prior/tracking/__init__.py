@@ -16,9 +16,12 @@ from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
 from dp_prior.tracking.remote import RemoteLoaderConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.uploads import UploadConfig, try_out
+from dp_prior.tracking.wandb_artifacts import WandbSaverConfig
 
 LoggerConfig = Annotated[ConsoleConfig | JsonlConfig, Field(discriminator="type")]
-SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig, Field(discriminator="type")]
+SaverConfig = Annotated[
+    LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig | WandbSaverConfig, Field(discriminator="type")
+]
 LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 
