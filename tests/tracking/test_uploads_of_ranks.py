@@ -19,7 +19,9 @@ def watch(event, arguments):
         done.append(f"{event} {arguments[0]}")
     elif event == "socket.connect" and str(arguments[1]).find(sys.argv[2]) >= 0:
         done.append(f"{event} {arguments[1]}")
-    elif event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.link", "os.rename", "os.mkdir"):
+    elif event in ("subprocess.Popen", "os.posix_spawn", "os.fork"):
+        done.append(event)
+    elif event in ("os.link", "os.rename", "os.mkdir", "os.remove") and str(arguments[0]).startswith(sys.argv[3]):
         done.append(event)
 
 sys.path.insert(0, sys.argv[4])
