@@ -51,7 +51,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "PIL": ["evaluation/", "envs/", "tracking/media.py"],
     "av": ["evaluation/video.py", "data/", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
-    "wandb": ["tracking/wandb.py"],
+    "wandb": ["tracking/wandb.py", "tracking/wandb_artifacts.py", "checkpoints/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],

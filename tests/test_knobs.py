@@ -99,6 +99,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
     "HuggingFaceSaverConfig": "tracking/test_huggingface.py::test_every_field_is_used",
     "RemoteLoaderConfig": "test_hub_runs.py",
+    "WandbSaverConfig": "tracking/test_wandb_artifacts.py::test_every_field_is_used",
     "LocalLoaderConfig": "tracking/test_local.py",
 }
 

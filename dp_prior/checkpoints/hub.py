@@ -25,6 +25,13 @@ class HubSource:
         Args:
             options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
         """
+        try:
+            import huggingface_hub  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"there is no path {repo} here, and the Hub's client is not installed ({error}): "
+                f"pip install huggingface_hub"
+            ) from error
         self._repo = repo
         self._revision = revision
         self._options = options
@@ -87,7 +94,9 @@ class HubSource:
         try:
             yield
         except LocalEntryNotFoundError:
-            raise RemoteError(f"{name}: the Hub cannot be reached, and {path} is not in the cache") from None
+            raise RemoteError(
+                f"{name}: the Hub cannot be reached, and {path} is not in the cache (nor is {self._repo} a path here)"
+            ) from None
         except RemoteEntryNotFoundError:
             raise FileNotFoundError(f"{name} has no {path}") from None
         except GatedRepoError:
@@ -96,8 +105,8 @@ class HubSource:
             raise NoPlaceError(f"{name}: the repository has no such revision") from None
         except (RepositoryNotFoundError, HFValidationError):
             raise NoPlaceError(
-                f"the Hub has no repository {self._repo}, or hides it from this token; look at the name, or "
-                f"set HF_TOKEN"
+                f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
+                f"look at the name, or set HF_TOKEN"
             ) from None
         except HfHubHTTPError as error:
             status = error.response.status_code if error.response is not None else "nothing"

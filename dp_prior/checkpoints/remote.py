@@ -79,7 +79,9 @@ def fetch(reference: str, prefer: Prefer, *, whole: bool, cache: Path | None = N
     elif scheme == "wandb":
         from dp_prior.checkpoints.wandb import WandbSource
 
-        source = WandbSource(rest)
+        name, _, alias = rest.partition(":")
+        other = "latest" if prefer == "best" else "best"
+        source = WandbSource(name, (alias,) if alias else (prefer, other))
     else:
         url, which = reference, None
         before, _, after = reference.rpartition("@")

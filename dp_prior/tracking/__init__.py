@@ -21,12 +21,15 @@ from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.uploads import UploadConfig, try_out
 from dp_prior.tracking.wandb import WandbConfig
+from dp_prior.tracking.wandb_artifacts import WandbSaverConfig
 
 LoggerConfig = Annotated[
     ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
     Field(discriminator="type"),
 ]
-SaverConfig = Annotated[LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig, Field(discriminator="type")]
+SaverConfig = Annotated[
+    LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig | WandbSaverConfig, Field(discriminator="type")
+]
 LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 

@@ -77,7 +77,7 @@ def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, 
     if not train or not source:
         return ""
     episodes = data.get("episodes", {})
-    counts = ", ".join(f"{len(ids)} {part}" for part, ids in episodes.items() if isinstance(ids, list))
+    counts = ", ".join(f"{len(ids)} {part}" for part, ids in episodes.items() if isinstance(ids, list) and ids)
     rows = {
         "data": f"`{source.get('type')}` from `{source.get('episodes', {}).get('type')}`"
         + (f", {counts} episodes" if counts else ""),  # fmt: skip  # noqa: E501

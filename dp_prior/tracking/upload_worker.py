@@ -54,6 +54,7 @@ def _end_with(parent: int) -> None:
 
 def main() -> None:
     """See the module."""
+    os.nice(10)  # training goes first
     job = json.load(sys.stdin)
     threading.Thread(target=_end_with, args=(job["parent"],), daemon=True).start()
 

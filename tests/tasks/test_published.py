@@ -1,0 +1,156 @@
+"""Models as others know them: what is pushed or saved comes back the same, from the Hub as from a path."""
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelHubMixin
+
+from dp_prior import load_policy
+from dp_prior.config import ConfigError
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tracking.delivery import DeliveryError
+from tests.inference.test_load import SPEC, TASK, predict, statistics
+
+
+@pytest.fixture
+def policy():
+    torch.manual_seed(0)
+    policy = TASK.create(SPEC)
+    policy.normalizer.fit({"x": statistics(2), "position": statistics(2), "angle": statistics(1, 0.0, 6.28)})
+    return policy.eval()
+
+
+def test_saved_and_loaded_it_acts_the_same(policy, tmp_path):
+    directory = policy.save_pretrained(tmp_path / "a" / "policy")
+    assert sorted(os.listdir(directory)) == ["config.json", "manifest.json", "model.safetensors", "spec.json"]
+    again = DiffusionPolicy.from_pretrained(directory)
+    assert torch.equal(predict(again), predict(policy)) and again.record == policy.record
+    assert torch.equal(predict(load_policy(directory)), predict(policy))
+    assert not again.training
+    once_more = again.save_pretrained(tmp_path / "b")
+    assert (once_more / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
+
+
+def test_what_is_there_is_left_alone(policy, tmp_path):
+    (tmp_path / "empty").mkdir()
+    policy.save_pretrained(tmp_path / "empty")
+    with pytest.raises(FileExistsError, match="exists; what is there is left as it is"):
+        policy.save_pretrained(tmp_path / "empty")
+
+
+def test_pushed_it_is_one_commit_with_a_card_and_comes_back(policy, hub):
+    url = policy.push_to_hub("me/policy", license="mit", commit_message="First")
+    repo = hub.repos["me/policy"]
+    assert repo.private and [summary for _, summary in repo.log] == ["initial commit", "First"]
+    assert url.endswith(repo.head)
+    assert set(hub.files("me/policy")) == {
+        *(".gitattributes", "README.md", "config.json", "manifest.json", "model.safetensors", "spec.json"),
+    }
+    for loaded in (
+        DiffusionPolicy.from_pretrained("me/policy"),
+        load_policy("me/policy"),
+        load_policy("hf://me/policy"),
+    ):
+        assert torch.equal(predict(loaded), predict(policy))
+
+
+def test_a_revision_is_a_branch_a_tag_or_a_commit(policy, hub):
+    policy.push_to_hub("me/policy")
+    repo = hub.repos["me/policy"]
+    first = repo.head
+    repo.tags["v1"] = first
+    before = predict(policy)
+    with torch.no_grad():
+        policy.backbone.head.out.bias.add_(1)
+    policy.push_to_hub("me/policy")
+    assert torch.equal(predict(DiffusionPolicy.from_pretrained("me/policy")), predict(policy))
+    for revision in ("v1", first):
+        assert torch.equal(predict(DiffusionPolicy.from_pretrained("me/policy", revision=revision)), before)
+        assert torch.equal(predict(load_policy(f"me/policy@{revision}")), before)
+    with pytest.raises(ValueError, match="revision 'v1' is for a repository of the Hub"):
+        DiffusionPolicy.from_pretrained(Path("/"), revision="v1")
+
+
+def test_save_and_push_in_one_call(policy, hub, tmp_path):
+    policy.save_pretrained(tmp_path / "policy", push_to_hub=True, repo_id="me/both", private=False)
+    assert not hub.repos["me/both"].private
+    assert torch.equal(predict(load_policy("me/both")), predict(policy))
+
+
+def test_a_path_that_exists_is_a_path(policy, hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    policy.save_pretrained("me/policy")
+    load_policy("me/policy")
+    assert not hub.requests
+
+
+def test_from_the_cache_alone(policy, hub):
+    policy.push_to_hub("me/policy")
+    DiffusionPolicy.from_pretrained("me/policy")
+    count = len(hub.requests)
+    DiffusionPolicy.from_pretrained("me/policy", local_files_only=True)
+    assert len(hub.requests) == count
+
+
+def test_the_words_are_those_of_the_hubs_own_mixin():
+    for method in ("from_pretrained", "save_pretrained", "push_to_hub"):
+        theirs = inspect.signature(getattr(ModelHubMixin, method)).parameters
+        ours = inspect.signature(getattr(DiffusionPolicy, method)).parameters
+        positional = [name for name, one in ours.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        assert positional == [name for name in theirs if name in positional]
+    shared = {"force_download", "token", "cache_dir", "local_files_only", "revision"}
+    assert shared <= set(inspect.signature(DiffusionPolicy.from_pretrained).parameters)
+    assert {"commit_message", "private", "token", "branch"} <= set(
+        inspect.signature(DiffusionPolicy.push_to_hub).parameters
+    )
+
+
+def test_a_refusal_is_told(policy, hub):
+    hub.role = "read"
+    with pytest.raises(DeliveryError, match=r"may not write there \(403\)"):
+        policy.push_to_hub("me/policy")
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins.eval", "subprocess.Popen", "torch.load"])
+def test_a_repository_names_no_class_and_runs_no_code(policy, hub, name, tmp_path):
+    """An audit hook watches a loading process: nothing is compiled, executed or imported because a config says so."""
+    import json
+
+    from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
+
+    task = json.loads(TASK.to_json())
+    task["backbone"] = {"type": name, "_target_": name, "command": "touch /tmp/owned"}
+    manifest = Manifest(sequence=1, step=1, samples_seen=1, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+    documents = {"config.json": {"task": task}, "spec.json": json.loads(SPEC.to_json())}
+    weights = {"model.safetensors": dict(policy.state_dict())}
+    directory, _ = write_checkpoint(tmp_path / "x", Snapshot(weights, documents), manifest)
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    files |= {"setup.py": b"raise SystemExit", "modeling.py": b"raise SystemExit", "pytorch_model.bin": b"\x80\x04."}
+    hub.create("me/hostile", files=files)
+    load_policy_requests = len(hub.requests)
+    with pytest.raises(ConfigError, match="task: .*problem\n.*backbone.type: .* is not known; expected one of"):
+        load_policy("me/hostile")
+    asked = [request.path for request in hub.requests[load_policy_requests:]]
+    assert not any(path.endswith((".py", ".bin")) for path in asked)
+
+
+def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
+    source = (
+        "import sys\n"
+        "for name in ('huggingface_hub', 'fsspec', 'accelerate', 'click', 'rich', 'wandb', 'httpx2'):\n"
+        "    sys.modules[name] = None\n"  # as if it were not installed
+        "import dp_prior\n"
+        "from dp_prior.tasks.policy import DiffusionPolicy\n"
+        "dp_prior.load_policy(sys.argv[1]); DiffusionPolicy.from_pretrained(sys.argv[1])\n"
+        "assert 'dp_prior.tracking' not in sys.modules\n"
+    )
+    path = policy.save_pretrained(tmp_path / "policy")
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr

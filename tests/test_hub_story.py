@@ -1,0 +1,110 @@
+"""The whole story with the embedded Push-T configuration, made small: trained with the Hub, killed, carried to an empty
+machine, finished there, and acting from the Hub with the very score that its card states."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from dp_prior.envs.pusht_demonstrations import write_demonstrations
+from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.inference.load import load_policy
+from dp_prior.tracking.jsonl import read_rows
+from tests.hub_server import TOKEN
+from tests.tracking.parcels import assert_whole
+
+ROOT = Path(__file__).parent.parent
+CONFIG = ROOT / "configs" / "policy" / "pusht_state.json"
+ENV = {"type": "pusht", "n_envs": 2, "max_steps": 40}
+
+
+def small(place: Path, data: Path) -> Path:
+    """The embedded configuration with few episodes, a narrow network and a short budget."""
+    config = json.loads(CONFIG.read_text())
+    config.pop("$schema")
+    config["task"]["backbone"] = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
+    config["data"]["episodes"]["path"] = str(data)
+    config["data"]["batch_size"] = 16
+    config["train"] |= {"samples": 16 * 60, "log_every": {"steps": 5}, "save_every": {"steps": 10}}
+    rollout = {"env": ENV, "n_episodes": 2, "videos": 0}
+    config["evaluate"] = [
+        {"type": "loss", "every": {"steps": 20}},
+        {"type": "rollout", "every": {"steps": 20}, "first_seed": 200000, **rollout},
+    ]
+    config["test"] = [{"type": "rollout", "name": "test", "first_seed": 100000, **rollout, "videos": 2}]
+    config["tracker"] = {
+        "data_path": str(place / "run"),
+        "log": [{"type": "console"}, {"type": "jsonl"}],
+        "save": [
+            {"type": "local", "save_best_to": "exports/best", "save_type": "model"},
+            {"type": "huggingface", "repo": "me/pusht", "save_latest": True, "license": "mit", "drain_s": 120},
+        ],
+        "load": {"type": "remote", "reference": "hf://me/pusht"},
+    }
+    place.mkdir()
+    path = place / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def start(config: Path) -> subprocess.Popen:
+    command = [sys.executable, "train_policy.py", "--config_file", str(config)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, hub):
+    pytest.importorskip("gym_pusht")
+    data = tmp_path / "pusht.npz"
+    write_demonstrations(data, 10, seed=0, workers=2)
+
+    first = small(tmp_path / "first", data)
+    training = start(first)
+    try:
+        _until(lambda: "me/pusht" in hub.repos and "latest.json" in hub.files("me/pusht"), 400)
+    finally:
+        training.send_signal(signal.SIGKILL)
+        training.communicate()
+    files = hub.files("me/pusht")
+    latest = json.loads(files["latest.json"])
+    assert_whole(files, latest)
+    assert 10 <= latest["step"] < 60
+
+    second = start(small(tmp_path / "second", data))
+    output, _ = second.communicate(timeout=600)
+    assert second.returncode == 0, output
+    assert f"step_{latest['step']:08d}, sample {16 * latest['step']}" in output
+    assert "warning" not in output, output
+    assert TOKEN not in output
+    run = tmp_path / "second" / "run"
+    rows = read_rows(run)
+    assert rows[0]["step"] > latest["step"] and rows[-1]["step"] == 60
+
+    files = hub.files("me/pusht")
+    assert json.loads(files["latest.json"])["step"] == 60
+    result = json.loads((run / "result.json").read_text())
+    card = ModelCard(files["README.md"].decode())
+    values = {one.metric_name: one.metric_value for one in card.data.eval_results}
+    assert values["test/score"] == result["test"]["test/score"]
+    assert files["media/rollout.gif"].startswith(b"GIF89a") and files["media/curve.png"].startswith(b"\x89PNG")
+    assert (run / "exports" / "best" / "model.safetensors").read_bytes() == files["model.safetensors"]
+
+    policy = load_policy("me/pusht")
+    evaluator = RolloutConfig.from_json(
+        json.dumps({"type": "rollout", "name": "test", "first_seed": 100000, "env": ENV, "n_episodes": 2, "videos": 0})
+    ).create()
+    again = evaluator.run({"ema": policy}, None, None).metrics
+    assert again["test/score"] == values["test/score"]
+
+
+def _until(condition, limit_s):
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
