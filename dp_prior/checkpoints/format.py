@@ -237,7 +237,13 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     snapshot = Snapshot({name: {} for name in wanted if name.endswith(".safetensors")})
 
     def read(name: str) -> None:
-        image = allocate(manifest.files[name].size)
+        size = manifest.files[name].size
+        try:
+            image = allocate(size)
+        except (OSError, MemoryError, OverflowError) as error:
+            raise CheckpointError(
+                f"checkpoint {directory}: no memory for the {size} bytes of {name}: {error}"
+            ) from None
         _hash_into(directory, name, manifest.files[name], image)
         try:
             if name in snapshot.tensors:
