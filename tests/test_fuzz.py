@@ -172,7 +172,7 @@ def test_safetensors(checkpoint, data):
 
 def read_all(store):
     """What training reads of an episode store."""
-    only(DataError, lambda: [store.read(key) for key in store.keys()])
+    only(DataError, lambda: [store.read(key) for key in list(store.keys())])
     return np.asarray(store.episode_ends)
 
 
