@@ -365,6 +365,7 @@ def test_hostile_files_run_nothing_and_write_nothing(tmp_path):
     assert set(mostly) <= {"config", "store", "ls", "data", "checkpoint"}, told
 
 
+@pytest.mark.slow
 @pytest.mark.promise("K6")
 def test_tokens_reach_nothing_that_a_run_writes_or_says(tmp_path, monkeypatch):
     """Tokens in the environment and in token files; a run that succeeds, one that is refused and one that fails."""
