@@ -234,7 +234,7 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> str:
         record = _record_for(annotation, value)
         annotation = _child(record if record is not None else annotation, part)
         path.append(str(part) or '""')
-        value = value.get(part) if isinstance(value, dict) else value[part]
+        value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
     where = ".".join(path) or "the file"
     if kind == "extra_forbidden":
         return f"{where}: unknown key.{_nearest(record, path[-1])}"

@@ -30,7 +30,9 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_READ_AT_ONCE = 1 << 20  # bytes; still in the cache when they are hashed
+_HASHED_AT_ONCE = 1 << 20  # bytes; still in the cache when they are hashed
+_READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
+_READING_THREADS = 3  # mapping fresh memory takes as long as hashing does, so the hash is what remains
 _LARGEST_MANIFEST = 16 << 20  # bytes; guards against a hostile file
 
 
@@ -225,7 +227,7 @@ def verify(directory: Path, manifest: Manifest, files: Iterable[str] | None = No
         DamagedError: a file is not what the manifest says.
     """
     names = sorted(manifest.files if files is None else files, key=lambda name: -manifest.files[name].size)
-    _each(lambda name: _hash_into(directory, name, manifest.files[name], image=None), names)
+    _each(lambda name: _compare(directory, name, manifest.files[name], _hash_of_file), names)
 
 
 def _each(task: Callable[[str], None], names: list[str]) -> None:
@@ -256,8 +258,14 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     snapshot = Snapshot({name: {} for name in wanted if name.endswith(".safetensors")})
 
     def read(name: str) -> None:
-        image = allocate(manifest.files[name].size)
-        _hash_into(directory, name, manifest.files[name], image)
+        size = manifest.files[name].size
+        try:
+            image = allocate(size)
+        except (OSError, MemoryError, OverflowError) as error:
+            raise CheckpointError(
+                f"checkpoint {directory}: no memory for the {size} bytes of {name}: {error}"
+            ) from None
+        _compare(directory, name, manifest.files[name], lambda descriptor, size: _read_and_hash(descriptor, image))
         try:
             if name in snapshot.tensors:
                 snapshot.tensors[name] = file_tensors(image)
@@ -271,28 +279,45 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     return snapshot
 
 
-def _hash_into(directory: Path, name: str, entry: FileEntry, image: Tensor | None) -> None:
-    """Compare the hash of a file piece by piece, keeping the bytes in `image` if there is one.
-
-    Args:
-        image: (entry.size,) uint8.
-    """
-    digest, size = hashlib.sha256(), 0
-    memory = memoryview(bytearray(_READ_AT_ONCE)) if image is None else memoryview(image.numpy())
+def _compare(directory: Path, name: str, entry: FileEntry, hash_of: Callable[[int, int], str]) -> None:
+    """Compare the hash of a file, that `hash_of` makes of its descriptor and size, with that of the manifest."""
     try:
-        with open(directory / name, "rb", buffering=0) as file:
-            while size < entry.size:
-                start = 0 if image is None else size
-                piece = memory[start : start + min(_READ_AT_ONCE, entry.size - size)]
-                count = file.readinto(piece)
-                if not count:
-                    break
-                digest.update(piece[:count])
-                size += count
+        descriptor = os.open(directory / name, os.O_RDONLY)
+        try:
+            found = hash_of(descriptor, entry.size)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
-    if digest.hexdigest() != entry.sha256:
+    if found != entry.sha256:
         raise DamagedError(directory, f"{name} does not have the SHA-256 of the manifest")
+
+
+def _hash_of_file(descriptor: int, size: int) -> str:
+    digest, memory = hashlib.sha256(), memoryview(bytearray(min(size, _HASHED_AT_ONCE)))
+    while count := os.readv(descriptor, [memory]):
+        digest.update(memory[:count])
+    return digest.hexdigest()
+
+
+def _read_and_hash(descriptor: int, image: Tensor) -> str:
+    """Fill `image`, (size,) uint8, from the start of a file; a few threads read ahead of the one that hashes."""
+    memory = memoryview(image.numpy())
+
+    def read(start: int) -> memoryview:
+        piece, count = memory[start : start + _READ_AT_ONCE], 0
+        while count < len(piece) and (more := os.preadv(descriptor, [piece[count:]], start + count)):
+            count += more
+        return piece[:count]
+
+    starts = range(0, len(memory), _READ_AT_ONCE)
+    if len(starts) <= 1:
+        return hashlib.sha256(read(0)).hexdigest()
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="checkpoint-read") as pool:
+        for piece in pool.map(read, starts):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _read_small(path: Path) -> bytes:

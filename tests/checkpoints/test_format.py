@@ -21,6 +21,7 @@ from dp_prior.checkpoints.format import (
     Manifest,
     read_checkpoint,
     read_manifest,
+    verify,
     write_checkpoint,
 )
 from dp_prior.checkpoints.snapshot import Snapshot, file_pieces
@@ -121,6 +122,18 @@ def test_manifest_states_size_and_sha256_of_every_file(tmp_path):
     for name, entry in manifest["files"].items():
         data = (directory / name).read_bytes()
         assert entry == {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, (8 << 20) - 4096, 8 << 20, (8 << 20) + 1, 20 << 20])
+def test_a_file_is_read_whole_however_it_is_cut_into_pieces(tmp_path, size):
+    values = torch.from_numpy(np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8))
+    directory = write(tmp_path / "c", Snapshot({"model.safetensors": {"w": values}}))
+    assert torch.equal(read_checkpoint(directory).tensors["model.safetensors"]["w"], values)
+    verify(directory, read_manifest(directory))
+    flip(directory / "model.safetensors", 8 * 4096 + 4 * size - 1)
+    for look in (read_checkpoint, lambda path: verify(path, read_manifest(path))):
+        with pytest.raises(DamagedError, match="does not have the SHA-256"):
+            look(directory)
 
 
 def test_what_is_read_owns_its_memory(tmp_path):

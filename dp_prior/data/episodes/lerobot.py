@@ -64,7 +64,7 @@ class LeRobotStore:
             found = f"has codebase_version {self.version!r}; this reader knows {', '.join(VERSIONS)}"
             raise DataError(str(path / "meta" / "info.json"), [f"{found}. Convert it with LeRobot's own scripts"])
         self._features: dict[str, dict[str, Any]] = self._info.get("features")
-        if not isinstance(self._features, dict) or not all(isinstance(f, dict) for f in self._features.values()):
+        if not isinstance(self._features, dict) or not all(map(_is_feature, self._features.values())):
             raise DataError(str(path / "meta" / "info.json"), ["has no usable 'features', the list of columns"])
         lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
         self._lengths = lengths  # by the data set's own episode number, in order
@@ -137,12 +137,16 @@ class LeRobotStore:
             if line.strip():
                 try:
                     row = json.loads(line)
-                    lengths[int(row["episode_index"])] = int(row["length"])
-                except (ValueError, KeyError, TypeError) as error:
+                    lengths[_count(row["episode_index"])] = _count(row["length"])
+                except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]) from None
         lengths = dict(sorted(lengths.items()))
         template = self._template()
-        chunk_size = int(self._info.get("chunks_size", 1000))
+        chunk_size = self._info.get("chunks_size", 1000)
+        if type(chunk_size) is not int or chunk_size < 1:
+            raise DataError(
+                str(self.path / "meta" / "info.json"), [f"chunks_size is {chunk_size!r}; expected 1 or more"]
+            )
         by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
         files = []
         for episode in lengths:
@@ -160,7 +164,13 @@ class LeRobotStore:
             raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
         rows: list[dict[str, int]] = []
         for listing in listings:
-            rows += _read_table(listing, columns).to_pylist()
+            try:
+                rows += [
+                    {name: _count(value) for name, value in row.items()}
+                    for row in _read_table(listing, columns).to_pylist()
+                ]
+            except (ValueError, TypeError) as error:
+                raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
         rows.sort(key=lambda row: row["episode_index"])
         by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row in rows:
@@ -203,6 +213,24 @@ class LeRobotStore:
         return _to_numpy(table.column(key), file.path, key)
 
 
+def _is_feature(feature: Any) -> bool:
+    if not isinstance(feature, dict):
+        return False
+    shape = feature.get("shape") or []
+    return isinstance(shape, list) and all(type(length) is int and 0 <= length < 1 << 31 for length in shape)
+
+
+def _count(value: Any) -> int:
+    """A number of frames or of an episode.
+
+    Raises:
+        ValueError: it cannot be one.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 31:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
 def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
     """(rows, *lengths of the nested lists) of a column of numbers or of equally long lists of them."""
     import pyarrow as pa
@@ -239,7 +267,7 @@ def _schema(path: Path) -> list[str]:
         return pq.read_schema(path).names
     except FileNotFoundError:
         raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"]) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not Unicode
         raise DataError(str(path), [f"is not a readable parquet file: {error}"]) from None
 
 
@@ -252,7 +280,7 @@ def _read_table(path: Path, columns: list[str]) -> pyarrow.Table:
         raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}"])
     try:
         return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DataError(str(path), [f"is damaged: {error}"]) from None
 
 
@@ -261,12 +289,16 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(str(path), [f"cannot be read ({error.strerror}); is this a LeRobot data set?"]) from None
+    except ValueError as error:
+        raise DataError(str(path), [f"is not text: {error}"]) from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_read_text(path))
-    except ValueError as error:
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise DataError(str(path), [f"is not JSON: {error}"]) from None
     if not isinstance(found, dict):
         raise DataError(str(path), [f"holds a {type(found).__name__}; expected an object"])

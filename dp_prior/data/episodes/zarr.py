@@ -24,9 +24,6 @@ from dp_prior.data.errors import DataError, nearest_name
 if TYPE_CHECKING:
     import zarr
 
-UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
-"""What zarr and its codecs raise on damaged files."""
-
 
 class ZarrStoreConfig(Config):
     """A replay buffer: a group of arrays with one row per step, and an array with the end of each episode."""
@@ -129,8 +126,8 @@ class ZarrStore:
             return np.asarray(array[...])
         except DataError:
             raise
-        except UNREADABLE as error:
-            raise DataError(where, [f"cannot be read: {error}"]) from None
+        except Exception as error:  # zarr and its codecs raise all kinds on files that are damaged
+            raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
 
     def _missing_chunks(self, name: str, metadata: dict[str, Any]) -> str:
         """The first of them, with the episodes whose steps they hold."""
@@ -176,7 +173,7 @@ def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
             files = (file for pattern in (".z*", "zarr.json") for file in path.rglob(pattern))
             texts = {str(file.relative_to(path).as_posix()): file.read_bytes() for file in sorted(files)}
         documents = {name: json.loads(text) for name, text in texts.items() if not name.endswith(".zattrs")}
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, RecursionError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(str(path), [f"is not a readable zarr group: {error}"]) from None
     if not {".zgroup", "zarr.json"} & set(documents):
         raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
