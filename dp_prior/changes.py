@@ -10,7 +10,8 @@ from typing import Any
 
 from dp_prior.config import ConfigError
 
-FIXED = ("task", "seed", "data.obs", "data.action", "data.split", "data.mask_padding", "train.ema")
+_DATA = ("obs", "embeddings", "action", "split", "mask_padding", "block_rows", "shuffle_blocks")
+FIXED = ("task", "seed", *(f"data.{name}" for name in _DATA), "train.ema")
 FREE_WITHIN = ("task.sampler", "task.n_action_steps")
 
 

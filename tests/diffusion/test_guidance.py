@@ -82,7 +82,8 @@ def test_l2norm_clip_brings_every_sample_to_one_length():
     for clip, radius in ((L2NormClip(), math.sqrt(X_0[0].numel())), (L2NormClip(radius=3.0), 3.0)):
         clipped = clip.stage(None)(X_0)
         torch.testing.assert_close(clipped.flatten(1).norm(dim=1), torch.full((len(X_0),), radius))
-        torch.testing.assert_close(clipped / clipped.norm(dim=(1, 2), keepdim=True), X_0 / X_0.norm(dim=(1, 2), keepdim=True))
+        directions = [x / x.norm(dim=(1, 2), keepdim=True) for x in (clipped, X_0)]
+        torch.testing.assert_close(*directions)
 
 
 def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
