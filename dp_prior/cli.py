@@ -206,6 +206,18 @@ def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None
     click.echo(f"wrote {episodes} episodes to {out}")
 
 
+@main.command("embed-demonstrations")
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Push-T as .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+def embed_demonstrations(episodes: Path, out: Path) -> None:
+    """Embed a picture of every frame of Push-T demonstrations, for policies that see embeddings."""
+    with exit_codes():
+        from dp_prior.envs.pusht_pictures import write_embeddings
+
+        frames = write_embeddings(episodes, out)
+    click.echo(f"wrote the embeddings of {frames} frames to {out}")
+
+
 def _farewell(outcome, task: str) -> str:
     """How the run ended, the scores, where things are, and what to try next."""
     result, best = outcome.result(), outcome.best

@@ -42,7 +42,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
     "zarr": ["data/episodes/zarr.py"],
     "h5py": ["data/episodes/hdf5.py"],
-    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/"],
+    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht"],
     "pymunk": ["envs/pusht"],

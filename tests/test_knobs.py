@@ -23,6 +23,8 @@ from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
 from dp_prior.training.trainer import PolicyTrainer
+from tests.data.embeddings import test_observations as observations
+from tests.envs import test_pusht_pictures as pictures
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
@@ -72,6 +74,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "LeRobotStoreConfig": "data/episodes/test_lerobot.py",
     "EmbeddingsConfig": "data/embeddings/test_pairs.py",
     "EmbeddingSplitConfig": "data/embeddings/test_parts.py",
+    "ObservationEmbeddingsConfig": "data/embeddings/test_observations.py",
     "FolderConfig": "data/embeddings/test_folder.py",
     "PriorConfig": "tasks/test_prior.py::test_every_field_changes_the_prior",
     "PriorDiffusionConfig": "diffusion/test_process.py::"
@@ -328,6 +331,10 @@ def test_field_changes_the_policy(field, tmp_path):
 
 
 OWN = {
+    "TrajectoriesConfig.embeddings": observations.test_windows_and_masks_are_those_of_the_same_numbers_in_memory,
+    "TrajectoriesConfig.block_rows": observations.test_blocks_decide_the_order_where_there_are_embeddings,
+    "TrajectoriesConfig.shuffle_blocks": observations.test_blocks_decide_the_order_where_there_are_embeddings,
+    "PushTConfig.embedding": pictures.test_the_environment_gives_the_embedding_of_its_state,
     "TrainConfig.description": test_description_is_in_the_plan,
     "TrainConfig.tracker": test_tracker_decides_where_the_run_lies,
     "TrainingConfig.init_from": test_weights_to_start_from,

@@ -7,19 +7,23 @@ run (see `windows.py`) and a batch is one gather of runs per array, on whatever 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
+from dp_prior.data.embeddings.observations import ObservationEmbeddings, ObservationEmbeddingsConfig
+from dp_prior.data.embeddings.pool import BlockPool
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
+from dp_prior.data.order import BlockOrder
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import Split, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
@@ -32,6 +36,9 @@ HUGE = 1e6
 
 OUTLIER_WIDTHS = 100.0
 """A value this many times the 1 %..99 % width away from it is worth a warning."""
+
+
+MOST_EMBEDDINGS_FITTED = 4096
 
 
 def _good_key(value: str) -> str:
@@ -51,8 +58,12 @@ class TrajectoriesConfig(Config):
     episodes: EpisodeStoreConfig
     """The recorded data set."""
 
-    obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = Field(min_length=1)
+    obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
     """What the policy sees: the policy's name of each observation, and where it is found in the data set."""
+
+    embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
+    """Further observations, embeddings in folders: the policy's name of each, and where it lies. They are read from
+    disk as they are used, and training then takes its windows in blocks."""
 
     action: KeyConfig
     """What the policy does: one axis of numbers per step."""
@@ -76,6 +87,20 @@ class TrajectoriesConfig(Config):
     """Where sizes and hashes of the data set's files are noted, once; null keeps them in the run directory. A place of
     its own serves several runs."""
 
+    block_rows: int = Field(default=2048, ge=1)
+    """With embeddings: so many neighbouring windows are shuffled among themselves, so many rows read at once."""
+
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """With embeddings: so many blocks of windows from anywhere are mixed."""
+
+    @model_validator(mode="after")
+    def _sees_something(self) -> TrajectoriesConfig:
+        both = sorted(set(self.obs) & set(self.embeddings))
+        if both or not (self.obs or self.embeddings):
+            found = f"both name {both}" if both else "are empty"
+            raise ValueError(f"obs and embeddings {found}; a policy needs observations, each with a name of its own")
+        return self
+
     def integrity(self, directory: Path) -> Integrity:
         """What compares the files of the data set with those noted by the run in `directory`."""
         return Integrity(self.manifest or directory / MANIFEST, self.episodes.path, self.verify)
@@ -98,19 +123,37 @@ class TrajectoriesConfig(Config):
 _ELSEWHERE = ("episodes", "batch_size", "verify", "manifest")  # settings that the samples do not depend on
 
 
+@dataclass(frozen=True)
+class Stream:
+    """An observation on disk: its source, the row of it for every padded row (m,), and what of it is in memory."""
+
+    source: ObservationEmbeddings
+    rows: np.ndarray
+    pool: BlockPool | None = None
+
+
 class WindowSet:
     """The windows of some episodes: n samples, fetched by index a batch at a time."""
 
     def __init__(
-        self, rows: dict[str, Tensor], is_valid: Tensor, first: Tensor, counts: Tensor, horizon: int, n_obs_steps: int
+        self,
+        rows: dict[str, Tensor],
+        is_valid: Tensor,
+        first: Tensor,
+        counts: Tensor,
+        horizon: int,
+        n_obs_steps: int,
+        streams: dict[str, Stream] | None = None,
     ):
         """Args:
         rows: (m, *feature_shape) float32 padded rows by key, the action as "x", contiguous.
         is_valid: (m,) bool, what the mask says of each padded row.
         first: (n,) int64 padded row where each window begins.
         counts: (n,) int64 on the CPU, number of True in each window's mask.
+        streams: observations that are on disk.
         """
         self.rows = rows
+        self.streams = streams or {}
         self.valid_counts = counts
         self._is_valid, self._first = is_valid, first
         self._horizon, self._n_obs_steps = horizon, n_obs_steps
@@ -120,13 +163,20 @@ class WindowSet:
         self._cond = {key: _runs(value, n_obs_steps) for key, value in rows.items() if key != ACTION}
 
     @classmethod
-    def of(cls, rows: dict[str, Tensor], windows: Windows, n_obs_steps: int, mask_padding: bool) -> WindowSet:
+    def of(
+        cls,
+        rows: dict[str, Tensor],
+        windows: Windows,
+        n_obs_steps: int,
+        mask_padding: bool,
+        streams: dict[str, Stream] | None = None,
+    ) -> WindowSet:
         """The given windows over their padded rows; the mask is True everywhere unless padding is to be masked."""
         is_valid, counts = windows.is_real, windows.valid_counts
         if not mask_padding:
             is_valid, counts = np.ones_like(is_valid), np.full_like(counts, windows.horizon)
         tensors = [torch.from_numpy(array) for array in (is_valid, windows.first, counts)]
-        return cls(rows, *tensors, windows.horizon, n_obs_steps)
+        return cls(rows, *tensors, windows.horizon, n_obs_steps, streams)
 
     def __len__(self) -> int:
         return self._length
@@ -150,10 +200,26 @@ class WindowSet:
         first = self._first.index_select(0, ids)
         return Batch(
             x=self._x.index_select(0, first),
-            cond={key: runs.index_select(0, first) for key, runs in self._cond.items()},
+            cond={key: runs.index_select(0, first) for key, runs in self._cond.items()} | self._read_streams(first),
             mask=self._mask.index_select(0, first),
             ids=ids,
         )
+
+    def pooled(self, block_rows: int, n_blocks: int) -> WindowSet:
+        """The same samples, with some blocks of what is on disk in memory."""
+        streams = {
+            key: replace(stream, pool=stream.source.pooled(block_rows, n_blocks))
+            for key, stream in self.streams.items()
+        }
+        return WindowSet(
+            self.rows, self._is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps, streams
+        )
+
+    def _read_streams(self, first: Tensor) -> dict[str, Tensor]:
+        if not self.streams:
+            return {}
+        steps = first.numpy()[:, None] + np.arange(self._n_obs_steps)  # (B, n_obs_steps) padded rows
+        return {key: stream.source.read(stream.rows[steps], stream.pool) for key, stream in self.streams.items()}
 
     def to(self, device: torch.device | str) -> WindowSet:
         """The same samples on another device."""
@@ -184,10 +250,13 @@ class Trajectories:
         *,
         store: EpisodeStore,
         obs: dict[str, KeyConfig],
+        embeddings: dict[str, ObservationEmbeddingsConfig],
         action: KeyConfig,
         split: SplitConfig,
         mask_padding: bool,
         device: str,
+        block_rows: int,
+        shuffle_blocks: int,
         horizon: int,
         n_obs_steps: int,
         n_action_steps: int,
@@ -197,13 +266,16 @@ class Trajectories:
         self.files = store.files({wanted.key for wanted in (*obs.values(), action)})
         self._horizon = horizon
         arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
+        self._embeddings = {key: record.create(ends) for key, record in embeddings.items()}
+        self._block_rows, self._shuffle_blocks = block_rows, shuffle_blocks
         self._lengths = np.diff(ends, prepend=0)
         self._split = split.assign(len(ends))
         self.split_ids = self._split.ids()
-        self.fingerprint = _fingerprint(arrays, ends)
+        self.fingerprint = _fingerprint(arrays, ends, self._embeddings)
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
-            cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs},
+            cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs}
+            | {key: (n_obs_steps, *found.shape) for key, found in self._embeddings.items()},
         )
         self._statistics: dict[str, Statistics] | None = None
         self._counts: dict[str, dict[str, int]] = {}
@@ -214,7 +286,8 @@ class Trajectories:
             windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
             source = _rows_of(ends[episodes], lengths)[windows.source]
             rows = {key: torch.from_numpy(array[source]) for key, array in arrays.items()}
-            sets[name] = WindowSet.of(rows, windows, n_obs_steps, mask_padding)
+            streams = {key: Stream(found, found.row_of[source]) for key, found in self._embeddings.items()}
+            sets[name] = WindowSet.of(rows, windows, n_obs_steps, mask_padding, streams)
             self._counts[name] = {
                 "episodes": len(lengths),
                 "steps": int(lengths.sum()),
@@ -227,15 +300,26 @@ class Trajectories:
         self.train, self.val, self.test = (sets[name] for name in PARTS)
 
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x"."""
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x".
+
+        Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
+        """
         if self._statistics is None:
             rows = {key: value.cpu().numpy()[self._is_train_step] for key, value in self.train.rows.items()}
+            for key, stream in self.train.streams.items():
+                there = stream.rows[self._is_train_step]
+                count = min(len(there), MOST_EMBEDDINGS_FITTED)
+                rows[key] = stream.source.read(there[np.arange(count) * len(there) // count]).numpy()
             self._statistics = {key: Statistics.of(values) for key, values in rows.items()}
         return self._statistics
 
-    def loader(self, **how: Any) -> Loader:
+    def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
-        return Loader(self.train, **how)
+        if not self._embeddings:
+            return Loader(self.train, seed=seed, **how)
+        order = BlockOrder(seed, len(self.train), block_rows=self._block_rows, shuffle_blocks=self._shuffle_blocks)
+        # A block of windows meets a few blocks of rows: validation episodes lie between those of training.
+        return Loader(self.train.pooled(self._block_rows, 4 * self._shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
         """What tells these data from others, to be stored with a run."""
@@ -252,7 +336,7 @@ class Trajectories:
     def to(self, device: torch.device | str) -> Trajectories:
         """Move the samples to the training device if the config lets them and they take at most half its memory."""
         device = torch.device(device)
-        if self._placement == "auto" and self.n_bytes <= _free_bytes(device) // 2:
+        if self._placement == "auto" and not self._embeddings and self.n_bytes <= _free_bytes(device) // 2:
             self.train, self.val, self.test = (part.to(device) for part in (self.train, self.val, self.test))
         return self
 
@@ -291,12 +375,16 @@ def _free_bytes(device: torch.device) -> int:
     return 1 << 62
 
 
-def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray) -> str:
+def _fingerprint(
+    arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, ObservationEmbeddings]
+) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key], dtype="<f4")
         digest.update(f"{key}{array.shape}".encode())
         digest.update(array.data)
+    for key in sorted(embeddings):
+        digest.update(f"{key}{embeddings[key].folder.fingerprint()}".encode())
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder
 
 _OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
 
@@ -27,9 +29,12 @@ class PushTConfig(Config):
     render_size: int = Field(default=256, ge=16)
     """Side of a rendered picture, in pixels."""
 
+    embedding: bool = False
+    """Gives the observation `embedding` too, that of a picture of the state; see `dp-prior embed-demonstrations`."""
+
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
-        and state (5,), which is the three in this order.
+        and state (5,), which is the three in this order; if wanted embedding (256,) of length 1.
 
         Actions are where the agent should go, (2,) px in [0, 512].
         """
@@ -44,8 +49,8 @@ class PushTConfig(Config):
             [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=PushTEnv.metadata["render_fps"],
-            obs_shapes=_OBS_SHAPES,
-            read_obs=_read_state,
+            obs_shapes=_OBS_SHAPES | ({"embedding": (DIMENSION,)} if self.embedding else {}),
+            read_obs=_read_embedding(PictureEncoder()) if self.embedding else _read_state,
             score="max",
             success_score=None,
         )
@@ -56,3 +61,13 @@ def _read_state(state: np.ndarray) -> dict[str, np.ndarray]:
     state = state.astype(np.float32)
     state[4] %= np.float32(2 * np.pi)
     return {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}
+
+
+def _read_embedding(encode: PictureEncoder) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """`_read_state` with the embedding of the state's picture besides."""
+
+    def read(state: np.ndarray) -> dict[str, np.ndarray]:
+        obs = _read_state(state)
+        return {**obs, "embedding": encode(obs["state"][None])[0]}
+
+    return read

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.data.embeddings.files import find_files
@@ -14,6 +18,9 @@ from dp_prior.data.embeddings.metadata import count_rows, read_columns
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.parquet import ParquetRows
 from dp_prior.data.errors import DataError
+
+
+FINGERPRINTED_ROWS = 64
 
 
 class Rows(Protocol):
@@ -107,6 +114,22 @@ class Folder:
             yield part
         if total != self.count:
             raise DataError(self._metadata, [f"has {total} rows, but {self.path} has {self.count} embeddings"])
+
+    def check_finite(self, values: Tensor, rows: Callable[[], np.ndarray]) -> None:
+        """Raises DataError, naming the file, if one of the (n, ...) values, read from (n,) `rows()`, is not finite."""
+        if not torch.isfinite(values.sum()):
+            bad = np.flatnonzero(~torch.isfinite(values.flatten(1)).all(dim=1).numpy())
+            if len(bad):
+                where = self.rows.locate(int(rows()[bad[0]]))
+                raise DataError(self.path, [f"{where}: holds a number that is not finite; leave the row out"])
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the files' names and sizes and of some rows: tells data sets apart without reading one."""
+        digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
+        count = 1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)  # a row group is no small thing
+        for row in np.arange(count) * self.count // count:
+            digest.update(self.rows.read(int(row), int(row) + 1).astype("<f4").tobytes())
+        return digest.hexdigest()
 
     def describe(self) -> dict:
         """What identifies the embeddings without reading them; JSON-able."""

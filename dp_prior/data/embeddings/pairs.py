@@ -21,7 +21,7 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
+from dp_prior.data.embeddings.pool import BlockPool, Direct
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
@@ -29,7 +29,6 @@ from dp_prior.data.order import BlockOrder
 from dp_prior.normalizer import Statistics
 
 IMAGE = "x"
-FINGERPRINTED_ROWS = 64
 
 
 class EmbeddingsConfig(Config):
@@ -113,13 +112,7 @@ class PairSet:
     def _gather(self, name: str, ids: np.ndarray) -> Tensor:
         folder = self._folders[name]
         values = torch.from_numpy(self._sources[name].gather(ids)).to(torch.float32)
-        if not torch.isfinite(values.sum()):
-            bad = torch.nonzero(~torch.isfinite(values).all(dim=1))
-            if len(bad):
-                row = int(self._part.rows(ids[bad[0].numpy()])[0])
-                raise DataError(
-                    folder.path, [f"{folder.rows.locate(row)}: holds a number that is not finite; leave the row out"]
-                )
+        folder.check_finite(values, lambda: self._part.rows(ids))
         return values.view(len(ids), *folder.shape)
 
 
@@ -147,7 +140,8 @@ class EmbeddingPairs:
             cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != IMAGE},
         )
         self.train, self.val, self.test = (self._direct(self._parts[name]) for name in PARTS)
-        self.fingerprint = self._fingerprint()
+        prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
+        self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
     def statistics(self) -> dict[str, Statistics]:
         """None: a prior knows the length of an embedding and needs no others."""
@@ -194,13 +188,3 @@ class EmbeddingPairs:
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self._parts.items()}
-
-    def _fingerprint(self) -> str:
-        described = {name: folder.describe() for name, folder in self.folders.items()}
-        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
-        for name in sorted(self.folders):
-            folder = self.folders[name]
-            count = min(FINGERPRINTED_ROWS, folder.count)
-            rows = np.arange(count) * folder.count // count
-            digest.update(read_rows(folder.rows, rows).astype("<f4").tobytes())
-        return digest.hexdigest()

@@ -49,9 +49,7 @@ class ParquetRows:
         self._ends = np.cumsum(self._sizes)
         self.largest_read = int(self._sizes.max(initial=0))
         self._held: tuple[int, np.ndarray] = (-1, np.zeros((0, 0), np.float32))
-        self.dimension = 0
-        if self.largest_read:
-            self.dimension = self._group(int(np.argmax(self._sizes > 0))).shape[1]
+        self.dimension = self._first_width() if self.largest_read else 0
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """(stop - start, dimension) float32 rows.
@@ -85,26 +83,34 @@ class ParquetRows:
             self._held = (number, self._read_group(path, index))
         return self._held[1]
 
-    def _read_group(self, path: str, index: int) -> np.ndarray:
+    def _first_width(self) -> int:
+        """Numbers in the first row, without decoding its row group."""
         import pyarrow
+        from pyarrow import parquet
+
+        path = self._groups[int(np.argmax(self._sizes > 0))][0]
+        with self._fs.open(path, "rb") as file:
+            first = next(parquet.ParquetFile(file).iter_batches(1, columns=[self._column])).column(0)
+        kind, types = first.type, pyarrow.types
+        is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        if not is_list or not types.is_floating(kind.value_type):
+            found = f"column {self._column!r} holds {kind}"
+            raise DataError(path, [f"{found}; expected lists of floating-point numbers"])
+        return len(first.flatten())
+
+    def _read_group(self, path: str, index: int) -> np.ndarray:
         from pyarrow import parquet
 
         with self._fs.open(path, "rb") as file:
             column = parquet.ParquetFile(file).read_row_group(index, columns=[self._column]).column(0)
-        where = f"column {self._column!r}, row group {index}"
-        kind = column.type
-        is_list = (
-            pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_fixed_size_list(kind)
-        )
-        if not is_list or not pyarrow.types.is_floating(kind.value_type):
-            raise DataError(path, [f"{where} holds {kind}; expected lists of floating-point numbers"])
-        rows = column.combine_chunks()
-        rows = rows.chunk(0) if isinstance(rows, pyarrow.ChunkedArray) else rows
-        values = rows.flatten()
-        width = self.dimension or (len(values) // max(len(rows), 1))
-        lengths = rows.value_lengths().to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(lengths != width) if not rows.null_count else np.flatnonzero(rows.is_null())
-        if len(wrong) or values.null_count:
-            row = int(wrong[0]) if len(wrong) else 0
-            raise DataError(path, [f"{where}, row {row}: not a list of {width} numbers like the rows before"])
-        return values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False).reshape(len(rows), width)
+        parts, row = [], 0
+        for rows in column.chunks:
+            values = rows.flatten()
+            lengths = rows.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
+            wrong = np.flatnonzero(lengths != self.dimension)
+            if len(wrong) or values.null_count:
+                where = f"column {self._column!r}, row group {index}, row {row + int(wrong[0]) if len(wrong) else row}"
+                raise DataError(path, [f"{where}: not a list of {self.dimension} numbers, which the first row is"])
+            parts.append(values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False))
+            row += len(rows)
+        return np.concatenate(parts).reshape(row, self.dimension)

@@ -102,6 +102,12 @@ class Part:
         self._ends = np.cumsum(counts)
         self._kept: dict[int, np.ndarray] = {}
 
+    @classmethod
+    def whole(cls, count: int) -> Part:
+        """All of `count` rows."""
+        counts = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+        return cls(lambda start, stop: np.zeros(stop - start, np.uint8), 0, np.array(counts, np.int64), count)
+
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 

@@ -1,0 +1,108 @@
+"""Embeddings as observations: rows of a folder that belong to frames of recorded episodes, read as they are used."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.config import Config
+from dp_prior.data.embeddings.folder import Folder, FolderConfig
+from dp_prior.data.embeddings.parts import Part
+from dp_prior.data.embeddings.pool import BlockPool, Direct
+from dp_prior.data.errors import DataError
+
+
+class ObservationEmbeddingsConfig(Config):
+    """Where an observation that is an embedding lies, and which row belongs to which frame."""
+
+    folder: FolderConfig
+    """The embeddings and their metadata; a row for every frame of every episode, in any order."""
+
+    episode: str = "episode"
+    """Metadata column with the number of the episode, from 0, in the order of `data.episodes`."""
+
+    frame: str = "frame"
+    """Metadata column with the number of the frame in its episode, from 0."""
+
+    def create(self, ends: np.ndarray) -> ObservationEmbeddings:
+        """Open the folder and find the row of every frame; embeddings are not read.
+
+        Args:
+            ends: (E,) exclusive end row of each episode.
+
+        Raises:
+            DataError: a frame has no row or several, or a row no frame.
+        """
+        folder = self.folder.create()
+        return ObservationEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
+
+
+class ObservationEmbeddings:
+    """One observation of every frame, in files.
+
+    Attributes:
+        shape: of one embedding.
+        row_of: (N,) int64 row of the folder for every frame of all episodes, one episode after another.
+    """
+
+    def __init__(self, folder: Folder, row_of: np.ndarray):
+        self.folder = folder
+        self.shape = folder.shape
+        self.row_of = row_of
+        self._part = Part.whole(folder.count)
+        self._direct = Direct(self._part, folder.rows)
+
+    def pooled(self, block_rows: int, n_blocks: int) -> BlockPool:
+        """The rows with some blocks of them in memory, for training."""
+        return BlockPool(self._part, self.folder.rows, block_rows=block_rows, n_blocks=n_blocks)
+
+    def read(self, rows: np.ndarray, pool: BlockPool | None = None) -> Tensor:
+        """(*rows.shape, *shape) float32 embeddings at rows of the folder.
+
+        Raises:
+            DataError: a value is not finite.
+        """
+        flat = rows.reshape(-1)
+        values = torch.from_numpy((pool or self._direct).gather(flat)).to(torch.float32)
+        self.folder.check_finite(values, lambda: flat)
+        return values.view(*rows.shape, *self.shape)
+
+
+def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:
+    starts = np.concatenate([[0], ends[:-1]])
+    lengths = ends - starts
+    row_of = np.full(int(ends[-1]), -1, np.int64)
+    done = 0
+    for part in folder.columns([episode, frame]):
+        e, f = part[episode], part[frame]
+        if e.dtype.kind not in "iu" or f.dtype.kind not in "iu":
+            found = f"{e.dtype} and {f.dtype}"
+            raise DataError(folder.path, [f"columns {episode!r} and {frame!r} hold {found}; expected whole numbers"])
+        known = (e >= 0) & (e < len(ends))
+        known &= (f >= 0) & (f < lengths[np.where(known, e, 0)])
+        if not known.all():
+            at = int(np.flatnonzero(~known)[0])
+            raise DataError(
+                folder.path,
+                [f"{folder.rows.locate(done + at)}: belongs to episode {e[at]}, frame {f[at]}, which the {len(ends)} "
+                 f"recorded episodes do not have"],
+            )  # fmt: skip
+        steps = starts[e] + f
+        again = np.flatnonzero(row_of[steps] >= 0)
+        first = np.zeros(len(steps), bool)
+        first[np.unique(steps, return_index=True)[1]] = True
+        again = np.concatenate([again, np.flatnonzero(~first)])
+        if len(again):
+            at = int(again[0])
+            raise DataError(
+                folder.path, [f"{folder.rows.locate(done + at)}: episode {e[at]}, frame {f[at]} has a row already"]
+            )
+        row_of[steps] = np.arange(done, done + len(steps))
+        done += len(steps)
+    missing = np.flatnonzero(row_of < 0)
+    if len(missing):
+        number = int(np.searchsorted(ends, missing[0], side="right"))
+        first = f"episode {number}, frame {missing[0] - starts[number]}"
+        raise DataError(folder.path, [f"{len(missing)} frames have no embedding; the first is {first}"])
+    return row_of

@@ -1,0 +1,81 @@
+"""Embeddings of what a camera would see of Push-T: a stand-in for a vision encoder that costs nothing.
+
+A state is drawn as a small picture, block and agent each in a channel, and projected at random. Such an embedding is a
+fixed function of the picture, as that of a frozen network is, and a policy has to find the block in it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dp_prior.randomness import Randomness
+
+SIZE = 32
+DIMENSION = 256
+PX = 512 / SIZE
+AGENT_RADIUS = 15.0
+RECTANGLES = ((-60.0, 60.0, 0.0, 30.0), (-15.0, 15.0, 30.0, 120.0))  # of the T in its own frame: x from, to, y from, to
+AT_ONCE = 512
+
+
+def draw(states: np.ndarray) -> np.ndarray:
+    """(n, 5) states, see `PushTConfig` -> (n, 2, SIZE, SIZE) float32 in [0, 1]: block and agent, soft at the edges."""
+    centres = (np.arange(SIZE, dtype=np.float32) + 0.5) * np.float32(PX)
+    x, y = np.meshgrid(centres, centres)
+    states = states.astype(np.float32)[:, :, None, None]
+    dx, dy = x - states[:, 2], y - states[:, 3]
+    cos, sin = np.cos(states[:, 4]), np.sin(states[:, 4])
+    u, v = cos * dx + sin * dy, cos * dy - sin * dx  # in the block's frame
+    inside = [np.minimum.reduce([u - a, b - u, v - c, d - v]) for a, b, c, d in RECTANGLES]
+    agent = AGENT_RADIUS - np.hypot(x - states[:, 0], y - states[:, 1])
+    depth = np.stack([np.maximum(*inside), agent], axis=1)  # px from the edge, positive inside
+    return np.clip(depth / np.float32(PX) + np.float32(0.5), 0.0, 1.0)
+
+
+class PictureEncoder:
+    """Embeds states: draws them and projects the pictures at random, always in the same way."""
+
+    def __init__(self) -> None:
+        rows = Randomness.from_counts(0, "pusht pictures", torch.arange(2 * SIZE * SIZE))
+        self._projection = rows.normal(DIMENSION).numpy()
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        """(n, 5) states -> (n, DIMENSION) float32 of length 1."""
+        pictures = [draw(states[i : i + AT_ONCE]) for i in range(0, len(states), AT_ONCE)]
+        found = np.concatenate([part.reshape(len(part), -1) @ self._projection for part in pictures])
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 8192) -> int:
+    """Embed every frame of demonstrations as `write_demonstrations` leaves them, in the layout of clip-retrieval.
+
+    Args:
+        folder: gets `img_emb/*.npy`, float16, and `metadata/*.parquet` with the columns episode and frame.
+
+    Returns:
+        Number of frames.
+
+    Raises:
+        FileExistsError: the folder has embeddings already.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    with np.load(demonstrations, allow_pickle=False) as file:
+        states, ends = file["state"], file["episode_ends"]
+    for name in ("img_emb", "metadata"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        if any((folder / name).iterdir()):
+            raise FileExistsError(f"{folder / name} is not empty; choose another folder, or empty this one")
+    encode = PictureEncoder()
+    episode = np.searchsorted(ends, np.arange(len(states)), side="right")
+    frame = np.arange(len(states)) - np.concatenate([[0], ends])[episode]
+    for number, first in enumerate(range(0, len(states), rows_per_file)):
+        rows = slice(first, first + rows_per_file)
+        np.save(folder / "img_emb" / f"img_emb_{number:04d}.npy", encode(states[rows]).astype(np.float16))
+        table = pyarrow.table({"episode": episode[rows], "frame": frame[rows]})
+        parquet.write_table(table, folder / "metadata" / f"metadata_{number:04d}.parquet")
+    return len(states)
