@@ -411,7 +411,8 @@ class Experiment:
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
             telling = self.watch.telling() if isinstance(self.watch, Watch) else contextlib.nullcontext()
-            with tracker, contextlib.closing(CheckpointWriter(store, deliver)) as writer, telling:
+            writer = CheckpointWriter(store, deliver, self.config.checkpoints.max_failed_saves)
+            with tracker, contextlib.closing(writer), telling:
                 yield tracker, store, writer
 
     def _trainer(self, tracker: Tracker, writer: CheckpointWriter) -> PolicyTrainer:

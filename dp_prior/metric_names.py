@@ -17,6 +17,9 @@ PLACEHOLDERS = {
     "average": ("[^/]+", "the name of an average in `train.ema`"),
     "quarter": ("[0-3]", "quarter of the timestep range, 0 least noisy"),
     "steps": ("[0-9]+", "sampling steps"),
+    "base": ("text|mean_image", "`text` or `mean_image`"),
+    "end": ("low|high", "`low` or `high`"),
+    "k": ("[0-9]+", "a rank"),
 }
 
 
@@ -60,6 +63,15 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Evaluator `loss`": (
         Metric("<name>/<model>/loss", "1", "lower", "The training objective on held-out samples with fixed noise."),
         Metric("<name>/<model>/loss_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
+        Metric("<name>/<model>/simple", "1", "lower", "Where the variance is learned: the part for the mean."),
+        Metric("<name>/<model>/simple_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
+        Metric("<name>/<model>/vb", "bits/dim", "lower", "Where the variance is learned: the variational bound."),
+        Metric("<name>/<model>/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
+    ),
+    "Evaluator `likelihood`, of normalised values": (
+        Metric("<name>/<model>/bits_per_dim", "bits/dim", "lower", "Upper bound on the negative log likelihood."),
+        Metric("<name>/<model>/prior", "bits/dim", None, "Its part at the noisiest timestep, where no network acts."),
+        Metric("<name>/<model>/vb", "bits/dim", "lower", "Its other part: all reverse steps."),
     ),
     "Evaluator `action_error`": tuple(
         Metric(f"<name>/<model>/{kind}[steps=<steps>]", unit, "lower", f"{error} of {part}, sampled in so many steps.")
@@ -69,6 +81,48 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
             ("mse_chunk", "(action unit)²", "Mean squared error", "all actions of a chunk"),
             ("mae_chunk", "action unit", "Mean absolute error", "all actions of a chunk"),
         )
+    ),
+    "Evaluator `similarity`, of embeddings": (
+        Metric("<name>/baseline_similarity", "cosine", None, "Of each text embedding with the image of its row."),
+        Metric("<name>/mean_image_similarity", "cosine", None, "Of the mean training image with each image."),
+        Metric("<name>/baseline_recall_at_<k>", "share", None, "Texts whose image is among the k nearest to them."),
+        Metric("<name>/<model>/similarity_with_text[steps=<steps>]", "cosine", None, "Of drawn images with the texts."),
+        Metric(
+            "<name>/<model>/similarity_with_original_image[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Of drawn images with the images of their rows.",
+        ),
+        Metric(
+            "<name>/<model>/similarity_with_unrelated_caption[steps=<steps>]",
+            "cosine",
+            "lower",
+            "Of drawn images with the texts of other rows.",
+        ),
+        Metric(
+            "<name>/<model>/difference_from_baseline_similarity[steps=<steps>]",
+            "cosine",
+            None,
+            "Similarity with the text less the baseline similarity.",
+        ),
+        Metric(
+            "<name>/<model>/margin_over_<base>[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Similarity with the original image less that of a baseline.",
+        ),
+        Metric(
+            "<name>/<model>/margin_over_<base>_ci_<end>[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Ends of its 95 % interval over distinct images (Student's t).",
+        ),
+        Metric(
+            "<name>/<model>/recall_at_<k>[steps=<steps>]",
+            "share",
+            "higher",
+            "Drawn images whose image is among the k nearest to them.",
+        ),
     ),
     "Evaluator `rollout`": (
         Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it."),
@@ -110,5 +164,5 @@ def page() -> str:
 def _pattern(name: str) -> re.Pattern[str]:
     parts = re.split(r"<(\w+)>", name)
     return re.compile(
-        "".join(PLACEHOLDERS[part][0] if index % 2 else re.escape(part) for index, part in enumerate(parts))
+        "".join(f"(?:{PLACEHOLDERS[part][0]})" if index % 2 else re.escape(part) for index, part in enumerate(parts))
     )

@@ -55,7 +55,8 @@ def test_resumed_elsewhere_it_is_the_same_run_unless_another_id_is_asked_for(tmp
     experiment(tiny(tmp_path, train__steps=4)).run()
     before = json.loads((tmp_path / "run" / IDENTITY).read_text())
     for name, asked in (("copy", {}), ("branch", {"tracker__run_id": "branch", "tracker__run_name": "mine"})):
-        change = {"tracker__load": {"path": str(tmp_path / "run")}, "tracker__data_path": str(tmp_path / name)}
+        load = {"type": "local", "path": str(tmp_path / "run")}
+        change = {"tracker__load": load, "tracker__data_path": str(tmp_path / name)}
         experiment(tiny(tmp_path, train__steps=6, **change, **asked)).run()
     assert json.loads((tmp_path / "copy" / IDENTITY).read_text()) == before
     assert json.loads((tmp_path / "branch" / IDENTITY).read_text()) == {"id": "branch", "name": "mine"}
@@ -106,11 +107,11 @@ one = Experiment(TrainConfig.from_json(sys.argv[1]), report=lambda line: None)
 if rank == 1:
     sys.addaudithook(watch)
 seen = []
-begin = type(one)._begin
+begin = type(one)._introduce
 def noting(self, trainer, tracker, snapshot):
     begin(self, trainer, tracker, snapshot)
     seen.append(trainer.documents["run.json"])
-type(one)._begin = noting
+type(one)._introduce = noting
 outcome = one.run()
 assert not outcome.failures, outcome.failures
 loaded = sorted({name.split(".")[0] for name in sys.modules} & {"wandb", "trackio", "mlflow"})
@@ -123,7 +124,7 @@ print("FOUND", json.dumps({"identity": seen, "touched": touched, "loaded": loade
         if line.startswith("FOUND ")
     ]
     assert found[0]["identity"] == found[1]["identity"] == [json.loads((tmp_path / "run" / IDENTITY).read_text())]
-    assert found[1]["touched"] == []
+    assert [call for call in found[1]["touched"] if "stacks" not in call[1]] == []  # in case the ranks hang
     assert found[0]["loaded"] == ["wandb"] and found[1]["loaded"] == []
     assert len(table(tmp_path / "run")) == len(read_rows(tmp_path / "run"))
 

@@ -271,7 +271,8 @@ def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted)
     first = tmp_path / "first"
     first.mkdir()
     train(write(first, train__steps=10, train__lr={"type": "constant"}))
-    second = write(tmp_path, train__steps=12, train__lr={"type": "constant"}, tracker__load__path=str(first / "run"))
+    load = {"type": "local", "path": str(first / "run")}
+    second = write(tmp_path, train__steps=12, train__lr={"type": "constant"}, tracker__load=load)
     done = train(second)
     assert done.exit_code == 0, done.output
     assert "sample 80" in done.output
