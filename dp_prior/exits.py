@@ -67,7 +67,7 @@ class ExitFile:
         before, self.clock = self._read(), clock
         self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
         if before.get("reason") == RUNNING and is_alive(str(before.get("host")), int(before.get("pid", 0))) is False:
-            step = (before.get("durable") or {}).get("global_step")
+            step = (self._durable() or {}).get("global_step", "none")
             return f"process {before['pid']}, started {before['started']}, was killed; its last save: step {step}"
         return None
 

@@ -119,6 +119,7 @@ class Watch:
         self._somebody_asks = False
         now = time.monotonic()
         self._moved = now
+        self._behind: dict[int, float] = {}  # ranks that are not farther than any other, and since when
         self._peers = {r: _Peer({}, now, now) for r in range(ranks) if r != rank}
 
     # what the main thread says
@@ -134,7 +135,7 @@ class Watch:
         if self._somebody_asks:
             with contextlib.suppress(dist.DistError):
                 if self._way(self._meetings + 1, "leave") == "leave":
-                    self._meetings += 1
+                    self._come(self._phase)
                     raise Abandoned
 
     def meet(self, may_leave: bool = False) -> None:
@@ -142,9 +143,17 @@ class Watch:
 
         Without the store, which dies with torchrun, nobody waits here: the collectives that follow have their limit.
         """
-        self._meetings += 1
+        before = self._phase
+        self._come(f"{before}, waiting for the others")
         with contextlib.suppress(dist.DistError):
             self._meet(self._meetings, may_leave)
+        self._phase = before
+
+    def _come(self, phase: str) -> None:
+        """This rank has come to the next meeting."""
+        self._meetings += 1
+        self._marks += 1
+        self._phase = phase
 
     def _meet(self, number: int, may_leave: bool) -> None:
         pause = 0.001
@@ -341,7 +350,7 @@ class Watch:
             now = time.monotonic()
             self._arm()
             if now - last > 2 * _SILENT_S:  # this process was stopped itself: nobody else is to blame for the time
-                self._moved = now
+                self._moved, self._behind = now, {}
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
             last = now
@@ -366,12 +375,14 @@ class Watch:
             return None
         marks = {r: peer.said.get("marks", 0) for r, peer in working.items()} | {self.rank: self._marks}
         moved = {r: peer.moved for r, peer in working.items()} | {self.rank: self._moved}
-        behind = [r for r in marks if marks[r] == min(marks.values())]
+        last = min(marks.values())
+        # one that waited long, and was then overtaken, has not been late for long
+        self._behind = {r: self._behind.get(r, now) for r in marks if marks[r] == last}
+        idle_s = {r: now - max(moved[r], since) for r, since in self._behind.items()}
         patience = self.timeout_s * (PATIENCE if 0 in marks.values() else 1)  # it may still be reading its data
-        if any(now - moved[r] <= patience for r in behind):
+        if any(seconds <= patience for seconds in idle_s.values()):
             return None
-        silent = self._silent()
-        return self._blame(silent or behind, f"shows no sign of life for {now - min(moved.values()):.0f} s")
+        return self._blame(self._silent() or list(idle_s), f"shows no sign of life for {max(idle_s.values()):.0f} s")
 
     def _silent(self) -> list[int]:
         """Ranks whose process says nothing any more."""
