@@ -35,7 +35,7 @@ PATIENCE = 10  # times the timeout: how long work may take that cannot say that 
 _INTERVAL_S = 0.5
 _SILENT_S = 4.0  # a process whose thread says nothing for so long is dead, stopped or cut off
 _GRACE_S = 5.0  # how long the main thread is given to end by itself
-_OURS = re.compile(r"gloo|nccl|connection (closed|reset) by peer|process group|broken pipe|store|timed out", re.I)
+_OF_OTHERS = re.compile(r"gloo|nccl|connection (closed|reset) by peer|process group|broken pipe|timed out", re.I)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,8 @@ class Watch:
         self._store = dist.PrefixStore(f"dp_prior/{number}", base)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 (a crash must find it open)
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (a crash must find it open)
+            self._start = self._file.tell()  # what earlier starts have left stays
         except OSError:
             self._file = sys.__stderr__
         faulthandler.enable(self._file)
@@ -261,7 +262,7 @@ class Watch:
     def _is_of_others(self, error: BaseException) -> bool:
         if self.verdict is not None or isinstance(error, dist.DistError):
             return True
-        return isinstance(error, RuntimeError) and _OURS.search(str(error)) is not None
+        return type(error) is RuntimeError and _OF_OTHERS.search(str(error)) is not None  # as gloo raises it
 
     def _await_verdict(self, error: BaseException) -> Verdict:
         """Which rank has caused an error of communication; it shows within seconds, if at all."""
@@ -425,7 +426,7 @@ class Watch:
     def _write_stacks(self, verdict: Verdict) -> None:
         """This rank's stacks, under a line that says when and why. Once: the first time tells most."""
         with contextlib.suppress(OSError, ValueError):
-            if self._file is sys.__stderr__ or self._file.tell() == 0:
+            if self._file is sys.__stderr__ or self._file.tell() == self._start:
                 head = f"rank {self.rank} in {self._phase}, {time.strftime('%FT%T%z')}: {verdict.message}\n"
                 if self._file is not sys.__stderr__:
                     self._file.write(head.encode())
