@@ -68,11 +68,13 @@ class ExitFile:
     def begin(self, clock: Callable[[], Progress]) -> str | None:
         """Say that the run is on its way. Returns a line if the process before this one ended without a word."""
         before, self.clock = self._read(), clock
-        self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
-        if before.get("reason") == RUNNING and is_alive(str(before.get("host")), int(before.get("pid", 0))) is False:
-            step = (before.get("durable") or {}).get("global_step")
-            return f"process {before['pid']}, started {before['started']}, was killed; its last save: step {step}"
-        return None
+        with contextlib.suppress(OSError):
+            self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
+        host, pid = before.get("host"), before.get("pid")
+        if before.get("reason") != RUNNING or not isinstance(pid, int) or is_alive(str(host), pid) is not False:
+            return None
+        step = (self._durable() or {}).get("global_step", "none")
+        return f"process {pid}, started {before.get('started')}, was killed; its last save: step {step}"
 
     def end(self, reason: str, code: int, message: str, **more: Any) -> None:
         """Say how the run ended; the first word counts. Never raises: a full disk must not hide the error itself."""

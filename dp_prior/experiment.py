@@ -525,7 +525,9 @@ class Experiment:
             media |= result.media
         tracker.log(metrics, end)
         tracker.log_images(media, end)
-        if self.accelerator.is_main_process:
+        if not self.accelerator.is_main_process:
+            return
+        with self.watch.busy():
             try:
                 media["curve"] = draw_learning_curve(self.directory / ROWS, self.media / "curve.png")
                 tracker.log_images({"curve": media["curve"]}, end)

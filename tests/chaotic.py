@@ -17,9 +17,11 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
+from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.cli import train
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.inference.agent import VectorAgent
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.agreement import Agreement
 from dp_prior.training.trainer import PolicyTrainer
@@ -32,6 +34,8 @@ MOMENTS = {
     "evaluation": (LossEvaluator, "run"),
     "rollout": (RolloutEvaluator, "_run_block"),
     "delivery": (Tracker, "save"),
+    "submit": (CheckpointWriter, "submit"),
+    "act": (VectorAgent, "act"),
     "log": (Tracker, "log"),
     "end": (Tracker, "close"),
 }
@@ -56,7 +60,8 @@ def arrange(event: dict) -> None:
     original, calls = getattr(owner, name), itertools.count(1)
 
     def eventful(*arguments, **keywords):
-        if next(calls) == event.get("count", 1) or event["do"] == "slow":
+        number = next(calls)
+        if number == event.get("count", 1) or (event["do"] == "slow" and "count" not in event):
             act(event)
         return original(*arguments, **keywords)
 

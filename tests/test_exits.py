@@ -142,3 +142,12 @@ def test_codes_are_those_of_the_documentation():
     page = (Path(__file__).parent.parent / "docs/reliability-processes.md").read_text()
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert documented >= {0, 1, LOST, exits.STOPPED, *(code for _, code in exits.REASONS.values())}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"reason": "running"}', '{"reason": "running", "pid": "x"}'])
+def test_what_was_left_there_keeps_no_run_from_starting(text, tmp_path):
+    (tmp_path / "exit.json").write_text(text)
+    file = ExitFile(tmp_path, 0, 2)
+    assert file.begin(lambda: Progress(0, 0)) is None
+    file.fail(ValueError("now"))
+    assert json.loads((tmp_path / "exit.json").read_text())["message"] == "ValueError: now"

@@ -35,7 +35,7 @@ PATIENCE = 10  # times the timeout: how long work may take that cannot say that 
 _INTERVAL_S = 0.5
 _SILENT_S = 4.0  # a process whose thread says nothing for so long is dead, stopped or cut off
 _GRACE_S = 5.0  # how long the main thread is given to end by itself
-_OURS = re.compile(r"gloo|nccl|connection (closed|reset) by peer|process group|broken pipe|store|timed out", re.I)
+_OF_OTHERS = re.compile(r"gloo|nccl|connection (closed|reset) by peer|process group|broken pipe|timed out", re.I)
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class Watch:
         self._somebody_asks = False
         now = time.monotonic()
         self._moved = now
+        self._behind: dict[int, float] = {}  # ranks that are not farther than any other, and since when
         self._peers = {r: _Peer({}, now, now) for r in range(ranks) if r != rank}
 
     # what the main thread says
@@ -134,7 +135,7 @@ class Watch:
         if self._somebody_asks:
             with contextlib.suppress(dist.DistError):
                 if self._way(self._meetings + 1, "leave") == "leave":
-                    self._meetings += 1
+                    self._come(self._phase)
                     raise Abandoned
 
     def meet(self, may_leave: bool = False) -> None:
@@ -142,9 +143,17 @@ class Watch:
 
         Without the store, which dies with torchrun, nobody waits here: the collectives that follow have their limit.
         """
-        self._meetings += 1
+        before = self._phase
+        self._come(f"{before}, waiting for the others")
         with contextlib.suppress(dist.DistError):
             self._meet(self._meetings, may_leave)
+        self._phase = before
+
+    def _come(self, phase: str) -> None:
+        """This rank has come to the next meeting."""
+        self._meetings += 1
+        self._marks += 1
+        self._phase = phase
 
     def _meet(self, number: int, may_leave: bool) -> None:
         pause = 0.001
@@ -180,7 +189,8 @@ class Watch:
         self._store = dist.PrefixStore(f"dp_prior/{number}", base)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 (a crash must find it open)
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (a crash must find it open)
+            self._start = self._file.tell()  # what earlier starts have left stays
         except OSError:
             self._file = sys.__stderr__
         faulthandler.enable(self._file)
@@ -252,7 +262,7 @@ class Watch:
     def _is_of_others(self, error: BaseException) -> bool:
         if self.verdict is not None or isinstance(error, dist.DistError):
             return True
-        return isinstance(error, RuntimeError) and _OURS.search(str(error)) is not None
+        return type(error) is RuntimeError and _OF_OTHERS.search(str(error)) is not None  # as gloo raises it
 
     def _await_verdict(self, error: BaseException) -> Verdict:
         """Which rank has caused an error of communication; it shows within seconds, if at all."""
@@ -341,7 +351,7 @@ class Watch:
             now = time.monotonic()
             self._arm()
             if now - last > 2 * _SILENT_S:  # this process was stopped itself: nobody else is to blame for the time
-                self._moved = now
+                self._moved, self._behind = now, {}
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
             last = now
@@ -366,12 +376,14 @@ class Watch:
             return None
         marks = {r: peer.said.get("marks", 0) for r, peer in working.items()} | {self.rank: self._marks}
         moved = {r: peer.moved for r, peer in working.items()} | {self.rank: self._moved}
-        behind = [r for r in marks if marks[r] == min(marks.values())]
+        last = min(marks.values())
+        # one that waited long, and was then overtaken, has not been late for long
+        self._behind = {r: self._behind.get(r, now) for r in marks if marks[r] == last}
+        idle_s = {r: now - max(moved[r], since) for r, since in self._behind.items()}
         patience = self.timeout_s * (PATIENCE if 0 in marks.values() else 1)  # it may still be reading its data
-        if any(now - moved[r] <= patience for r in behind):
+        if any(seconds <= patience for seconds in idle_s.values()):
             return None
-        silent = self._silent()
-        return self._blame(silent or behind, f"shows no sign of life for {now - min(moved.values()):.0f} s")
+        return self._blame(self._silent() or list(idle_s), f"shows no sign of life for {max(idle_s.values()):.0f} s")
 
     def _silent(self) -> list[int]:
         """Ranks whose process says nothing any more."""
@@ -414,7 +426,7 @@ class Watch:
     def _write_stacks(self, verdict: Verdict) -> None:
         """This rank's stacks, under a line that says when and why. Once: the first time tells most."""
         with contextlib.suppress(OSError, ValueError):
-            if self._file is sys.__stderr__ or self._file.tell() == 0:
+            if self._file is sys.__stderr__ or self._file.tell() == self._start:
                 head = f"rank {self.rank} in {self._phase}, {time.strftime('%FT%T%z')}: {verdict.message}\n"
                 if self._file is not sys.__stderr__:
                     self._file.write(head.encode())
