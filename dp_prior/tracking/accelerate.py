@@ -44,7 +44,7 @@ class AccelerateConfig(Config):
     @field_validator("options")
     @classmethod
     def _no_secrets(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        secrets = sorted(name for name in options if is_secret_name(name))
+        secrets = sorted(name for name in _flat(options) if any(map(is_secret_name, name.split("."))))
         if secrets:
             raise ValueError(
                 f"{', '.join(secrets)} would be saved with the run and shown; log in with the service's own command or "

@@ -203,8 +203,9 @@ def test_a_service_that_is_not_installed_is_named_with_its_remedy(monkeypatch):
             AccelerateConfig(tracker=tracker).create()
 
 
-@pytest.mark.parametrize("name", ["api_key", "API_TOKEN", "password", "client_secret", "token"])
+@pytest.mark.parametrize("name", ["api_key", "API_TOKEN", "password", "client_secret", "token", "a.0.api_key"])
 def test_secrets_have_no_place_in_a_configuration(name):
-    record = {"log": [{"type": "accelerate", "tracker": "comet_ml", "options": {name: "x"}}]}
+    options = {"a": [{"api_key": "x"}]} if "." in name else {name: "x"}
+    record = {"log": [{"type": "accelerate", "tracker": "comet_ml", "options": options}]}
     with pytest.raises(ConfigError, match=f"{name} would be saved with the run and shown; log in with"):
         TrackerConfig.from_json(json.dumps(record))
