@@ -129,6 +129,13 @@ print("FOUND", json.dumps({"identity": seen, "touched": touched, "loaded": loade
     assert len(table(tmp_path / "run")) == len(read_rows(tmp_path / "run"))
 
 
+def test_a_logger_whose_package_is_missing_stops_the_start_and_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    result = train(write(tmp_path, tracker__log=LOG))
+    assert result.exit_code == 64 and 'pip install "dp_prior[tensorboard]"' in result.output
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
 def test_a_run_without_them_loads_none_of_the_loggers_libraries():
     program = "import sys, dp_prior.experiment; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     output = subprocess.run(

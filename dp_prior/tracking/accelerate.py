@@ -44,7 +44,7 @@ class AccelerateConfig(Config):
     @field_validator("options")
     @classmethod
     def _no_secrets(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        secrets = sorted(name for name in options if is_secret_name(name))
+        secrets = sorted(name for name in _flat(options) if any(map(is_secret_name, name.split("."))))
         if secrets:
             raise ValueError(
                 f"{', '.join(secrets)} would be saved with the run and shown; log in with the service's own command or "
@@ -143,7 +143,8 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
         tags = {TAG: identity.id, **options.pop("tags", {})}
         return {"run_name": identity.name, "tags": tags, "run_id": found[0].info.run_id if found else None}
     if tracker == "swanlab":
-        return {"id": identity.id, "experiment_name": identity.name, "resume": "allow"}
+        place = {"log_dir": str(run.directory / "swanlab")}
+        return {"id": identity.id, "name": identity.name, "resume": "allow"} | place | options
     if tracker == "dvclive":
         return {"dir": str(run.directory / "dvclive"), "resume": True} | options
     return {}

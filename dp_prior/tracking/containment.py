@@ -15,6 +15,7 @@ from typing import Any
 from dp_prior.tracking.redact import redact
 
 LONGEST_PAUSE_S = 600.0
+SLOW_S = 60.0  # a call that takes longer is told of
 
 Message = Callable[[Any], None]
 
@@ -44,7 +45,7 @@ class Contained:
         self._report = report
         self._max_failures = max_failures
         self._retry_s = retry_s
-        self._clock = clock
+        self.clock = clock
         self._in_a_row = 0
         self._muted_until = float("-inf")
         self._last = ""
@@ -61,7 +62,7 @@ class Contained:
     @property
     def pause_s(self) -> float:
         """Seconds until a muted part is tried again; 0 if it may be called now."""
-        return max(0.0, self._muted_until - self._clock()) if self.is_muted else 0.0
+        return max(0.0, self._muted_until - self.clock()) if self.is_muted else 0.0
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
         """Call the part; False if that failed now. A call to a muted part is only counted, unless one insists."""
@@ -84,7 +85,7 @@ class Contained:
         muted = ""
         if self.is_muted:
             pause = min(LONGEST_PAUSE_S, self._retry_s * 2.0 ** min(60, self._in_a_row - self._max_failures))
-            self._muted_until = self._clock() + pause
+            self._muted_until = self.clock() + pause
             muted = f"; after {self._in_a_row} failures in a row it is tried again in {pause:g} s, then ever less often"
         self.tell(
             f"{self._last.partition(':')[0]}, muted {self.is_muted}",
@@ -131,6 +132,7 @@ class Background:
         self._waiting: collections.deque[Message] = collections.deque()
         self._changed = threading.Condition()
         self._first: Message | None = None
+        self._since: float | None = None  # when the call that is under way began
         self._is_closing = False
         self._is_given_up = False
         self._thread: threading.Thread | None = None
@@ -152,11 +154,12 @@ class Background:
             else:
                 self._waiting.append(message)
                 self._changed.notify()
+        since, title = self._since, self.contained.title
+        if since is not None and self.contained.clock() - since > SLOW_S:
+            self.contained.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
         if is_full:
             self.contained.tell(
-                "full",
-                f"{self.contained.title} is slow or does not answer: {self._size:,} calls wait, more are dropped. "
-                f"Training goes on.",
+                "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training goes on."
             )
         return True
 
@@ -222,11 +225,14 @@ class Background:
                 self._changed.wait(pause)
 
     def _call(self, message: Message) -> bool:
+        self._since = self.contained.clock()
         try:
             return self.contained.call(message, insist=True)
         except BaseException as error:  # a client that asks for the end of the process does not get it
             self.contained.note(f"{type(error).__name__}: {error}")
             return False
+        finally:
+            self._since = None
 
 
 def _times(count: int) -> str:

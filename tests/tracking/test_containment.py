@@ -124,9 +124,26 @@ def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
         box.call(take(number))
     summary = end(box, patience_s=0.05)
     assert summary == "part missed 10 calls; it did not answer at the end and was left behind"
-    assert told == ["part is slow or does not answer: 3 calls wait, more are dropped. Training goes on."]
+    assert told == ["part is behind by 3 calls; more are dropped. Training goes on."]
     assert part.is_closed is None  # it was told that it is left behind
     release.set()
+
+
+def test_a_call_that_takes_long_is_told_of_while_it_lasts():
+    clock, told, release = Clock(), [], threading.Event()
+    box = background(Part(), told=told, clock=clock)
+    box.call(lambda part: release.wait(60))
+    deadline = time.monotonic() + 20
+    while (box._waiting or box._since is None) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    box.call(take(1))
+    assert told == []
+    clock.now = 61.0
+    box.call(take(2))
+    box.call(take(3))
+    assert told == ["part has not answered for 60 s; calls wait. Training goes on."]
+    release.set()
+    assert end(box) is None
 
 
 def test_a_beginning_that_fails_is_repeated_and_nothing_is_lost_meanwhile():

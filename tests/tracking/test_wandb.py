@@ -19,6 +19,7 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.jsonl import EVENTS, read_rows
 from dp_prior.tracking.wandb import WandbConfig, WandbLogger
+from tests.tracking.wandb_server import WandbServer
 
 ROOT = Path(__file__).parent.parent.parent
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -58,11 +59,15 @@ print(json.dumps({"lines": lines, "seconds": time.monotonic() - began}))
 """
 
 
-def run(directory, source, config, record=None, **environment):
-    """Run a program that logs; returns what it printed last, and how long it took with its exit."""
+def run(directory, source, config, record=None, on_break=None, **environment):
+    """Run a program that logs; returns what it printed last, and how long it took with its exit.
+
+    `on_break` is called when the program prints BREAK; the program goes on after the next line of its input.
+    """
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM + source + CLOSE, str(directory), json.dumps(record or {}), json.dumps(config)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -77,7 +82,11 @@ def run(directory, source, config, record=None, **environment):
         },
     )
     try:
-        output, errors = process.communicate(timeout=120)
+        if on_break is not None:
+            while process.stdout.readline() not in ("BREAK\n", ""):
+                pass
+            on_break()
+        output, errors = process.communicate("\n", timeout=120)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -176,6 +185,50 @@ tracker.log_error("out of luck", at(1))
     assert (files / "notes.txt").read_text() == "hello"
     kept = [path.suffix for path in files.rglob("media/**/*") if path.is_file()]
     assert sorted(kept) == [".mp4", ".png"]
+
+
+@pytest.fixture
+def server():
+    one = WandbServer()
+    yield one
+    one.close()
+
+
+def test_online_every_point_arrives_also_those_of_a_run_that_goes_on(tmp_path, server):
+    (tmp_path / "notes.txt").write_text("hello")
+    online = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
+    shown = LOG + f"tracker.log_file(Path({str(tmp_path / 'notes.txt')!r}), at(20))\n"
+    assert run(tmp_path, shown, {"mode": "online", "project": "toys"}, {"patience_s": 60}, **online)["lines"] == []
+    first = server.history["abcd1234"]
+    assert [row["step"] for _, row in sorted(first.items())] == list(range(1, 21))
+    assert "notes.txt" in server.files
+    again = "tracker.rewind(at(15))\nfor step in range(16, 26): tracker.log({'train/loss': 9.0}, at(step))\n"
+    assert run(tmp_path, again, {"mode": "online", "project": "toys"}, {"patience_s": 60}, **online)["lines"] == []
+    assert list(server.history) == ["abcd1234"]
+    rows = [row["step"] for _, row in sorted(server.history["abcd1234"].items())]
+    assert rows == [*range(1, 21), *range(16, 26)]
+
+
+@pytest.mark.slow
+def test_a_server_that_breaks_in_mid_run_is_waited_for_no_longer_than_agreed(tmp_path, server):
+    source = """
+wait_for(lambda: list(directory.glob("wandb/run-*/*.wandb")))
+tracker.log({"train/loss": 0.5}, at(1))
+time.sleep(1)
+print("BREAK", flush=True)
+sys.stdin.readline()
+for step in range(2, 30):
+    tracker.log({"train/loss": 0.5}, at(step))
+"""
+    online = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
+
+    def break_it():
+        server.is_broken = True
+
+    record = {"patience_s": 5.0}
+    found = run(tmp_path, source, {"mode": "online"}, record, on_break=break_it, **online)
+    assert found["wall"] < 60 and len(read_rows(tmp_path)) == 29
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, 30))  # kept here, for `wandb sync`
 
 
 def test_a_server_that_is_not_there_delays_nothing_and_the_points_are_kept_offline(tmp_path):
