@@ -413,17 +413,6 @@ class Experiment:
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
 
 
-def _same_run(one: Path, other: Path) -> bool:
-    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
-
-    def marks(directory: Path) -> list:
-        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
-        config = documents["config.json"]
-        return [config["task"], config["seed"], documents["data.json"]["fingerprint"]]
-
-    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)
-
-
 def make_accelerator(precision: Literal["fp32", "bf16", "fp16"]) -> Accelerator:
     """The accelerator of this process, with settings that keep ranks exact: no rank overwrites another's buffers.
 
@@ -522,3 +511,15 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def _same_run(one: Path, other: Path) -> bool:
+    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
+
+    def marks(directory: Path) -> list:
+        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
+        config = documents["config.json"]
+        task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
+        return [task, config["seed"], documents["data.json"]["fingerprint"]]
+
+    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)
