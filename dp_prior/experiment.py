@@ -463,18 +463,20 @@ class Experiment:
         A place that is there and empty is that of a run which has not saved yet.
         """
         try:
-            for prefer in ("best", "latest"):
-                found = resolve(reference, prefer)
-                manifest = read_manifest(found)
-                if "training.safetensors" not in manifest.files:
-                    problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
-                    raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
-                copy_checkpoint(found, store.root / f"step_{manifest.step:08d}")
+            latest, best = resolve(reference, "latest"), resolve(reference, "best")
         except FileNotFoundError as error:
             if resume == "must":
                 raise
             self.report(f"  start from    {error}")
             return None
+        for found in (best, latest) if _same_run(best, latest) else (latest,):
+            manifest = read_manifest(found)
+            if "training.safetensors" not in manifest.files:
+                problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
+                raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
+            target = store.root / f"step_{manifest.step:08d}"
+            if not target.exists():
+                copy_checkpoint(found, target)
         return store.latest()
 
     def _initialise(self, reference: str) -> str:
@@ -696,3 +698,15 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def _same_run(one: Path, other: Path) -> bool:
+    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
+
+    def marks(directory: Path) -> list:
+        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
+        config = documents["config.json"]
+        task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
+        return [task, config["seed"], documents["data.json"]["fingerprint"]]
+
+    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)

@@ -72,6 +72,23 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
 
 
+def test_the_best_of_another_run_in_the_same_repository_stays_there(tmp_path, hub):
+    first, second, fresh = (tmp_path / name for name in ("first", "second", "fresh"))
+    for place in (first, second, fresh):
+        place.mkdir()
+    train(write(first, tracker__save=[SAVER]))
+    train(write(second, tracker__save=[SAVER], seed=1, train__steps=3))
+    assert (
+        json.loads(hub.files("me/tiny")["best.json"])["step"]
+        > 3
+        == json.loads(hub.files("me/tiny")["latest.json"])["step"]
+    )
+    changes = {"tracker__load": {"type": "remote", "reference": "hf://me/tiny"}, "seed": 1, "train__steps": 4}
+    done = train(write(fresh, data__episodes__path=str(second / "toy.npz"), **changes))
+    assert done.exit_code == 0 and "step_00000003, sample 24" in done.output
+    assert resolve(fresh / "run").name in ("step_00000003", "step_00000004")
+
+
 def _push(run):
     pushed = command("push", run)
     assert pushed.exit_code == 0, pushed.output

@@ -79,7 +79,7 @@ class Folder:
                 path = f"{folder}/{name}"
                 if self._hash(path) == (size, sha256):
                     continue
-                self._fs.makedirs(f"{self._root}/{folder}", exist_ok=True)
+                self._make(f"{self._root}/{folder}")
                 self._fs.put_file(str(parcel.directory / name), f"{self._root}/{path}")
                 if self._hash(path) != (size, sha256):
                     raise DeliveryError("unavailable", f"{self.url}/{path} is not what was sent")
@@ -111,13 +111,19 @@ class Folder:
     def _write(self, path: str, data: bytes) -> None:
         """A small file, whole or not at all where the store does that; a local one by a rename."""
         target = f"{self._root}/{path}"
-        self._fs.makedirs(self._root, exist_ok=True)
+        self._make(self._root)
         if type(self._fs).__name__ == "LocalFileSystem":
             from dp_prior.durable import replace_file
 
             replace_file(Path(target), data)
         else:
             self._fs.pipe_file(target, data)
+
+    def _make(self, directory: str) -> None:
+        """Object stores have no directories, and some would make a bucket of a misspelt name."""
+        names = self._fs.protocol
+        if not _OBJECT_STORES & {names, *([] if isinstance(names, str) else names)}:
+            self._fs.makedirs(directory, exist_ok=True)
 
     def _hash(self, path: str) -> tuple[int, str] | None:
         """(size, SHA-256) of a file there, None if there is none; listings that were remembered are forgotten."""
@@ -141,10 +147,13 @@ class Folder:
             raise
         except PermissionError:
             raise DeliveryError("refused", f"{self.url} may not be written to; look at the credentials") from None
+        except FileNotFoundError:
+            raise DeliveryError("refused", f"{self.url} cannot be written to: there is no such bucket") from None
         except Exception as error:
             refused = type(error).__name__ in _REFUSED
             kind = "refused" if refused else "unavailable"
             raise DeliveryError(kind, f"{self.url} cannot be written to ({type(error).__name__})") from None
 
 
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
 _REFUSED = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")

@@ -40,7 +40,7 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
     card = ModelCard(files["README.md"].decode())
     data = card.data.to_dict()
     assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("apache-2.0", LIBRARY, "robotics")
-    assert set(TAGS) | {"mlp"} == set(data["tags"])
+    assert set(TAGS["policy"]) | {"mlp"} == set(data["tags"])
     values = {result.metric_name: result.metric_value for result in card.data.eval_results}
     result = finished.result()
     assert values["test/score"] == result["test"]["test/score"]
@@ -86,3 +86,10 @@ def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
     policy.push_to_hub("me/bare")
     card = ModelCard(hub.files("me/bare")["README.md"].decode())
     assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
+
+
+def test_the_snippet_of_a_prior_asks_for_an_embedding():
+    program = snippet("me/prior", {"x_shape": [8], "cond_shapes": {"text": [8]}}, "prior")
+    assert program.endswith(
+        'prior = load_prior("me/prior")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n'
+    )

@@ -1,6 +1,7 @@
 """Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
 
 import json
+import sys
 
 import fsspec
 import pytest
@@ -164,8 +165,46 @@ def test_what_is_no_url_is_refused(url, message):
         FsspecSaverConfig(url=url)
 
 
-def test_a_file_system_that_is_not_installed_is_named():
+def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(DeliveryError, match="cannot be written to: .*[Ii]nstall"):
-        FsspecSaverConfig(url="s3://bucket/x").destination()
+        FsspecSaverConfig(url="gs://bucket/x").destination()
     with pytest.raises(DeliveryError, match="Protocol not known"):
         FsspecSaverConfig(url="nonsense://bucket/x").destination()
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A bucket of a local imitation of S3."""
+    moto = pytest.importorskip("moto.server", reason="needs moto[server]")
+    pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "canary-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
+    yield "s3://bucket/runs/pusht"
+    server.stop()
+
+
+def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
+    record = FsspecSaverConfig(url=s3, save_latest=True)
+    assert Folder(s3).check() == f"{s3} can be written to"
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    saver.save(run.save(2, value=9.0, is_best=False))
+    assert saver.close() == []
+    assert (pointed_at(s3), pointed_at(s3, "latest")) == (1, 2)
+    for reference, step in [(s3, 1), (f"{s3}@latest", 2)]:
+        found = resolve(reference, cache=tmp_path / "cache")
+        assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
+    with pytest.raises(DeliveryError, match="no such bucket") as error:
+        Folder("s3://misspelt/runs").check()
+    assert error.value.trouble == "refused"

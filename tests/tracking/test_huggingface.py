@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import time
 
 import pytest
 from pydantic import ValidationError
@@ -197,7 +198,8 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
     assert names == {"step_00000001", "step_00000002"}, "an answer that was lost makes no second folder"
 
 
-def test_killed_after_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub):
+@pytest.mark.parametrize("answered", [True, False], ids=["after its answer", "before it is carried out"])
+def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered):
     sending = Sending(run, save_latest=True)
     sending.send(1)
     ended, number = None, 0
@@ -206,6 +208,8 @@ def test_killed_after_each_request_a_reader_finds_a_whole_set_and_the_next_attem
         step = number + 1
         sending.saver.save(run.save(step))
         before = len(hub.requests)
+        if not answered:
+            hub.fail("any", skip=number - 1, silent=True)
         child = os.fork()
         if child == 0:
             code = 1
@@ -215,13 +219,17 @@ def test_killed_after_each_request_a_reader_finds_a_whole_set_and_the_next_attem
             finally:
                 os._exit(code)
 
-        def kill(request, child=child, before=before, number=number):
-            if len(hub.requests) - before == number:
+        def kill(request=None, child=child, before=before, number=number):
+            if len(hub.requests) - before >= number:
                 os.kill(child, signal.SIGKILL)
 
-        hub.after = [kill]
-        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        hub.after = [kill] if answered else []
+        while not (ended := os.waitpid(child, 0 if answered else os.WNOHANG))[0]:
+            time.sleep(0.005)
+            kill()
+        ended = os.waitstatus_to_exitcode(ended[1])
         hub.after = []
+        hub.heal()
         assert ended in (0, -signal.SIGKILL)
         files = hub.files("me/pusht")
         assert step_at_root(files) in (step - 1, step)
