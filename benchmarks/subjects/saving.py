@@ -1,17 +1,28 @@
-"""Saving everything that is needed to continue: how long training stands, and how long until it is safe."""
+"""Saving everything that is needed to continue: how long training stands, and how long until it is safe.
+
+Two yardsticks besides the baseline: a plain copy of the same bytes into memory that is mapped already, which nobody can
+be faster than, and the safetensors library writing the same tensors, synced.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+import safetensors.torch
+import torch
 
 from benchmarks import baseline, setting
 from benchmarks.measure import Case, Options, Timing
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
@@ -30,46 +41,103 @@ def _run(options: Options, folder: Path) -> list[Case]:
     trainer.step(next(trainer.loader.from_sample(0)))
     store = CheckpointStore(folder / "ours" / "checkpoints", RetentionConfig())
     (folder / "ours").mkdir()
-    lock, writer = store.lock(), CheckpointWriter(store)
-    stalls: dict[str, list[float]] = {"baseline": [], "dp_prior": []}
-    safe: dict[str, list[float]] = {"baseline": [], "dp_prior": []}
+    (folder / "library").mkdir()
+    snapshot = take_snapshot(trainer, {})
+    mapped = [torch.zeros_like(tensor) for tensors in snapshot.tensors.values() for tensor in tensors.values()]
+    times: dict[str, list[float]] = {
+        name: [] for name in ("baseline", "plain copy", "safetensors", "stall", "safe", "peak", "load", "load baseline")
+    }
     steps = itertools.count(1)
-    for _ in range(1 + options.times(7)):
-        start = time.perf_counter()
-        training.save(folder / "theirs.pt")
-        stalls["baseline"].append(time.perf_counter() - start)
-        safe["baseline"].append(stalls["baseline"][-1])
-        step = next(steps)
-        start = time.perf_counter()
-        writer.submit(take_snapshot(trainer, {}), Progress(step, step), {})
-        stalls["dp_prior"].append(time.perf_counter() - start)
+    with store.lock():
+        writer = CheckpointWriter(store)
+        before = _resident()
+        writer.reserve(snapshot)  # as the trainer does after its first step
+        writer.submit(snapshot, Progress(), {})
         writer.wait()
-        safe["dp_prior"].append(time.perf_counter() - start)
-    writer.close()
-    newest = store.latest()
-    loads: dict[str, list[float]] = {"baseline": [], "dp_prior": []}
-    for _ in range(options.times(5)):
-        start = time.perf_counter()
-        training.load(folder / "theirs.pt")
-        loads["baseline"].append(time.perf_counter() - start)
-        start = time.perf_counter()
-        trainer.restore(read_checkpoint(newest))
-        loads["dp_prior"].append(time.perf_counter() - start)
-    lock.release()
+        times["peak"].append((_peak() - before) / 1e6)
+        for _ in range(1 + options.times(7)):
+            _timed(times["plain copy"], lambda: _copy(snapshot, mapped))
+            _timed(times["baseline"], lambda: training.save(folder / "theirs.pt"))
+            _timed(times["safetensors"], lambda: _write_with_library(snapshot, folder / "library"))
+            step = next(steps)
+            start = time.perf_counter()
+            _timed(
+                times["stall"], lambda step=step: writer.submit(take_snapshot(trainer, {}), Progress(step, step), {})
+            )
+            writer.wait()
+            times["safe"].append(1e3 * (time.perf_counter() - start))
+        writer.close()
+        newest = store.latest()
+        for _ in range(options.times(5)):
+            _timed(times["load baseline"], lambda: training.load(folder / "theirs.pt"))
+            _timed(times["load"], lambda: trainer.restore(read_checkpoint(newest)))
     size = sum(path.stat().st_size for path in newest.iterdir()) / 1e6
     shutil.rmtree(folder / "ours")
 
-    def timings(values: dict[str, list[float]], skip: int) -> dict[str, Timing]:
-        return {name: Timing([1e3 * value for value in found[skip:]]) for name, found in values.items()}
+    def pair(first: str, ours: str, name: str = "baseline", skip: int = 1) -> dict[str, Timing]:
+        return {name: Timing(times[first][skip:]), "dp_prior": Timing(times[ours][skip:])}
 
-    note = f"{size:.0f} MB"
+    written = "dp_prior: hashed, synced and verified beside training"
     return [
-        Case("saving stops training for", "ms", timings(stalls, 1), note=note),
+        Case("saving stops training for", "ms", pair("baseline", "stall"), note=f"{size:.0f} MB"),
+        Case("the same beside a plain copy", "ms", pair("plain copy", "stall", "plain copy")),
+        Case("the first save stops training for", "ms", pair("plain copy", "stall", "plain copy", 0)),
         Case(
             "until the checkpoint is on disk",
             "ms",
-            timings(safe, 1),
-            note="dp_prior: hashed, synced and verified beside training; baseline: neither synced nor hashed",
+            pair("baseline", "safe"),
+            note=f"{written}; baseline: neither synced nor hashed",
         ),
-        Case("loading", "ms", timings(loads, 0), note="dp_prior: verified against its hashes"),
+        Case("the same beside safetensors, synced", "ms", pair("safetensors", "safe", "safetensors"), note=written),
+        Case(
+            "memory that saving needs at most",
+            "MB",
+            {"one snapshot": Timing([size]), "dp_prior": Timing(times["peak"])},
+        ),
+        Case("loading", "ms", pair("load baseline", "load", skip=0), note="dp_prior: verified against its hashes"),
     ]
+
+
+def _timed(into: list[float], action: Callable[[], object]) -> None:
+    """Append the milliseconds that it takes."""
+    start = time.perf_counter()
+    action()
+    into.append(1e3 * (time.perf_counter() - start))
+
+
+def _copy(snapshot: Snapshot, mapped: list[torch.Tensor]) -> None:
+    sources = (tensor for tensors in snapshot.tensors.values() for tensor in tensors.values())
+    for to, source in zip(mapped, sources, strict=True):
+        to.copy_(source)
+
+
+def _write_with_library(snapshot: Snapshot, folder: Path) -> None:
+    for name, tensors in snapshot.tensors.items():
+        safetensors.torch.save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name)
+        descriptor = os.open(folder / name, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def _status(field: str) -> int:
+    """Bytes, by a line of /proc/self/status; 0 where there is none."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
+def _resident() -> int:
+    """Bytes in memory now, from where the peak is counted anew."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return _status("VmRSS")
+
+
+def _peak() -> int:
+    """The most bytes that were in memory since `_resident`."""
+    return _status("VmHWM")

@@ -66,7 +66,10 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         """The same content in memory of its own, on the CPU."""
-        return SnapshotMemory().hold(self)
+        memory = SnapshotMemory()
+        held = memory.hold(self)
+        memory.settle()
+        return held
 
 
 class SnapshotMemory:
@@ -77,14 +80,16 @@ class SnapshotMemory:
 
     def __init__(self) -> None:
         self._files: dict[str, Tensor] = {}
+        self._unsettled: list[tuple[Tensor, tuple[int, ...]]] = []
 
     def reserve(self, snapshot: Snapshot) -> None:
         """Take the memory that a snapshot like this one will need, and have its pages mapped."""
         for name, tensors in snapshot.tensors.items():
-            self._room(name, tensors).numpy()[::PAGE] = 0
+            self._room(name, tensors, len(_lay_out(tensors)[0])).numpy()[::PAGE] = 0
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Copy a snapshot into this memory. What was held before is overwritten."""
+        """Copy a snapshot into this memory; it may be read after `settle`. What was held before is overwritten."""
+        self._unsettled.clear()
         documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         tensors = {name: self._place(name, content, copies) for name, content in snapshot.tensors.items()}
@@ -95,12 +100,19 @@ class SnapshotMemory:
             torch.cuda.synchronize()
         return Snapshot(tensors, documents)
 
+    def settle(self) -> None:
+        """Put what was copied as it lay into the order of a file; needs memory for a second copy of one tensor."""
+        while self._unsettled:
+            held, order = self._unsettled.pop()
+            as_it_lay = held.view([held.shape[axis] for axis in order])
+            held.copy_(as_it_lay.permute(sorted(range(held.ndim), key=order.__getitem__)).contiguous())
+
     def _place(
         self, name: str, tensors: dict[str, Tensor], copies: list[tuple[np.ndarray, np.ndarray]]
     ) -> dict[str, Tensor]:
         """Give each tensor of a file its place; copy the difficult ones and note the others as (to, from) bytes."""
         head, places = _lay_out(tensors)
-        image = self._room(name, tensors)
+        image = self._room(name, tensors, len(head))
         copies.append((image.numpy()[: len(head)], np.frombuffer(head, np.uint8)))
         held = {}
         for key, tensor in tensors.items():
@@ -109,13 +121,16 @@ class SnapshotMemory:
             held[key] = flat.view(tensor.dtype).view(tensor.shape)
             if tensor.device.type == "cpu" and tensor.is_contiguous():
                 copies.append((flat.numpy(), _bytes(tensor)))
+            elif tensor.device.type == "cpu" and (order := _order_in_memory(tensor)) is not None:
+                copies.append((flat.numpy(), _bytes(tensor.permute(order))))  # to turn it around takes much longer
+                self._unsettled.append((held[key], order))
             else:
                 held[key].copy_(tensor, non_blocking=tensor.is_cuda)
         return held
 
-    def _room(self, name: str, tensors: dict[str, Tensor]) -> Tensor:
-        """(size of the file,) uint8 for one file; what was there is kept if the size is right."""
-        size = len(_lay_out(tensors)[0]) + sum(tensor.nbytes for tensor in tensors.values())
+    def _room(self, name: str, tensors: dict[str, Tensor], head: int) -> Tensor:
+        """(size of the file,) uint8 for one file with so long a head; what was there is kept if the size is right."""
+        size = head + sum(tensor.nbytes for tensor in tensors.values())
         if name not in self._files or self._files[name].numel() != size:
             self._files.pop(name, None)
             self._files[name] = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
@@ -236,6 +251,12 @@ def _bytes(tensor: Tensor) -> np.ndarray:
     if not tensor.numel():
         return np.empty(0, np.uint8)
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
+    """The order of axes in which the elements lie end to end; None if they do not."""
+    order = tuple(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
+    return order if tensor.permute(order).is_contiguous() else None
 
 
 def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:

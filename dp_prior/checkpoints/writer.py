@@ -94,6 +94,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
+        self._memory.settle()
         try:
             saved = self._store.write(snapshot, progress, metrics, is_best)
         except CheckpointError as error:

@@ -1,6 +1,8 @@
 """A snapshot in memory: owned, laid out as the file, and copied by threads."""
 
+import itertools
 import json
+import math
 import mmap
 
 import numpy as np
@@ -90,6 +92,20 @@ def test_memory_holds_every_kind_of_tensor_by_value(tmp_path):
     for key in tensors:
         assert held[key].is_contiguous() and not held[key].requires_grad
         assert torch.equal(held[key], expected[key]), key
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 3, 1, 2), (4, 1, 1, 1), (2, 0, 3, 1)])
+def test_tensors_in_any_order_of_axes_are_copied_as_they_lie_and_settled_later(shape):
+    tensors = {}
+    for order in itertools.permutations(range(4)):
+        lying = torch.arange(math.prod(shape), dtype=torch.float64).view([shape[axis] for axis in order])
+        tensors[str(order)] = lying.permute(sorted(range(4), key=order.__getitem__))
+    memory = SnapshotMemory()
+    held = memory.hold(Snapshot({"model.safetensors": tensors})).tensors["model.safetensors"]
+    memory.settle()
+    for key, tensor in tensors.items():
+        assert tensor.shape == shape == held[key].shape
+        assert torch.equal(held[key], tensor), key
 
 
 def test_memory_is_reused_as_long_as_the_sizes_stay(monkeypatch):

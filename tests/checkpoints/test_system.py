@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,6 +132,26 @@ def small_disk(tmp_path):
     yield mount
     for path in mounted:
         subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.mark.promise("A4")
+@needs_root
+def test_a_disk_that_is_read_only_for_a_while_costs_only_the_saves_meanwhile(small_disk):
+    disk = small_disk("size=20m")
+    store, lock = open_store(disk / "run")
+    saved = []
+    lock.release()  # an open file would keep the disk from turning
+    for step, mode in enumerate(("rw", "ro", "ro", "rw"), 1):
+        subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+        store._lock = SimpleNamespace(is_held=True)
+        snapshot = Snapshot({"model.safetensors": {"w": torch.full((10,), float(step))}})
+        if mode == "ro":
+            with pytest.raises(CheckpointError, match="Read-only file system.*Older checkpoints are intact"):
+                store.write(snapshot, Progress(step, step), {})
+        else:
+            saved.append(store.write(snapshot, Progress(step, step), {}).path)
+        assert store.latest() == saved[-1]
+    assert [path.name for path in saved] == ["step_00000001", "step_00000004"]
 
 
 @pytest.mark.promise("A3")
