@@ -44,7 +44,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "huggingface_hub": ["tracking/huggingface.py", "checkpoints/fetch.py"],
     "embedding_reader": ["data/embeddings/"],
     "diffusers": ["networks/backbones/image_unet.py"],
-    "transformers": ["networks/encoders/image.py"],
+    "transformers": ["networks/encoders/image.py", "inference/text_tower.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}

@@ -14,17 +14,24 @@ LONGEST_RUN = 16_384
 """Most rows that are read in one go; what bounds the memory of a read."""
 
 
-def read_rows(rows: Rows, wanted: np.ndarray) -> np.ndarray:
-    """(n, dimension) rows of files, in the order asked for; neighbours are read together."""
-    order = np.argsort(wanted, kind="stable")
-    ascending = wanted[order]
-    is_break = (np.diff(ascending) > LARGEST_GAP) | (np.diff(ascending // LONGEST_RUN) > 0)
-    edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(ascending)]
-    out = np.empty((len(wanted), rows.dimension), rows.dtype)
+def read_rows(rows: Rows, wanted: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """(n, dimension) rows of files, in the order asked for; neighbours are read together.
+
+    Args:
+        out: where they go, contiguous and in the type of `rows`; None for a new array.
+    """
+    out = np.empty((len(wanted), rows.dimension), rows.dtype) if out is None else out
+    steps = np.diff(wanted)
+    if (steps < 0).any():
+        order = np.argsort(wanted, kind="stable")
+        out[order] = read_rows(rows, wanted[order])
+        return out
+    is_break = (steps > LARGEST_GAP) | (np.diff(wanted // LONGEST_RUN) > 0)
+    edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(wanted)]
     for begin, end in zip(edges, edges[1:], strict=False):
-        run = ascending[begin:end]
+        run = wanted[begin:end]
         if len(run):
-            out[order[begin:end]] = rows.read(int(run[0]), int(run[-1]) + 1)[run - run[0]]
+            np.take(rows.read(int(run[0]), int(run[-1]) + 1), run - run[0], axis=0, out=out[begin:end], mode="clip")
     return out
 
 
@@ -73,6 +80,7 @@ class BlockPool(Direct):
                 slot = self._slots.pop(next(held for held in self._slots if held not in needed))
             first = block * self.block_rows
             ids = np.arange(first, min(first + self.block_rows, len(self.part)))
-            self._array[slot * self.block_rows : slot * self.block_rows + len(ids)] = super().gather(ids)
+            place = self._array[slot * self.block_rows : slot * self.block_rows + len(ids)]
+            read_rows(self.rows, self.part.rows(ids), place)
         self._slots[block] = slot
         return slot
