@@ -1,4 +1,4 @@
-"""Captions become embeddings and encodings as CLIP makes them. The weights are random: only how they are used is tested."""
+"""Captions become embeddings and encodings as CLIP makes them; the weights are random, only their use is tested."""
 
 import builtins
 import json

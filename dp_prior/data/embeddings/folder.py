@@ -19,7 +19,6 @@ from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.parquet import ParquetRows
 from dp_prior.data.errors import DataError
 
-
 FINGERPRINTED_ROWS = 64
 
 

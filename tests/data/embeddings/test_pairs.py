@@ -129,6 +129,19 @@ def test_memory_is_what_is_stated_and_does_not_grow():
     assert small.n_bytes == 64 * 2 * 4
 
 
+def test_a_read_that_fails_leaves_no_block_behind():
+    rows = Counted(embeddings(640, 2))
+    pool = BlockPool(whole(640), rows, block_rows=64, n_blocks=3)
+    pool.gather(np.array([0, 70]))
+    read, rows.read = rows.read, None
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            pool.gather(np.array([130, 200]))
+    rows.read = read
+    for ids in (np.array([0, 70, 130]), np.array([200, 300, 639]), np.array([130, 0])):
+        assert np.array_equal(pool.gather(ids), rows.data[ids])
+
+
 def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
     monkeypatch.setattr("dp_prior.data.embeddings.pool.LONGEST_RUN", 100)
     rows = Counted(embeddings(5000, 2))
