@@ -165,6 +165,15 @@ def test_data_and_evaluators_of_another_task_are_refused(tmp_path):
             experiment(tiny(tmp_path, **change))
 
 
+def test_data_without_a_type_are_those_of_the_task(tmp_path):
+    config = tiny(tmp_path)
+    del config["data"]["type"]
+    assert TrainConfig.from_json(json.dumps(config)) == TrainConfig.from_json(json.dumps(tiny(tmp_path)))
+    del config["task"]["type"]
+    with pytest.raises(ConfigError, match="data.image: unknown key"):
+        TrainConfig.from_json(json.dumps(config))
+
+
 PHASES = {"task__image_dropout": 0.0, "train__steps": 23, "train__save_every": {"steps": 5}}
 ALONE, SHARED = {"data__batch_size": 8}, {"data__batch_size": 4}
 

@@ -69,11 +69,9 @@ def _load(reference: str | Path, kind: str, device: torch.device | str, dtype: t
 
 def _create(task: dict[str, Any], kind: str, spec: Any, directory: Path) -> DiffusionModel:
     """The model as configured, with weights still to be loaded."""
-    from dp_prior.tasks.policy import PolicyConfig  # the networks: a second that `import dp_prior` need not take
-    from dp_prior.tasks.prior import PriorConfig
+    from dp_prior.tasks import TASKS  # the networks: a second that `import dp_prior` need not take
 
-    record = {"policy": PolicyConfig, "prior": PriorConfig}[kind]
-    config = record.from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
+    config = TASKS[kind].from_json(json.dumps(task), source=f"{directory / 'config.json'}, task")
     shapes = Spec.from_json(json.dumps(spec), source=str(directory / "spec.json"))
     with torch.random.fork_rng(devices=[]):
         return config.create(shapes)
