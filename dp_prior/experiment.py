@@ -40,7 +40,7 @@ from dp_prior.exits import DONE, STOPPED, ExitFile, explain
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide
 from dp_prior.stopping import stop_on_signal
-from dp_prior.tasks import DEFAULT_TASK, TaskConfig
+from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
 from dp_prior.tasks.published import load_weights
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
@@ -95,10 +95,12 @@ class TrainConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """A task or data without `type` are those of the first task, whose files never had to say so."""
-        for part, kind in (("task", DEFAULT_TASK.type), ("data", DEFAULT_TASK.data_types[0])):
-            if isinstance(data.get(part), dict):
-                data[part].setdefault("type", kind)
+        """A task without `type` is a policy, as files never had to say, and data without it are those of the task."""
+        task, given = data.get("task", {}), data.get("data")
+        if isinstance(task, dict):
+            kind = task.setdefault("type", DEFAULT_TASK.type)
+            if isinstance(given, dict) and isinstance(kind, str) and kind in TASKS:
+                given.setdefault("type", TASKS[kind].data_types[0])
 
     @model_validator(mode="after")
     def _parts_fit(self) -> TrainConfig:

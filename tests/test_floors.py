@@ -60,7 +60,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "fsspec": ["data/embeddings/", "tracking/fsspec.py", "checkpoints/remote.py"],
     "embedding_reader": ["data/embeddings/"],
     "diffusers": ["networks/backbones/image_unet.py"],
-    "transformers": ["networks/encoders/image.py"],
+    "transformers": ["networks/encoders/image.py", "inference/text_tower.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "training/watch.py"  # a rank whose main thread is stuck cannot end otherwise

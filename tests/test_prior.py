@@ -12,9 +12,11 @@ from dp_prior import load_policy, load_prior
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment, TrainConfig, evaluate_checkpoint
 from dp_prior.training.trainer import PolicyTrainer
+from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 from tests.test_ranks import record_into
 from tests.test_resume import assert_same_run
 from tests.tiny import assert_equal, rows, state, train, train_and_die
+from tests.tiny import tiny as policy
 
 N, DIM, TRAIN = 64, 8, 49  # of 64 rows, 49 are trained on with this seed
 
@@ -95,6 +97,37 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+def test_policy_on_embeddings_killed_and_started_again_equals_the_uninterrupted_one(tmp_path):
+    configs = []
+    for name in ("killed", "reference"):
+        place = tmp_path / name
+        place.mkdir()
+        policy(place)  # writes its demonstrations
+        with np.load(place / "toy.npz") as file:
+            lengths = np.diff(file["episode_ends"], prepend=0)
+        folder = write_npy(place / "img", embeddings(int(lengths.sum()), 6), [10, int(lengths.sum()) - 10])
+        columns = {
+            "episode": np.repeat(np.arange(len(lengths)), lengths),
+            "frame": np.concatenate([np.arange(length) for length in lengths]),
+        }
+        meta = write_parquet(place / "meta", columns, [int(lengths.sum())])
+        view = {"folder": {"path": str(folder), "metadata": str(meta)}}
+        change = {"data__embeddings": {"view": view}, "data__block_rows": 4, "data__shuffle_blocks": 4}
+        configs.append(place / "config.json")
+        configs[-1].write_text(json.dumps(policy(place, **change)))
+    assert train_and_die(configs[0], "step", 13) == -signal.SIGKILL
+    assert train(configs[0]).exit_code == 0 and train(configs[1]).exit_code == 0
+    assert_same_run(tmp_path / "killed" / "run", tmp_path / "reference" / "run")
+
+
+def test_a_prior_is_pushed_like_a_policy(tmp_path):
+    saver = {"type": "local", "save_best_to": str(tmp_path / "shelf"), "save_type": "model"}
+    config = write(tmp_path, tracker__save=[saver], train__steps=4)
+    assert train(config).exit_code == 0
+    text = torch.randn(2, DIM)
+    assert torch.equal(load_prior(tmp_path / "shelf").predict(text), load_prior(tmp_path / "run").predict(text))
+
+
 def test_what_is_loaded_predicts_what_was_trained(uninterrupted, tmp_path):
     prior = load_prior(uninterrupted)
     text = torch.randn(5, DIM)
@@ -130,6 +163,15 @@ def test_data_and_evaluators_of_another_task_are_refused(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             experiment(tiny(tmp_path, **change))
+
+
+def test_data_without_a_type_are_those_of_the_task(tmp_path):
+    config = tiny(tmp_path)
+    del config["data"]["type"]
+    assert TrainConfig.from_json(json.dumps(config)) == TrainConfig.from_json(json.dumps(tiny(tmp_path)))
+    del config["task"]["type"]
+    with pytest.raises(ConfigError, match="data.image: unknown key"):
+        TrainConfig.from_json(json.dumps(config))
 
 
 PHASES = {"task__image_dropout": 0.0, "train__steps": 23, "train__save_every": {"steps": 5}}

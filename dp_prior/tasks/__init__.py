@@ -9,4 +9,7 @@ from dp_prior.tasks.prior import PriorConfig
 
 TaskConfig = Annotated[PolicyConfig | PriorConfig, Field(discriminator="type")]
 
+TASKS = {"policy": PolicyConfig, "prior": PriorConfig}
+"""The records by their type."""
+
 DEFAULT_TASK = PolicyConfig()

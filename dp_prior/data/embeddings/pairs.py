@@ -2,7 +2,7 @@
 
 Nothing is read at the start but headers. Training reads blocks of neighbouring rows (see `BlockOrder`) and holds two
 windows of them at most: 2 x shuffle_blocks x block_rows rows of every folder, in the type of the files; with parquet
-one row group of each besides.
+up to 8 row groups of each while blocks are read.
 """
 
 from __future__ import annotations

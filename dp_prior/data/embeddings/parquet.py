@@ -78,10 +78,11 @@ class ParquetRows:
 
     def _group(self, number: int) -> np.ndarray:
         """(rows, dimension) float32 of one row group; the newest is kept."""
-        if self._held[0] != number:
-            path, index = self._groups[number]
-            self._held = (number, self._read_group(path, index))
-        return self._held[1]
+        held = self._held  # several threads read, and each must leave with its own
+        if held[0] != number:
+            held = (number, self._read_group(*self._groups[number]))
+            self._held = held
+        return held[1]
 
     def _first_width(self) -> int:
         """Numbers in the first row, without decoding its row group."""

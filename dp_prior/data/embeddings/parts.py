@@ -20,7 +20,7 @@ from dp_prior.randomness import Randomness
 
 PARTS = ("train", "val", "test")
 CHUNK = 16_384
-CHUNKS_KEPT = 32
+CHUNKS_KEPT = 128
 
 
 class EmbeddingSplitConfig(Config):

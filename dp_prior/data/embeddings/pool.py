@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from dp_prior.data.embeddings.folder import Rows
@@ -10,21 +12,31 @@ from dp_prior.data.embeddings.parts import Part
 LARGEST_GAP = 64
 """Rows no further apart are read in one go."""
 
+READERS = 8
+"""So many blocks are read at a time."""
+
 LONGEST_RUN = 16_384
 """Most rows that are read in one go; what bounds the memory of a read."""
 
 
-def read_rows(rows: Rows, wanted: np.ndarray) -> np.ndarray:
-    """(n, dimension) rows of files, in the order asked for; neighbours are read together."""
-    order = np.argsort(wanted, kind="stable")
-    ascending = wanted[order]
-    is_break = (np.diff(ascending) > LARGEST_GAP) | (np.diff(ascending // LONGEST_RUN) > 0)
-    edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(ascending)]
-    out = np.empty((len(wanted), rows.dimension), rows.dtype)
+def read_rows(rows: Rows, wanted: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """(n, dimension) rows of files, in the order asked for; neighbours are read together.
+
+    Args:
+        out: where they go, contiguous and in the type of `rows`; None for a new array.
+    """
+    out = np.empty((len(wanted), rows.dimension), rows.dtype) if out is None else out
+    steps = np.diff(wanted)
+    if (steps < 0).any():
+        order = np.argsort(wanted, kind="stable")
+        out[order] = read_rows(rows, wanted[order])
+        return out
+    is_break = (steps > LARGEST_GAP) | (np.diff(wanted // LONGEST_RUN) > 0)
+    edges = [0, *(np.flatnonzero(is_break) + 1).tolist(), len(wanted)]
     for begin, end in zip(edges, edges[1:], strict=False):
-        run = ascending[begin:end]
+        run = wanted[begin:end]
         if len(run):
-            out[order[begin:end]] = rows.read(int(run[0]), int(run[-1]) + 1)[run - run[0]]
+            np.take(rows.read(int(run[0]), int(run[-1]) + 1), run - run[0], axis=0, out=out[begin:end], mode="clip")
     return out
 
 
@@ -61,18 +73,25 @@ class BlockPool(Direct):
         needed = np.unique(blocks)
         if len(needed) > self.n_blocks:
             return super().gather(ids)
-        slots = np.array([self._slot(int(block), needed) for block in needed])
+        for block in needed.tolist():
+            if block in self._slots:
+                self._slots[block] = self._slots.pop(block)  # used last
+        missing = [block for block in needed.tolist() if block not in self._slots]
+        if missing:
+            self._read(missing)
+        slots = np.array([self._slots[block] for block in needed.tolist()])
         return self._array[slots[np.searchsorted(needed, blocks)] * self.block_rows + ids % self.block_rows]
 
-    def _slot(self, block: int, needed: np.ndarray) -> int:
-        slot = self._slots.pop(block, None)
-        if slot is None:
-            if len(self._slots) < self.n_blocks:
-                slot = len(self._slots)
-            else:
-                slot = self._slots.pop(next(held for held in self._slots if held not in needed))
-            first = block * self.block_rows
-            ids = np.arange(first, min(first + self.block_rows, len(self.part)))
-            self._array[slot * self.block_rows : slot * self.block_rows + len(ids)] = super().gather(ids)
-        self._slots[block] = slot
-        return slot
+    def _read(self, blocks: list[int]) -> None:
+        """Read blocks side by side, over those used longest ago: what takes long on a remote store is the waiting."""
+        free = [slot for slot in range(self.n_blocks) if slot not in self._slots.values()]
+        while len(free) < len(blocks):
+            free.append(self._slots.pop(next(iter(self._slots))))
+        jobs = []
+        for block, slot in zip(blocks, free, strict=False):
+            ids = np.arange(block * self.block_rows, min((block + 1) * self.block_rows, len(self.part)))
+            place = self._array[slot * self.block_rows : slot * self.block_rows + len(ids)]
+            jobs.append((self.part.rows(ids), place))
+        with ThreadPoolExecutor(min(READERS, len(jobs))) as readers:
+            list(readers.map(lambda job: read_rows(self.rows, *job), jobs))
+        self._slots |= dict(zip(blocks, free, strict=False))  # only now: an error leaves no block that was not read

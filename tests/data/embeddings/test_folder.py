@@ -46,6 +46,16 @@ def test_any_range_behind_a_url_is_what_the_local_files_hold(tmp_path):
     assert_reads(FolderConfig(path=url + "/"), rows)
 
 
+def test_arrays_and_metadata_behind_urls(tmp_path):
+    rows = embeddings(19)
+    place = remote(write_npy(tmp_path / "img", rows, COUNTS), "pairs_img")
+    table = remote(write_parquet(tmp_path / "meta", {"n": np.arange(19)}, COUNTS), "pairs_meta")
+    record = FolderConfig(path=place, format="parquet_npy", metadata=table)
+    assert_reads(record, rows)
+    found = np.concatenate([part["n"] for part in record.create().columns(["n"])])
+    assert found.tolist() == list(range(19))
+
+
 def test_windows_behind_a_url_are_bounded_and_add_up(tmp_path, monkeypatch):
     monkeypatch.setattr("dp_prior.data.embeddings.npy.WINDOW_BYTES", 4 * 6 * 3)  # 3 rows
     rows = embeddings(19)

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -126,6 +129,19 @@ def test_memory_is_what_is_stated_and_does_not_grow():
     assert small.n_bytes == 64 * 2 * 4
 
 
+def test_a_read_that_fails_leaves_no_block_behind():
+    rows = Counted(embeddings(640, 2))
+    pool = BlockPool(whole(640), rows, block_rows=64, n_blocks=3)
+    pool.gather(np.array([0, 70]))
+    read, rows.read = rows.read, None
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            pool.gather(np.array([130, 200]))
+    rows.read = read
+    for ids in (np.array([0, 70, 130]), np.array([200, 300, 639]), np.array([130, 0])):
+        assert np.array_equal(pool.gather(ids), rows.data[ids])
+
+
 def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
     monkeypatch.setattr("dp_prior.data.embeddings.pool.LONGEST_RUN", 100)
     rows = Counted(embeddings(5000, 2))
@@ -244,3 +260,31 @@ def test_captions_of_one_image_stay_in_one_part():
               for name in ("train", "val", "test")]  # fmt: skip
     assert [len(part) for part in (data.train, data.val, data.test)] == [5 * len(part) for part in images]
     assert sum(map(len, images)) == len(set().union(*images)) == 100
+
+
+def test_an_epoch_over_large_files_takes_little_memory(tmp_path):
+    """400 MB of pairs, sparse on disk: the process grows by its pools, 8 MB, and what reading a block takes."""
+    program = """
+import json, resource, sys
+import numpy as np
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+
+record = {"batch_size": 1024, "block_rows": 256, "shuffle_blocks": 8, "split": {"train": 0.9, "val": 0.1}}
+for name in ("image", "text"):
+    with open(f"{sys.argv[1]}/{name}.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": (200_000, 512)})
+        file.truncate(file.tell() + 200_000 * 1024)
+    record[name] = {"path": f"{sys.argv[1]}/{name}.npy"}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+data = EmbeddingsConfig.from_json(json.dumps(record)).create()
+loader = data.loader(seed=0, batch_size=1024, accumulation=1, rank=0, world_size=1)
+for start in range(0, len(data.train), 1024):
+    loader.global_batch(start)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 80_000, f"the process grew by {int(done.stdout) // 1024} MB"

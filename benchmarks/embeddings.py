@@ -1,0 +1,144 @@
+"""Reading embeddings: 5 million pairs of 512 float16, larger than the memory that is allowed for them.
+
+    python -m benchmarks.embeddings --folder /tmp/pairs
+
+The files are sparse, so that they take no room on the disk, and what is timed is read once before: nothing here waits
+for a disk. What is compared is the path from files to float32 batches, over the first eight windows of an epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dp_prior.data.embeddings.npy import NpyRows
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+
+DIM = 512
+BATCH = 256
+
+
+def write_sparse(folder: Path, rows: int, files: int = 5) -> None:
+    """Headers and, at the end of each file, one byte; zeros between."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(files):
+        count = rows // files
+        path = folder / f"emb_{number}.npy"
+        with path.open("wb") as file:
+            header = {"descr": "<f2", "fortran_order": False, "shape": (count, DIM)}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + 2 * count * DIM)
+
+
+def seconds(act) -> float:
+    """Wall time of a call."""
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def warm(act) -> float:
+    """CPU time of the fastest of three calls after one that brings the files into the page cache.
+
+    One thread computes and nothing waits, so it is the wall time of a machine that has nothing else to do.
+    """
+    times = []
+    for _ in range(4):
+        start = time.process_time()
+        act()
+        times.append(time.process_time() - start)
+    return min(times[1:])
+
+
+def per_row(folder: Path, ids: np.ndarray) -> None:
+    """A data set that gives one pair at a time, collated: what a plain map-style loader does."""
+    arrays = [np.load(path, mmap_mode="r") for path in sorted(folder.glob("*/*.npy"))]
+    half, size = len(arrays) // 2, len(arrays[0])
+    for begin in range(0, len(ids), BATCH):
+        rows = [
+            tuple(torch.from_numpy(arrays[kind + row // size][row % size].astype(np.float32)) for kind in (0, half))
+            for row in ids[begin : begin + BATCH].tolist()
+        ]
+        torch.utils.data.default_collate(rows)
+
+
+def numpy_blocks(folder: Path, rows: int, block: int) -> None:
+    """The same bytes in blocks, as float32 and nothing else."""
+    for kind in sorted(folder.iterdir()):
+        path = min(kind.glob("*.npy"))
+        for begin in range(0, rows, block):
+            np.fromfile(path, "<f2", block * DIM, offset=128 + 2 * DIM * begin).astype(np.float32)
+
+
+def measure(folder: Path, rows: int) -> dict:
+    """All numbers by name."""
+    for name in ("image", "text"):
+        write_sparse(folder / name, rows)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    record = {
+        "image": {"path": str(folder / "image")},
+        "text": {"path": str(folder / "text")},
+        "split": {"train": 0.98, "val": 0.02},
+        "batch_size": BATCH,
+    }
+    config = EmbeddingsConfig.from_json(json.dumps(record))
+    made: list = []
+
+    def open_and_fetch() -> None:
+        made.append(config.create())
+        made.append(made[0].loader(seed=0, batch_size=BATCH, accumulation=1, rank=0, world_size=1))
+        made[1].global_batch(0)
+
+    first = seconds(open_and_fetch)
+    data, loader = made
+    middle = len(data.train) // 2 // BATCH * BATCH
+
+    def seek(begin: int) -> float:
+        how = {"batch_size": BATCH, "accumulation": 1, "rank": 0, "world_size": 1}
+        return warm(lambda: data.loader(seed=1, **how).global_batch(begin))
+
+    here, there = seek(0), seek(middle)
+    del made[:]
+    window = config.block_rows * config.shuffle_blocks
+    count = min(8 * window, len(data.train) // BATCH * BATCH)
+    numbers = np.arange(count)
+    order = np.random.default_rng(0).permutation(numbers)
+
+    def batches() -> None:
+        for start in range(0, count, BATCH):
+            loader.global_batch(start)
+
+    ours = count / warm(batches)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    plain = count / warm(lambda: per_row(folder, order))
+    raw = count / warm(lambda: numpy_blocks(folder, count, config.block_rows))
+    assert isinstance(data.folders["x"].rows, NpyRows)
+    return {
+        "rows": rows,
+        "first batch, opening included (wall s)": first,
+        "seek to the start (CPU s)": here,
+        "seek to the middle (CPU s)": there,
+        "peak memory (MB)": peak / 1024,
+        "of which before opening (MB)": before / 1024,
+        "pairs per CPU second": ours,
+        "pairs per CPU second of a per-row reader": plain,
+        "pairs per CPU second of NumPy, the same bytes": raw,
+        "ratio to the per-row reader": ours / plain,
+        "ratio to NumPy": ours / raw,
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="gets two folders of sparse files")
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name, value in measure(arguments.folder, arguments.rows).items():
+        print(f"{name:<40} {value:,.3f}")
