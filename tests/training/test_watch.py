@@ -82,6 +82,7 @@ def test_nobody_goes_on_before_all_are_there(ranks):
     assert [one["met"] for one in ranks] == [[True] * 20] * 2
 
 
+@pytest.mark.promise("D5")
 def test_all_leave_when_one_is_asked_whether_they_work_or_wait_and_go_on_in_step(ranks):
     assert all(one[f"left {number}"] for one in ranks for number in range(3))
 
@@ -90,6 +91,7 @@ def test_nothing_is_left_of_a_watch_that_had_nothing_to_tell(ranks):
     assert not ranks[0]["quiet"]  # as seen by the one that has heard that the other went on
 
 
+@pytest.mark.promise("D4")
 def test_error_of_one_is_told_to_the_other_with_its_code_and_trace(ranks):
     assert ranks[1]["mine"] == "rank 1 has bad data"
     told = {"rank": 1, "code": 65, "message": "ValueError: rank 1 has bad data", "reason": "data", "trace": "the trace"}
