@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
+from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.cli import train
 from dp_prior.evaluation.loss import LossEvaluator
@@ -34,6 +35,7 @@ MOMENTS = {
     "evaluation": (LossEvaluator, "run"),
     "rollout": (RolloutEvaluator, "_run_block"),
     "delivery": (Tracker, "save"),
+    "write": (CheckpointStore, "write"),
     "submit": (CheckpointWriter, "submit"),
     "act": (VectorAgent, "act"),
     "log": (Tracker, "log"),

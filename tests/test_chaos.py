@@ -53,6 +53,7 @@ def assert_lost(run, rank, within_s, reason="rank lost", code=76):
 MANY = pytest.mark.slow
 
 
+@pytest.mark.promise("D1")
 @pytest.mark.parametrize(
     ("rank", "moment"),
     [
@@ -74,6 +75,7 @@ def test_killed_rank_ends_the_run_in_seconds_and_is_named(rank, moment, tmp_path
         assert f"rank_{1 - rank}.txt" in run.stacks()
 
 
+@pytest.mark.promise("D2")
 @pytest.mark.parametrize(
     ("rank", "moment", "how"),
     [
@@ -98,6 +100,7 @@ def test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks(rank, mo
         assert "chaotic.py" in stacks[f"rank_{rank}.txt"]
 
 
+@pytest.mark.promise("D4")
 @pytest.mark.parametrize(
     ("rank", "moment"),
     [
@@ -126,6 +129,7 @@ def assert_preempted(run, signal_name, within_s=20):
     return told
 
 
+@pytest.mark.promise("C1")
 @pytest.mark.parametrize(
     ("rank", "moment", "name"),
     [
@@ -147,6 +151,7 @@ def test_signal_to_one_rank_saves_the_step_at_hand_and_is_told(rank, moment, nam
         assert told["rank"] == rank
 
 
+@pytest.mark.promise("C1", "C2")
 @pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=MANY), pytest.param("SIGUSR1", marks=MANY)])
 def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
     """torchrun passes on SIGTERM and SIGINT; SIGUSR1 ends it, and the ranks notice that it is gone."""
@@ -157,6 +162,7 @@ def test_signal_to_the_launcher_saves_the_step_at_hand(name, tmp_path):
         assert_preempted(run, "launcher gone" if name == "SIGUSR1" else name)
 
 
+@pytest.mark.promise("C2")
 def test_launcher_killed_leaves_no_orphan_and_loses_nothing(tmp_path):
     with Launched(tmp_path, write(tmp_path, **LONG), SLOW) as run:
         run.wait_for()
@@ -166,6 +172,7 @@ def test_launcher_killed_leaves_no_orphan_and_loses_nothing(tmp_path):
         assert_preempted(run, "launcher gone")
 
 
+@pytest.mark.promise("C1")
 @MANY
 def test_second_ctrl_c_ends_at_once_with_130(tmp_path):
     """While a rank is in the middle of a long step, which the first one lets finish."""
@@ -189,6 +196,23 @@ def test_process_that_was_killed_is_told_of_at_the_next_start(tmp_path):
     assert again.exit_code == 0 and "was killed; its last save: step " in again.output
 
 
+@MANY
+@pytest.mark.promise("C5")
+def test_save_that_cannot_end_in_time_is_given_up_and_the_one_before_is_good(tmp_path):
+    """The disk hangs; the scheduler asks, waits, and kills."""
+    config = write(tmp_path, **{**LONG, "train__steps": 20, "data__batch_size": 8})
+    with Launched(tmp_path, config, event(0, "write", "hang", 3), ranks=0) as run:
+        run.wait_for()
+        os.kill(run.process.pid, signal.SIGTERM)
+        time.sleep(2)
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.wait()
+        assert state(run.run)["progress"]["global_step"] == 10
+    assert train(config).exit_code == 0
+    assert state(tmp_path / "run")["progress"]["global_step"] == 20
+
+
+@pytest.mark.promise("D3")
 @MANY
 @pytest.mark.parametrize("moment", ["delivery", "submit", "act", "end"])
 def test_slow_work_of_one_rank_is_waited_for(moment, tmp_path):
@@ -237,6 +261,7 @@ def two_nodes():
             ip("netns", "del", name, check=False)
 
 
+@pytest.mark.promise("D2")
 @MANY
 def test_two_nodes_whose_link_is_cut_both_end_in_time_and_name_each_other(two_nodes, tmp_path):
     """Without a shared disk or a launcher; neither is told anything, packets just do not arrive any more."""

@@ -28,6 +28,7 @@ def test_error_comes_through_as_it_is():
     assert caught.value is error
 
 
+@pytest.mark.promise("D5")
 def test_other_ranks_do_not_choose(monkeypatch):
     sent = ["from the main rank", None, None]
     monkeypatch.setattr("dp_prior.ranks.broadcast_object_list", lambda outcome: outcome.__setitem__(slice(None), sent))
@@ -36,6 +37,7 @@ def test_other_ranks_do_not_choose(monkeypatch):
     assert decide(other, lambda: pytest.fail("asked")) == "from the main rank"
 
 
+@pytest.mark.promise("D4", "D5")
 @pytest.mark.parametrize("error", [ConfigError("a.json", ["one", "two"]), FileNotFoundError("no data at x")])
 def test_error_of_the_main_rank_is_raised_on_the_others_with_its_message(error, monkeypatch):
     """Also one that takes other arguments than its message, which a pickle could not carry."""

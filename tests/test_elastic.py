@@ -86,6 +86,7 @@ def reference(request, tmp_path_factory):
     return place / "run", go(place, (1, 8, 1), **change), change
 
 
+@pytest.mark.promise("B2", "B3", "D6")
 @pytest.mark.parametrize(
     "shape",
     [pytest.param(s, marks=[pytest.mark.slow] if s not in ((1, 2, 4), (2, 2, 2)) else []) for s in SHAPES[1:]],
@@ -98,6 +99,7 @@ def test_same_global_batch_is_the_same_run(shape, reference, run_ranks, tmp_path
     assert_one_run(tmp_path / "run", run)
 
 
+@pytest.mark.promise("B2", "B3")
 @pytest.mark.slow
 def test_run_whose_ranks_micro_batches_and_accumulation_change_at_every_start_is_one_run(
     reference, run_ranks, tmp_path
@@ -110,6 +112,7 @@ def test_run_whose_ranks_micro_batches_and_accumulation_change_at_every_start_is
     assert_one_run(tmp_path / "run", run)
 
 
+@pytest.mark.promise("B2")
 def test_another_global_batch_is_said_and_no_sample_is_left_out_or_repeated(tmp_path):
     steps = go(tmp_path, (1, 8, 1), until=5)
     lines = []

@@ -34,6 +34,7 @@ def told(run):
     return json.loads((run / "exit.json").read_text())
 
 
+@pytest.mark.promise("G1")
 def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step == 5)
     one = experiment(tiny(tmp_path, **LIMITED))
@@ -44,6 +45,7 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 
+@pytest.mark.promise("G2")
 def test_too_many_in_a_row_end_with_65_and_the_checkpoint_before_them(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 9)
     done = train(write(tmp_path, **LIMITED))
@@ -61,6 +63,7 @@ def poison(trainer):
     return False
 
 
+@pytest.mark.promise("G5")
 def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(tmp_path, monkeypatch):
     spoil(monkeypatch, poison)
     lines = []
@@ -76,6 +79,7 @@ def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(
     assert [row["step"] for row in rows(tmp_path / "run")] == sorted({*range(2, 21, 2), 7, 14})
 
 
+@pytest.mark.promise("G5")
 def test_rollbacks_are_limited(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 6)
     with pytest.raises(NotFiniteError, match="up to step 12"):
@@ -89,6 +93,7 @@ def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path, monkeyp
         experiment(tiny(tmp_path, **LIMITED, train__rollback=5)).run()
 
 
+@pytest.mark.promise("B1", "G5")
 def test_run_killed_around_a_rollback_equals_the_one_that_was_not(tmp_path, monkeypatch):
     spoil(monkeypatch, poison)
     reference = tmp_path / "reference"

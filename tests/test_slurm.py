@@ -87,6 +87,7 @@ def launched(config: Path, *lines: str, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.promise("C2", "C3", "C4")
 @pytest.mark.slow
 def test_run_that_slurm_ends_again_and_again_is_the_uninterrupted_one(tmp_path, scontrol):
     """Jobs of a few seconds: each saves in time, asks once to be started again (`requeue`), when all is durable."""
@@ -120,6 +121,7 @@ def test_run_that_slurm_ends_again_and_again_is_the_uninterrupted_one(tmp_path, 
     assert rows(tmp_path / "run") == rows(reference / "run")
 
 
+@pytest.mark.promise("C3", "C4")
 def test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted(tmp_path, scontrol):
     for name, wanted in (("wanted", True), ("unwanted", False)):
         config = write(tmp_path, **LIMITED | {"train__requeue": wanted, "tracker__data_path": str(tmp_path / name)})
@@ -129,11 +131,13 @@ def test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted(tmp_path,
     assert [call[0] for call in calls(scontrol)] == [["requeue", "7"]]
 
 
+@pytest.mark.promise("C4")
 def test_refused_requeue_is_a_warning_and_the_code_stays(tmp_path, scontrol):
     done = launched(write(tmp_path, **LIMITED), SLURM_JOB_END_TIME="1", STAND_IN_CODE="1")
     assert done.returncode == 75 and "warning: job 7 was not requeued: " in done.stdout
 
 
+@pytest.mark.promise("C3")
 def test_max_runtime_stops_the_run(tmp_path):
     """`max_runtime` counts from when the run is built."""
     config = write(tmp_path, **LIMITED | {"train__max_runtime": "0.5s"})

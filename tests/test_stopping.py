@@ -90,6 +90,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
     assert rows(tmp_path / "run") == rows(reference / "run")
 
 
+@pytest.mark.promise("C1")
 def test_second_signal_ends_the_run_at_once_and_the_next_one_goes_on(tmp_path, monkeypatch):
     config = write(tmp_path, train__steps=6, train__save_every={"steps": 2}, train__log_every={"steps": 1})
     with monkeypatch.context() as patch:
@@ -118,6 +119,7 @@ def measured(tmp_path_factory):
     return place / "run"
 
 
+@pytest.mark.promise("B1", "B6", "C1")
 @pytest.mark.parametrize("count", [1, 4, 8, 25, 40, 60])
 def test_evaluation_that_a_stop_cuts_short_is_made_up_for(count, tmp_path, monkeypatch, measured):
     """A signal at the so manyth sign of life, be it in a validation, a rollout, or the test at the end."""

@@ -31,6 +31,7 @@ def test_anything_else_is_refused_with_an_example(text):
             TrainingConfig.from_json(json.dumps({"steps": 1, "max_runtime": text}))
 
 
+@pytest.mark.promise("C3")
 @given(
     saves=st.lists(st.floats(0.1, 50), min_size=1, max_size=5),
     steps=st.lists(st.floats(0.01, 5), min_size=3, max_size=20),
@@ -72,6 +73,7 @@ def test_first_step_and_evaluations_do_not_count_as_steps():
     assert deadline.margin_s == margin
 
 
+@pytest.mark.promise("C3")
 def test_run_stops_for_lack_of_time_with_its_last_step_saved():
     now = [0.0]
     listener = Listener()

@@ -46,6 +46,7 @@ def test_counts_of_a_checkpoint_go_on():
     assert guard.counts.tolist() == [6, 3, 10]
 
 
+@pytest.mark.promise("G2")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("first", [1, 2, 3, 4])
 def test_run_ends_at_exactly_the_limit_wherever_the_row_begins(first, late):
@@ -71,6 +72,7 @@ def test_a_row_that_is_one_short_does_not_end_the_run():
     assert trainer.guard.counts.tolist() == [5, 0, 8]
 
 
+@pytest.mark.promise("G1")
 def test_skipped_step_leaves_weights_averages_moments_and_learned_timesteps_as_they_were():
     class Process:
         steps, learns_timesteps = 4, True
