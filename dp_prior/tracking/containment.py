@@ -7,6 +7,7 @@ thread of its own, and also survives a part that never answers.
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Any
 from dp_prior.tracking.redact import redact
 
 LONGEST_PAUSE_S = 600.0
+FAREWELL_S = 1.0
 SLOW_S = 60.0  # a call that takes longer is told of
 
 Message = Callable[[Any], None]
@@ -180,7 +182,11 @@ class Background:
             self._is_given_up = True
             self.contained.dropped += len(self._waiting)
             self._waiting.clear()
-        self._call(lambda part: part.abandon())
+        with contextlib.suppress(Exception):  # it is counted as left behind already
+            self.contained.part.abandon()
+        self._thread.join(
+            FAREWELL_S
+        )  # what was let go ends soon, and must not do so while the interpreter is torn down
 
     def summary(self) -> str | None:
         """As `Contained.summary`, and whether it was given up."""

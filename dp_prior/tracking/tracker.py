@@ -156,6 +156,7 @@ class Tracker:
         self._lock = threading.RLock()
         self._progress = Progress()
         self._is_closed = False
+        self._is_silent = False
 
     def begin(self, identity: Identity, config: dict[str, Any]) -> None:
         """Tell everybody which run this is; background loggers wake up. `rewind` tells next where it goes on."""
@@ -269,6 +270,7 @@ class Tracker:
         with self._lock:
             for logger in self._direct:
                 logger.call(lambda one: one.close(), insist=True)
+            self._is_silent = True
         missing = {
             index: f"; the checkpoint of step {durable.progress.global_step} did not reach it"
             for index, durable in self._unsaved.items()
@@ -298,7 +300,9 @@ class Tracker:
                 logger.call(message, insist=insist)
 
     def _announce(self, message: str, source: Contained) -> None:
-        """Tell of a failure whoever still listens; called from any thread."""
+        """Tell of a failure whoever still listens; called from any thread, which at the end may outlive the run."""
+        if self._is_silent:
+            return
         log.warning(message)
         with self._lock:
             for logger in (*self._direct, *self._queued):

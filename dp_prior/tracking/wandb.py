@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from dp_prior.metric_names import find_metric
 from dp_prior.tracking.media import VIDEOS, picture_bytes
 from dp_prior.tracking.redact import redact
 from dp_prior.tracking.tracker import Run
+
+LAUNCH_S = 5.0  # the client's process is launched faster, or not at all
 
 
 class WandbConfig(Config):
@@ -58,6 +61,8 @@ class WandbLogger:
     def __init__(self, config: WandbConfig):
         self._config = config
         self._run: Any = None
+        self._is_starting = False
+        self._is_abandoned = False
 
     def begin(self, run: Run) -> None:
         """Start the client's run, or go on with the one of this id."""
@@ -69,8 +74,8 @@ class WandbLogger:
         try:
             self._run = self._init(run, mode)
         except Exception as error:
-            self.abandon()  # it would still hold the id of the run
-            if mode == "offline":
+            self._discard()  # it would still hold the id of the run
+            if mode == "offline" or self._is_abandoned:
                 raise
             run.report(
                 f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
@@ -137,20 +142,24 @@ class WandbLogger:
             try:
                 self._run.finish()
             except Exception:
-                self.abandon()
+                self._discard()
                 raise
 
     def abandon(self) -> None:
-        """Kill the client's process, whose exit hook would hold up the end of ours as long as it likes.
+        """Kill the client's process, whose exit hook would hold up the end of ours as long as it likes."""
+        self._is_abandoned = True
+        end = time.monotonic() + LAUNCH_S
+        while self._is_starting and _process() is None and time.monotonic() < end:
+            time.sleep(0.02)  # it is being launched in the other thread; a moment later it would be there
+        if self._is_starting or self._run is not None:
+            self._discard()
 
-        There is no public way to the process; if the client changes, a hung one delays the exit again.
-        """
+    def _discard(self) -> None:
+        """Kill the client's process and forget its run, so that the next call starts afresh."""
         import wandb
-        from wandb.sdk import wandb_setup
 
         self._run = None
-        connection = getattr(getattr(wandb_setup, "_singleton", None), "_connection", None)
-        process = getattr(getattr(connection, "_proc", None), "_process", None)
+        process = _process()
         if process is not None:
             process.kill()
             process.wait()
@@ -169,20 +178,26 @@ class WandbLogger:
             "login_timeout": 1.0,  # nobody is asked for a key: there is no terminal to ask at in a background thread
             "finish_timeout": max(1.0, 0.7 * run.patience_s),
         }
-        return wandb.init(
-            project=config.project,
-            entity=config.entity,
-            id=run.identity.id,
-            name=run.identity.name,
-            group=config.group,
-            tags=list(config.tags) or None,
-            config=run.config,
-            dir=str(run.directory),
-            mode=mode,
-            resume="allow",
-            reinit="create_new",
-            settings=wandb.Settings(**settings),
-        )
+        self._is_starting = True
+        try:
+            if self._is_abandoned:
+                raise RuntimeError("the run has ended")
+            return wandb.init(
+                project=config.project,
+                entity=config.entity,
+                id=run.identity.id,
+                name=run.identity.name,
+                group=config.group,
+                tags=list(config.tags) or None,
+                config=run.config,
+                dir=str(run.directory),
+                mode=mode,
+                resume="allow",
+                reinit="create_new",
+                settings=wandb.Settings(**settings),
+            )
+        finally:
+            self._is_starting = False
 
     def _row(self, content: dict[str, Any], progress: Progress) -> None:
         """Log a row; a client that cannot take it is started anew by the next one."""
@@ -191,5 +206,17 @@ class WandbLogger:
         try:
             self._run.log({**content, "step": progress.global_step, "samples_seen": progress.samples_seen})
         except Exception:
-            self.abandon()
+            self._discard()
             raise
+
+
+def _process() -> Any:
+    """The client's process, None if there is none.
+
+    The client has no public way to it. If that changes, this finds none, and a hung one delays the exit again; a test
+    would tell.
+    """
+    from wandb.sdk import wandb_setup
+
+    connection = getattr(getattr(wandb_setup, "_singleton", None), "_connection", None)
+    return getattr(getattr(connection, "_proc", None), "_process", None)
