@@ -17,7 +17,6 @@ EXTRAS = {
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
     "video": ["av>=12"],
-    "s3": ["s3fs>=2024.2"],
     "plots": ["matplotlib>=3.8", "pillow>=10"],
 }
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100", "diffusers>=0.36"]
