@@ -18,7 +18,6 @@ EXTRAS = {
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
     "video": ["av>=12"],
-    "s3": ["s3fs>=2024.2"],
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],
     "trackio": ["trackio>=0.43"],

@@ -40,6 +40,7 @@ rank, world_size = accelerator.process_index, accelerator.num_processes
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A Hub on loopback that the client in this process, and those it starts, talk to; with a cache of its own."""
     from huggingface_hub import constants
+    from huggingface_hub.utils import disable_progress_bars
 
     home = tmp_path / "hf_home"
     with HubServer() as server:
@@ -53,6 +54,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+        disable_progress_bars()
         yield server
 
 

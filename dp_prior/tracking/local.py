@@ -75,6 +75,13 @@ class LocalLoaderConfig(Config):
     choose: Literal["latest", "best"] = "latest"
     """Which checkpoint of the run at `path`."""
 
+    @field_validator("path")
+    @classmethod
+    def _is_here(cls, path: str | None) -> str | None:
+        if path is not None and "://" in path:
+            raise ValueError(f"{path!r} is remote; use the loader {{'type': 'remote', 'reference': {path!r}}}")
+        return path
+
     def create(self, directory: Path) -> LocalLoader:
         """A loader for the run in `directory`."""
         return LocalLoader(**self.arguments(), directory=directory)

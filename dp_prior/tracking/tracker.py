@@ -260,8 +260,14 @@ class Tracker:
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
         waiting: list[str] = []
-        for saver in self._savers:
-            saver.call(lambda one: waiting.extend(one.close() or []))
+        farewells = [  # together, since each may wait for a place of its own
+            threading.Thread(target=saver.call, args=(lambda one: waiting.extend(one.close() or []),), daemon=True)
+            for saver in self._savers
+        ]
+        for farewell in farewells:
+            farewell.start()
+        for farewell in farewells:
+            farewell.join()
         deadline = time.monotonic() + self._patience_s
         for logger in self._queued:
             logger.finish()

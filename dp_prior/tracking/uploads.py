@@ -30,6 +30,7 @@ from dp_prior.tracking.outbox import OUTBOX, Outbox
 from dp_prior.tracking.tracker import Durable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
+_BUSY = "another process, perhaps the training itself, is about to send it"
 COMMITS = 2  # that one delivery needs at most: the files, and the pointer
 
 log = logging.getLogger(__name__)
@@ -223,7 +224,7 @@ class Courier:
         if self._right is None:
             self._right = self.outbox.exclusively()
             if self._right is None:
-                self.problem = "another process is sending what waits"
+                self.problem = _BUSY
                 return 2.0
         waiting = self.outbox.waiting()
         if not waiting and self._is_checked:
@@ -247,6 +248,10 @@ class Courier:
 
     def drain(self, limit_s: float) -> list[str]:
         """Send what waits from this thread, for at most so long; returns a line for each checkpoint that stays."""
+        self._right = self.outbox.exclusively()
+        if self._right is None:
+            self.problem = _BUSY
+            return self.missing()
         end = self._clock() + limit_s
         self._stop_at = end
         self._is_checked = True

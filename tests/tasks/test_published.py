@@ -154,3 +154,38 @@ def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
         [sys.executable, "-c", source, str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
     assert done.returncode == 0, done.stderr
+
+
+_EVENTS: list[tuple] = []
+_WATCHED = [False]
+
+
+def _watch(event, arguments):  # an audit hook stays for ever, so there is one, and it only looks when asked
+    if _WATCHED[0]:
+        _EVENTS.append((event, arguments))
+
+
+sys.addaudithook(_watch)
+
+
+def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches(policy, hub, tmp_path):
+    policy.push_to_hub("me/warm")
+    load_policy("me/warm")  # imports what it needs
+    with torch.no_grad():
+        policy.backbone.head.out.bias.add_(1)
+    policy.push_to_hub("me/policy")
+    _EVENTS.clear()
+    _WATCHED[0] = True
+    try:
+        load_policy("me/policy")
+    finally:
+        _WATCHED[0] = False
+    kinds = {event for event, _ in _EVENTS}
+    assert "open" in kinds and "socket.sendto" not in kinds
+    assert not {"exec", "compile", "subprocess.Popen", "os.system", "os.exec", "pickle.find_class", "import"} & kinds
+    caches = (str(tmp_path / "home" / ".cache" / "dp_prior"), str(tmp_path / "hf_home"))
+    for event, arguments in _EVENTS:
+        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+            assert str(arguments[0]).startswith(caches), arguments
+        elif event in ("os.rename", "os.mkdir", "os.link", "os.symlink"):
+            assert str(arguments[0 if event == "os.mkdir" else 1]).startswith(caches), (event, arguments)

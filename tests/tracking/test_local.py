@@ -237,6 +237,11 @@ def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
         LocalSaverConfig(save_latest_to="a", save_best_to="a")
 
 
+def test_a_remote_path_is_for_the_other_loader():
+    with pytest.raises(ValidationError, match="use the loader {'type': 'remote', 'reference': 'hf://me/x'}"):
+        LocalLoaderConfig(path="hf://me/x")
+
+
 def test_a_template_with_metric_needs_a_monitored_one(run):
     with pytest.raises(ValueError, match=r"mentions \{metric\}, but this run monitors none"):
         saver_of(run, monitor=None, save_best_to="{metric}")

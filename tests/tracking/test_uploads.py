@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig, uploads
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
-from dp_prior.tracking.tracker import Durable
+from dp_prior.tracking.tracker import Durable, Tracker
 from dp_prior.tracking.uploads import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Report, Schedule, UploadSaver, Worker
 from tests.tracking.parcels import Run
 
@@ -241,6 +241,31 @@ def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
     assert len(saver.close()) == 1
     assert time.monotonic() - start < 10
     assert slow.deadlines[0] == record.deadline_s
+
+
+def test_several_savers_are_waited_for_together(tmp_path):
+    meeting = threading.Barrier(2)
+
+    class Saver:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            meeting.wait(20)
+            return [f"{self.name} is not up yet"]
+
+    tracker = Tracker(tmp_path, loggers=[], savers=[Saver("a"), Saver("b")], loader=None, max_failures=1)
+    assert sorted(tracker.close()) == ["a is not up yet", "b is not up yet"]
+
+
+def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    right = place.saver.outbox.exclusively()
+    [best, latest] = place.courier.drain(1000.0)
+    assert "another process, perhaps the training itself, is about to send it" in best and place.jobs == []
+    right.close()
+    assert place.courier.drain(1000.0) == [] and len(place.jobs) == 1
 
 
 def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
