@@ -109,6 +109,9 @@ class Integrity:
             raise DataError(str(self._path), [f"cannot be read: {error.strerror}"]) from None
         try:
             manifest = DataManifest.model_validate_json(json.dumps(unseal(data)), strict=True)
+            leaving = [name for name in manifest.files if name.startswith("/") or ".." in Path(name).parts]
+            if leaving:
+                raise ValueError(f"{leaving[0]!r} leaves the data set")
         except (ValueError, ValidationError) as error:
             problem = f"is no manifest of a data set ({str(error).splitlines()[0]})"
             raise DataError(str(self._path), [f"{problem}; delete it to have it written anew"]) from None

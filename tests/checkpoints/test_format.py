@@ -201,11 +201,16 @@ def test_a_failing_write_leaves_nothing_and_names_the_file(tmp_path, monkeypatch
 
 
 @pytest.mark.promise("G3")
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (dtype, float(value))
+        for dtype in FLOATS
+        for value in ("nan", "inf", "-inf")
+        if dtype is not torch.float8_e4m3fn or value == "nan"  # this type has no infinity
+    ],
+)
 def test_a_tensor_that_is_not_finite_means_quarantine(tmp_path, dtype, value):
-    if dtype is torch.float8_e4m3fn and value in (float("inf"), -float("inf")):
-        pytest.skip("this type has no infinity")
     tensor = torch.ones(3, 5).to(dtype)
     tensor[1, 2] = value
     final, manifest = write_checkpoint(

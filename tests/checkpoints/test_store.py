@@ -139,18 +139,29 @@ def take_from_another_step(path):
     path.write_bytes((path.parent.parent / "step_00000001" / path.name).read_bytes())
 
 
-DAMAGES = [flip_a_bit, shorten, lambda path: os.truncate(path, 0), os.remove, take_from_another_step]
+DAMAGES = {
+    "flipped": flip_a_bit,
+    "shortened": shorten,
+    "emptied": lambda path: os.truncate(path, 0),
+    "deleted": os.remove,
+    "swapped": take_from_another_step,
+}
 
 
 @pytest.mark.promise("A5")
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGES, ids=["flipped bit", "shortened", "emptied", "deleted", "swapped"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        pytest.param(name, damage, id=f"{name} {kind}")
+        for name in FILES
+        for kind, damage in DAMAGES.items()
+        if (name, kind) != ("config.json", "swapped")  # it is the same file in both steps
+    ],
+)
 def test_damage_is_set_aside_and_named_and_the_previous_one_used(store, caplog, name, damage):
     for step in (1, 2):
         save(store, step, 1.0 / step)
     damage(store.root / "step_00000002" / name)
-    if (store.root / "step_00000002" / name).exists() and name == "config.json" and damage is take_from_another_step:
-        pytest.skip("the configurations of two steps are the same file")
     again = reopen(store)
     with caplog.at_level(logging.WARNING):
         path, snapshot = again.recover()

@@ -9,6 +9,7 @@ import pytest
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity
 from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.durable import seal
 from tests.tiny import state, train, write, write_data
 
 FORMATS = ["npz", "zarr v2", "zarr v3", "zarr zip", "lerobot v2.1", "lerobot v3.0"]
@@ -148,6 +149,15 @@ def test_a_broken_manifest_is_named(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(DataError, match=r"m.json: 1 problem\n  is no manifest of a data set .*; delete it"):
         Integrity(path, tmp_path, "sizes").check()
+
+
+@pytest.mark.promise("K3")
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/../../secret"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(tmp_path, name):
+    note = {"size": 1, "sha256": "0" * 64}
+    (tmp_path / "m.json").write_bytes(seal({"format": 1, "root": str(tmp_path), "files": {name: note}}))
+    with pytest.raises(DataError, match="leaves the data set.*; delete it"):
+        Integrity(tmp_path / "m.json", tmp_path, "hashes").check()
 
 
 @pytest.mark.promise("H1")
