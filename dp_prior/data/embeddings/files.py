@@ -60,7 +60,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         return Files(fs, [path], is_local, False)
     if not fs.isdir(path):
         raise DataError(place, ["there is no such file or folder; look at the path"])
-    found = sorted(name for ending in endings for name in fs.glob(f"{path}/**/*{ending}"))
+    found = sorted(name for name in fs.find(path) if name.endswith(endings))  # a glob would read brackets in names
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
     return Files(fs, found, is_local, True)

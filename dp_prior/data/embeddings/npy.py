@@ -18,8 +18,9 @@ import numpy as np
 from dp_prior.data.embeddings.files import Files
 from dp_prior.data.errors import DataError
 
-WINDOW_BYTES = 32 << 20
-"""Most that embedding-reader is asked for at once; as few pieces as it reads in parallel, or it would not end."""
+WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
+"""Most that embedding-reader is asked for at once: so many bytes as float32, of so many files. A file's share is one
+piece, which all have a thread; with more pieces than threads an error would leave it waiting for ever."""
 
 
 @dataclass(frozen=True)
@@ -166,10 +167,13 @@ class NpyRows:
     def _read_windows(self, start: int, stop: int) -> np.ndarray:
         size = max(1, WINDOW_BYTES // (4 * self.dimension))
         out = np.empty((stop - start, self.dimension), self.dtype)
-        for begin in range(start, stop, size):
-            end = min(begin + size, stop)
-            pieces = 1 + int(np.searchsorted(self._ends, end)) - int(np.searchsorted(self._ends, begin, side="right"))
-            windows = self._reader(end - begin, begin, end, parallel_pieces=pieces + 1, show_progress=False)
+        begin = start
+        while begin < stop:
+            first = int(np.searchsorted(self._ends, begin, side="right"))
+            last = min(first + WINDOW_FILES, len(self._ends)) - 1
+            end = min(begin + size, stop, int(self._ends[last]))
+            windows = self._reader(end - begin, begin, end, parallel_pieces=WINDOW_FILES, show_progress=False)
             for rows, _ in list(windows):
                 out[begin - start : end - start] = rows
+            begin = end
         return out
