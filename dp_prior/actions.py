@@ -17,11 +17,13 @@ class RelativeActions:
     """A pair of inverse maps between absolute actions and offsets from the newest observation of `key`."""
 
     key: str
+    newest: int = -1
+    """Which step of the observations is the newest; later ones may follow where a task diffuses those."""
 
     def encode(self, actions: Tensor, obs: dict[str, Tensor]) -> Tensor:
-        """(B, H, A) absolute, obs[key] (B, n_obs_steps, A) -> (B, H, A) offsets."""
-        return actions - obs[self.key][:, -1:]
+        """(B, H, A) absolute, obs[key] (B, n, A) -> (B, H, A) offsets."""
+        return actions - obs[self.key][:, self.newest, None]
 
     def decode(self, offsets: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """The inverse of `encode`."""
-        return offsets + obs[self.key][:, -1:]
+        return offsets + obs[self.key][:, self.newest, None]

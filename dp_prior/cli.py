@@ -66,7 +66,7 @@ def train(
         with recorded(run_directory(config)):
             experiment = Experiment(config, report=click.echo)
         outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
-        experiment.report(_farewell(outcome, config.task.type))
+        experiment.report(_farewell(outcome, config.task.kind))
         if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
             click.echo(job.requeue())
         experiment.end()

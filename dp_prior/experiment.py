@@ -141,7 +141,7 @@ class TrainConfig(Config):
     def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
         """An evaluator must measure this task, and what it asks of the sampler must be there to give."""
         trained, task = self.task.diffusion.schedule.steps, self.task
-        if evaluator.tasks is not None and task.type not in evaluator.tasks:
+        if evaluator.tasks is not None and task.kind not in evaluator.tasks:
             raise ValueError(
                 f"{where} is of type {evaluator.type!r}, which measures {' or '.join(evaluator.tasks)} tasks; "
                 f"the task is {task.type!r}"

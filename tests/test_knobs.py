@@ -76,6 +76,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "EmbeddingSplitConfig": "data/embeddings/test_parts.py",
     "ObservationEmbeddingsConfig": "data/embeddings/test_observations.py",
     "FolderConfig": "data/embeddings/test_folder.py",
+    "InpaintingPolicyConfig": "tasks/test_inpainting.py::test_every_field_changes_the_policy",
     "PriorConfig": "tasks/test_prior.py::test_every_field_changes_the_prior",
     "PriorDiffusionConfig": "diffusion/test_process.py::"
     "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",

@@ -105,8 +105,12 @@ class TrajectoriesConfig(Config):
         """What compares the files of the data set with those noted by the run in `directory`."""
         return Integrity(self.manifest or directory / MANIFEST, self.episodes.path, self.verify)
 
-    def create(self, horizon: int, n_obs_steps: int, n_action_steps: int) -> Trajectories:
+    def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
+
+        Args:
+            all_obs: give each sample the observations of the whole horizon, of which a policy sees the first
+                n_obs_steps; otherwise these alone.
 
         Raises:
             DataError: the data set cannot be trained on; all that is wrong with it, in one report.
@@ -114,8 +118,9 @@ class TrajectoriesConfig(Config):
         return Trajectories(
             store=self.episodes.create(),
             horizon=horizon,
-            n_obs_steps=n_obs_steps,
+            n_obs_steps=horizon if all_obs else n_obs_steps,
             n_action_steps=n_action_steps,
+            pad_before=n_obs_steps - 1,
             **{name: value for name, value in self.arguments().items() if name not in _ELSEWHERE},
         )
 
@@ -260,6 +265,7 @@ class Trajectories:
         horizon: int,
         n_obs_steps: int,
         n_action_steps: int,
+        pad_before: int,
     ):
         self._placement = device
         self._described = store.describe()
@@ -283,7 +289,7 @@ class Trajectories:
         for name in PARTS:
             episodes = np.array(self.split_ids[name], dtype=np.int64)
             lengths = self._lengths[episodes]
-            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
+            windows = make_windows(lengths, horizon, pad_before, n_action_steps - 1)
             source = _rows_of(ends[episodes], lengths)[windows.source]
             rows = {key: torch.from_numpy(array[source]) for key, array in arrays.items()}
             streams = {key: Stream(found, found.row_of[source]) for key, found in self._embeddings.items()}

@@ -72,6 +72,7 @@ class ElementMean:
         mask: Tensor | None,
         dim_weights: tuple[float, ...] | None = None,
         horizon_weights: tuple[float, ...] | None = None,
+        known: Tensor | None = None,
     ):
         """See `DiffusionProcess.loss`.
 
@@ -80,12 +81,16 @@ class ElementMean:
             mask: (B, *x_shape[:-1]) bool, or None.
             dim_weights: of the last dimension of x.
             horizon_weights: of the first dimension of a sample.
+            known: bool, broadcasts against x; elements that do not count.
         """
         positions = math.prod(x.shape[1:-1])
         everywhere = torch.full((len(x),), positions, device=x.device)
         self.valid = everywhere if mask is None else mask.view(len(x), positions).sum(1)
         self.size = self.valid.clamp(min=1) * x.shape[-1]
         self.mask = None if mask is None else mask[..., None]
+        if known is not None:
+            self.mask = torch.broadcast_to(~known if mask is None else ~known & self.mask, x.shape)
+            self.size = self.mask.flatten(1).sum(1).clamp(min=1)
         self.factors = []
         for name, weights, dim in (("dim_weights", dim_weights, -1), ("horizon_weights", horizon_weights, 1)):
             if weights is not None:

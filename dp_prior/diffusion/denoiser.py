@@ -49,3 +49,13 @@ class SelfCondition:
     def widen(self, network: Network) -> Network:
         """The network that takes x_t alone."""
         return lambda x_t, t: network(torch.cat([x_t, self.estimate], self.channel_dim), t)
+
+
+def seeing(network: Network, values: Tensor, is_known: Tensor) -> Network:
+    """The network that is given known elements without noise, whatever x_t holds there.
+
+    Args:
+        values: (B, *x_shape) normalised, read where known.
+        is_known: bool, broadcasts against `values`.
+    """
+    return lambda x_t, t: network(torch.where(is_known, values, x_t), t)

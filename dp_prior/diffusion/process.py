@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
-from dp_prior.diffusion.denoiser import Denoiser, Network, SelfCondition
+from dp_prior.diffusion.denoiser import Denoiser, Network, SelfCondition, seeing
 from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States
@@ -218,6 +218,7 @@ class DiffusionProcess(nn.Module):
         positions: Tensor | None = None,
         self_condition: bool = False,
         bounds: Bounds | None = None,
+        known: Tensor | None = None,
     ) -> Loss:
         """The denoising loss.
 
@@ -232,15 +233,19 @@ class DiffusionProcess(nn.Module):
             self_condition: show the network its own estimate; `self_conditions` decides it in training, and sampling is
                 like True.
             bounds: normalised range of the data, where `clip` wants it.
+            known: bool, broadcasts against x_0; elements that the network is shown without noise and that cost nothing.
         """
         t, factor = self.timesteps.draw(random.stream("timestep"), positions)
         eps = random.stream("noise").normal(*x_0.shape[1:])
         alpha, sigma, weight, *step = (level.view(-1, *[1] * (x_0.dim() - 1)) for level in self.levels[:, t])
         x_t = alpha * x_0 + sigma * eps
+        if known is not None:
+            x_t = torch.where(known, x_0, x_t)
         if self.self_condition:
-            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, bounds)
+            stages = self._stages(bounds, None if known is None else (x_0, known))
+            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, stages)
         output, raw = self._split(network(x_t, t), x_t)
-        mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights)
+        mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
         def bound(output: Tensor) -> Tensor:
             difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
@@ -274,6 +279,7 @@ class DiffusionProcess(nn.Module):
         unconditional: Network | None = None,
         bounds: Bounds | None = None,
         known: tuple[Tensor, Tensor] | None = None,
+        shown: Tensor | None = None,
     ) -> Denoiser:
         """The network as samplers see it: (x_t, t) -> estimate of x_0, guided, clipped and with known values in place.
 
@@ -283,6 +289,8 @@ class DiffusionProcess(nn.Module):
             unconditional: the network without its condition, where guidance is wanted.
             bounds: normalised range of the data, where `clip` wants it; see `Normalizer.bounds`.
             known: values (B, *x_shape) and where they are known, bool; see `fixed_values`.
+            shown: bool; those of the known elements that the network was trained to see without noise, `known` of
+                `loss`. It is given them so at every step; the others reach it noised, as in training.
 
         Raises:
             ValueError: something that the configuration wants is missing.
@@ -290,16 +298,15 @@ class DiffusionProcess(nn.Module):
         if self.guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices = self.indices[:, None].expand(-1, shape[0])
-        stages: list[Stage] = []
-        if self.clip is not None:
-            stages.append(self.clip.stage(bounds))
-        if known is not None:
-            stages.append(fixed_values(*known))
+        stages = self._stages(bounds, known)
         if self.self_condition:
             memory = SelfCondition(torch.zeros(shape, device=self.levels.device), self.channel_dim)
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
             stages.append(memory.store)
+        if shown is not None:
+            network = seeing(network, known[0], shown)
+            unconditional = unconditional and seeing(unconditional, known[0], shown)
 
         def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             a, b = self._inversions[t]
@@ -367,16 +374,27 @@ class DiffusionProcess(nn.Module):
         return sampler.progressive(denoiser, noise, self.table, random, timesteps)
 
     @torch.no_grad()
-    def bits_per_dim(self, network: Network, x_0: Tensor, mask: Tensor | None, random: Randomness, **how) -> BitsPerDim:
+    def bits_per_dim(
+        self,
+        network: Network,
+        x_0: Tensor,
+        mask: Tensor | None,
+        random: Randomness,
+        *,
+        known: Tensor | None = None,
+        **how,
+    ) -> BitsPerDim:
         """The variational bound of each sample, every timestep evaluated once (IDDPM's `calc_bpd_loop`).
 
         Args:
             network, x_0, mask: see `loss`.
             random: B rows; the noise of each timestep.
+            known: see `loss`; the bound is then that of the other elements, given these.
             how: see `denoiser`. The bound is that of the denoiser as it samples, clipped as configured.
         """
-        denoiser = self.denoiser(network, tuple(x_0.shape), **how)
-        mean = ElementMean(x_0, mask)
+        given = None if known is None else (x_0, known)
+        denoiser = self.denoiser(network, tuple(x_0.shape), known=given, shown=known, **how)
+        mean = ElementMean(x_0, mask, known=known)
         vb, x_0_error = [], []
         for t in reversed(range(self.steps)):
             alpha, sigma, _, *step = self.levels[:, t]
@@ -422,7 +440,7 @@ class DiffusionProcess(nn.Module):
         t: Tensor,
         level: tuple[Tensor, Tensor],
         wanted: bool,
-        bounds: Bounds | None,
+        stages: list[Stage],
     ) -> Network:
         """The network with its own estimate of x_0 as further input, or zeros where that is not wanted."""
         memory = SelfCondition(torch.zeros_like(x_t), self.channel_dim)
@@ -430,5 +448,11 @@ class DiffusionProcess(nn.Module):
         if wanted:
             with torch.no_grad():
                 x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
-                memory.store(x_0 if self.clip is None else self.clip.stage(bounds)(x_0))
+                for stage in [*stages, memory.store]:
+                    x_0 = stage(x_0)
         return network
+
+    def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> list[Stage]:
+        """What is done to an estimate of x_0. Known values are in place before the clip too, which may look at all."""
+        fixed = [] if known is None else [fixed_values(*known)]
+        return fixed if self.clip is None else [*fixed, self.clip.stage(bounds), *fixed]

@@ -1,6 +1,6 @@
 """Evaluators: what measures a model during training and after it.
 
-A record names the tasks it measures in `tasks`, None for all; `check(task)` raises what else keeps it from that.
+A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that.
 """
 
 from typing import Annotated

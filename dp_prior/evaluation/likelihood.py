@@ -8,7 +8,7 @@ so only differences between models of the same data and normalizer mean somethin
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -34,6 +34,8 @@ class LikelihoodConfig(Config):
 
     type: Literal["likelihood"] = "likelihood"
 
+    tasks: ClassVar = None
+
     name: str = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
 
@@ -58,6 +60,13 @@ class LikelihoodConfig(Config):
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
         return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
+
+    def check(self, task: Any) -> None:
+        """Any task can be measured."""
+
+    def sampling_steps(self) -> tuple[int, ...]:
+        """Nothing is sampled."""
+        return ()
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""

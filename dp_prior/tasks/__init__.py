@@ -1,13 +1,17 @@
-"""Tasks: what is diffused, given what."""
+"""Tasks: what is diffused, given what.
+
+A record's `kind` says what its model is to others: what measures it, and that `load_<kind>` loads it.
+"""
 
 from typing import Annotated
 
 from pydantic import Field
 
+from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
 
-TaskConfig = Annotated[PolicyConfig | PriorConfig, Field(discriminator="type")]
+TaskConfig = Annotated[PolicyConfig | InpaintingPolicyConfig | PriorConfig, Field(discriminator="type")]
 
 TASKS = {"policy": PolicyConfig, "prior": PriorConfig}
 """The records by their type."""

@@ -44,7 +44,13 @@ class DiffusionModel(nn.Module):
         process: DiffusionProcess,
         sampler: SamplerConfig,
         cond_dropout: dict[str, float],
+        x_shape: tuple[int, ...] | None = None,
+        shown: Tensor | None = None,
     ):
+        """Args:
+        x_shape: of what is diffused, where `encode_x` changes it; None for that of the data.
+        shown: bool, of x_shape; what of it the network is shown without noise and need not predict; None for nothing.
+        """
         super().__init__()
         self.spec = spec
         self.normalizer = normalizer
@@ -53,6 +59,8 @@ class DiffusionModel(nn.Module):
         self.process = process
         self.sampler = sampler
         self.cond_dropout = cond_dropout
+        self.x_shape = spec.x_shape if x_shape is None else x_shape
+        self.register_buffer("shown", shown, persistent=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
         """The denoising loss of a batch in data units.
@@ -64,13 +72,14 @@ class DiffusionModel(nn.Module):
         withheld = random.stream("condition") if self.training else None
         return self.process.loss(
             self.network(self.encode(batch.cond, withheld), withheld, in_loss=True),
-            self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
+            self.inside(batch.x, batch.cond),
             batch.mask,
             random,
             batch.denominator,
             positions=batch.positions,
             self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
             bounds=self.normalizer.bounds("x"),
+            known=self.shown,
         )
 
     @torch.no_grad()
@@ -95,18 +104,15 @@ class DiffusionModel(nn.Module):
         Returns:
             (B, *x_shape) float32 in data units.
         """
-
-        def inside(x: Tensor) -> Tensor:
-            return self.normalizer.normalize("x", self.encode_x(x, cond))
-
         network, unconditional = self._networks(cond)
         x_0 = self.process.sample(
             network,
-            self.spec.x_shape,
+            self.x_shape,
             random,
             sampler or self.sampler,
-            previous=None if previous is None else inside(previous),
-            known=None if known is None else (inside(known[0]), known[1]),
+            previous=None if previous is None else self.inside(previous, cond),
+            known=self.known_inside(known, cond),
+            shown=self.shown,
             unconditional=unconditional,
             bounds=self.normalizer.bounds("x"),
             start=self.start,
@@ -123,12 +129,23 @@ class DiffusionModel(nn.Module):
         network, unconditional = self._networks(batch.cond)
         return self.process.bits_per_dim(
             network,
-            self.normalizer.normalize("x", self.encode_x(batch.x, batch.cond)),
+            self.inside(batch.x, batch.cond),
             batch.mask,
             random,
             unconditional=unconditional,
             bounds=self.normalizer.bounds("x"),
+            known=self.shown,
         )
+
+    def inside(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """(B, *spec.x_shape) in data units -> what is diffused, (B, *x_shape), normalised."""
+        return self.normalizer.normalize("x", self.encode_x(x, cond))
+
+    def known_inside(
+        self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        """`known` of `sample` -> the same of what is diffused, normalised; it includes all of `shown`."""
+        return None if known is None else (self.inside(known[0], cond), known[1])
 
     def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
         """The network under a condition, and where guidance compares with it, under none."""
@@ -159,7 +176,7 @@ class DiffusionModel(nn.Module):
         return noise
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, *x_shape) in data units -> what is diffused, in data units; x itself unless a task says otherwise."""
+        """(B, *spec.x_shape) in data units -> what is diffused, (B, *x_shape); x unless a task says otherwise."""
         return x
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:

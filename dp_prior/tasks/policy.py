@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 
 from dp_prior.actions import RelativeActions
 from dp_prior.batch import Spec
@@ -32,6 +32,8 @@ class PolicyConfig(Config):
     """A diffusion policy: which chunk is predicted from which observations, and by what network."""
 
     type: Literal["policy"] = "policy"
+
+    kind: ClassVar = "policy"
 
     data_types: ClassVar = ("trajectories",)
 
@@ -104,6 +106,12 @@ class PolicyConfig(Config):
         Raises:
             ConfigError: an encoder or normalizer names a key that the data do not have.
         """
+        self._check_keys(spec)
+        modules = {key: self._encoder(key).create(shape[1:]) for key, shape in spec.cond_shapes.items()}
+        encoder = ObservationEncoder(modules, spec.cond_shapes)
+        return DiffusionPolicy(**self._parts(spec, spec.x_shape, encoder, Normalizer))
+
+    def _check_keys(self, spec: Spec) -> None:
         keys = list(spec.cond_shapes)
         problems = []
         shape = spec.cond_shapes.get(self.relative_to, ())[1:]
@@ -126,32 +134,37 @@ class PolicyConfig(Config):
             )
         if problems:
             raise ConfigError("task", problems)
-        encoders = {key: self.encoders.get(key, StateEncoderConfig()) for key in keys}
-        modes = {key: self._normalizer(key, encoder) for key, encoder in encoders.items()}
-        modules = {key: encoder.create(spec.cond_shapes[key][1:]) for key, encoder in encoders.items()}
-        observation = ObservationEncoder(modules, spec.cond_shapes)
-        process = self.diffusion.create()
-        return DiffusionPolicy(
-            record=self,
-            n_obs_steps=self.n_obs_steps,
-            n_action_steps=self.n_action_steps,
-            actions=None if self.relative_to is None else RelativeActions(self.relative_to),
-            spec=spec,
-            normalizer=Normalizer(
-                {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
-                {"x": self.normalizer.get("action", Limits()), **modes},
-            ),
-            encoder=observation,
-            backbone=self.backbone.create(
-                spec.x_shape, observation.cond_shape, process.output_factor, process.input_factor
-            ),
-            process=process,
-            sampler=self.sampler,
-            cond_dropout=self.cond_dropout,
-        )
 
-    def _normalizer(self, key: str, encoder: EncoderConfig) -> NormalizerConfig:
-        return self.normalizer.get(key, Identity() if encoder.needs_data_units else Limits())
+    def _parts(
+        self, spec: Spec, x_shape: tuple[int, ...], encoder: nn.Module, normalizer: type[Normalizer]
+    ) -> dict[str, Any]:
+        """What a policy that diffuses x_shape is made of."""
+        process = self.diffusion.create()
+        return {
+            "record": self,
+            "n_obs_steps": self.n_obs_steps,
+            "n_action_steps": self.n_action_steps,
+            "actions": None if self.relative_to is None else RelativeActions(self.relative_to, self.n_obs_steps - 1),
+            "spec": spec,
+            "normalizer": normalizer(
+                {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
+                {
+                    "x": self.normalizer.get("action", Limits()),
+                    **{key: self._normalizer(key) for key in spec.cond_shapes},
+                },
+            ),
+            "encoder": encoder,
+            "backbone": self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, process.input_factor),
+            "process": process,
+            "sampler": self.sampler,
+            "cond_dropout": self.cond_dropout,
+        }
+
+    def _encoder(self, key: str) -> EncoderConfig:
+        return self.encoders.get(key, StateEncoderConfig())
+
+    def _normalizer(self, key: str) -> NormalizerConfig:
+        return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
 
 
 class DiffusionPolicy(Published, DiffusionModel):

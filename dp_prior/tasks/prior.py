@@ -44,6 +44,8 @@ class PriorConfig(Config):
 
     type: Literal["prior"] = "prior"
 
+    kind: ClassVar = "prior"
+
     data_types: ClassVar = ("embeddings",)
 
     backbone: PriorTransformerConfig = PriorTransformerConfig()

@@ -10,7 +10,7 @@ import datetime
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class Published(nn.Module):
 
     @classmethod
     def record_type(cls) -> type[Config]:
-        """The record whose `create(spec)` makes such a model."""
+        """The record whose `create(spec)` makes such a model; that of a subclass extends it."""
         raise NotImplementedError
 
     @classmethod
@@ -77,12 +77,9 @@ class Published(nn.Module):
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
-        kind = cls.record_type().model_fields["type"].default
-        found = config["task"].get("type", kind)
-        if found != kind:
-            raise ValueError(f"{directory} holds a {found}, not a {kind}; load it with load_{found}")
+        record_type = _record_type(config["task"], cls.record_type(), directory)
         name = _weights_file(config, weights, directory)
-        record = cls.record_type().from_json(json.dumps(config["task"]), source=source)
+        record = record_type.from_json(json.dumps(config["task"]), source=source)
         shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
         with torch.random.fork_rng(devices=[]):
             model = record.create(shapes)
@@ -168,6 +165,21 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     if not name.startswith("hf://") or "@" in name:
         raise ValueError(f"revision {revision!r} is for a repository of the Hub, user/name; found {name!r}")
     return f"{name}@{revision}"
+
+
+def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
+    """The record that describes a task, if a model of it is one that is wanted."""
+    from dp_prior.tasks import TaskConfig  # which imports this file
+
+    kinds = {record.model_fields["type"].default: record for record in get_args(get_args(TaskConfig)[0])}
+    expected = wanted.model_fields["type"].default
+    found = task.get("type", expected)
+    record = kinds.get(found) if isinstance(found, str) else None
+    if record is None:
+        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(kinds)}")
+    if not issubclass(record, wanted):
+        raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
+    return record
 
 
 def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:

@@ -1,5 +1,6 @@
 """The loss: its value, its mask, its independence of the batch; and sampling through the same conversions."""
 
+import itertools
 import json
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver
+from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.randomness import Randomness
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
@@ -330,3 +331,120 @@ def test_config_survives_json():
     for data in FIELDS.items():
         built = config(**dict([data]))
         assert DiffusionConfig.from_json(built.to_json()) == built
+
+
+def half_known(horizon=5, width=2):
+    """(horizon, width): the second channel of the first two steps."""
+    known = torch.zeros(horizon, width, dtype=torch.bool)
+    known[:2, 1] = True
+    return known
+
+
+def test_known_elements_are_shown_without_noise_and_the_others_as_ever():
+    process, (x_0, mask), known, seen = config().create(), example(), half_known(), []
+
+    def spy(x_t, t):
+        seen.append(x_t)
+        return network(x_t, t)
+
+    process.loss(spy, x_0, mask, rows(6), known=known)
+    process.loss(spy, x_0, mask, rows(6))
+    assert torch.equal(seen[0], torch.where(known, x_0, seen[1]))
+    assert not torch.equal(seen[0], seen[1])
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        *({"objective": {"type": objective}, "weighting": {"type": "min_snr"}} for objective in OBJECTIVES),
+        {"criterion": {"type": "huber"}, "dim_weights": [1.0, 3.0], "horizon_weights": [1.0, 2.0, 3.0, 4.0, 5.0]},
+        {"self_condition": 1.0},
+    ],
+)
+def test_loss_with_known_elements_is_the_plain_loss_with_these_masked(parts):
+    """Brute force: weights that leave one element make the plain loss its cost, by a network that sees known values."""
+    process, (x_0, mask), known = config(**parts).create(), example(), half_known()
+
+    def shown(x_t, t):
+        own = x_t[..., 2:] if process.input_factor == 2 else 0.0
+        return network(torch.where(known, x_0, x_t[..., :2]) + own, t)
+
+    costs = torch.zeros_like(x_0)
+    for step, channel in itertools.product(range(5), range(2)):
+        weights = {"horizon_weights": [0.0] * 5, "dim_weights": [0.0] * 2}
+        weights["horizon_weights"][step] = parts.get("horizon_weights", [1.0] * 5)[step]
+        weights["dim_weights"][channel] = parts.get("dim_weights", [1.0] * 2)[channel]
+        alone = config(**{**parts, **weights}).create().loss(shown, x_0, None, rows(6), self_condition=True)
+        costs[:, step, channel] = alone.per_sample * 10
+    counted = mask[..., None] & ~known
+    per_sample = (costs * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)
+    loss = process.loss(shown, x_0, mask, rows(6), known=known, self_condition=True)
+    torch.testing.assert_close(loss.per_sample, per_sample, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(loss.total, (per_sample * mask.sum(1)).sum() / mask.sum(), rtol=1e-5, atol=1e-7)
+    assert torch.equal(loss.valid, mask.sum(1))
+
+
+@pytest.mark.parametrize("variance", ["fixed_small", "learned_range"])
+def test_known_elements_have_no_gradient(variance):
+    process, (x_0, mask), known = config(variance={"type": variance}).create(), example(), half_known()
+    output = torch.randn(6, 5, 2 * process.output_factor, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    process.loss(lambda x_t, t: output, x_0, mask, rows(6), known=known).total.backward()
+    gradient = output.grad[..., :2]
+    assert (gradient[:, known] == 0).all() and (gradient[mask[..., None] & ~known] != 0).all()
+    assert (gradient[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("parts", [{}, {"self_condition": 0.5}, {"clip": {"type": "dynamic", "quantile": 0.5}}])
+def test_known_elements_cannot_be_got_wrong_in_sampling(parts):
+    """What the network answers there reaches neither the sample nor the network again."""
+    process, (x_0, _), known = config(**parts).create(), example(), half_known()
+
+    def answering(noise):
+        def answer(x_t, t):
+            assert torch.equal(x_t[..., :2][:, known], x_0[:, known])
+            if process.input_factor == 2 and (x_t[..., 2:] != 0).any():
+                assert torch.equal(x_t[..., 2:][:, known], x_0[:, known])
+            return torch.where(known, noise, torch.tanh(x_t[..., :2]))
+
+        return answer
+
+    for sampler in (DDIM(steps=5), DDPM(steps=5), DPMSolver(steps=5), Heun(steps=5)):
+        drawn = [
+            process.sample(answering(noise), (5, 2), rows(6), sampler, known=(x_0, known), shown=known)
+            for noise in (torch.tensor(0.0), torch.tensor(50.0))
+        ]
+        assert torch.equal(*drawn) and torch.equal(drawn[0][:, known], x_0[:, known])
+
+
+def test_bound_given_known_elements_is_about_the_others_alone():
+    process, (x_0, mask), known = config(schedule={"type": "cosine", "steps": 10}).create(), example(), half_known()
+
+    def answering(noise):
+        return lambda x_t, t: torch.where(known, noise, network(x_t, t))
+
+    given = [process.bits_per_dim(answering(n), x_0, mask, rows(6), known=known).total for n in (0.0, 9.0)]
+    assert torch.equal(*given)
+    assert not torch.allclose(given[0], process.bits_per_dim(answering(0.0), x_0, mask, rows(6)).total)
+
+
+@pytest.mark.parametrize("sampler", [DDPM(steps=None), DDIM(steps=None, eta=1.0), DPMSolver(steps=40), Heun(steps=40)])
+def test_inpainting_with_the_exact_denoiser_draws_from_the_conditional_law(sampler):
+    """x = (a, o), jointly Gaussian with correlation 0.8: a given o has mean 0.8 o and deviation 0.6, and o is o."""
+    process, count = config(objective={"type": "x0"}, clip=None).create(), 20_000
+
+    def exact(x_t, t):
+        """The mean of (a, o) given a_t and o, which is read as what it is without noise."""
+        alpha, sigma = (level[t].float() for level in (process.table.alpha, process.table.sigma))
+        a_t, o = x_t.unbind(-1)
+        variance = 0.6**2
+        gain = alpha * variance / (alpha**2 * variance + sigma**2)
+        return torch.stack([0.8 * o + gain * (a_t - alpha * 0.8 * o), o], dim=-1)
+
+    o = torch.randn(count, generator=torch.Generator().manual_seed(0))
+    values, known = torch.stack([torch.full_like(o, float("nan")), o], dim=-1), torch.tensor([False, True])
+    sample = process.sample(exact, (2,), rows(count), sampler, known=(values, known), shown=known)
+    assert torch.equal(sample[:, 1], o)
+    residual = sample[:, 0] - 0.8 * o
+    assert residual.mean().item() == pytest.approx(0, abs=5 * 0.6 / count**0.5)
+    assert residual.std().item() == pytest.approx(0.6, rel=0.04)
+    assert torch.corrcoef(torch.stack([residual, o]))[0, 1].item() == pytest.approx(0, abs=5 / count**0.5)

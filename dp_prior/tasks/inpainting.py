@@ -1,0 +1,166 @@
+"""The inpainting policy: actions and observations are diffused as one trajectory, of which the first observations are
+known (Diffusion Policy's conditioning that is neither local nor global; Chi et al. 2023, after Janner et al. 2022).
+
+A trajectory is [action, observations in alphabetical order of their keys], joined along channels at every step of the
+horizon. The network has no other condition: it is shown the first `n_obs_steps` observations in their places, without
+noise, in training and in sampling alike, and predicts all the rest. Of the rest the actions are the prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from dp_prior.batch import Spec
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
+from dp_prior.normalizer import Normalizer
+from dp_prior.randomness import Randomness
+from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+
+
+class InpaintingPolicyConfig(PolicyConfig):
+    """A diffusion policy that predicts observations too, and is conditioned by those that are known of them.
+
+    There are no encoders, for observations are diffused as they are, and no condition that could be withheld.
+    """
+
+    type: Literal["inpainting_policy"] = "inpainting_policy"
+
+    encoders: ClassVar = {}
+
+    cond_dropout: ClassVar = {}
+
+    @model_validator(mode="after")
+    def _has_no_condition(self) -> InpaintingPolicyConfig:
+        if isinstance(self.backbone, LocalUNet1DConfig):
+            raise ValueError(
+                "backbone 'unet1d_local' adds observations to the chunk, but in an inpainting policy they are part of "
+                "it; use 'unet1d'"
+            )
+        if self.diffusion.guidance is not None:
+            raise ValueError(
+                "diffusion.guidance compares with a model that sees no condition, but an inpainting policy has none "
+                "beside its trajectory; remove it, or use task 'policy'"
+            )
+        return self
+
+    def open(self, data: Any) -> Any:
+        """Windows with the observations of the whole horizon; see `PolicyConfig.open`."""
+        return data.create(self.horizon, self.n_obs_steps, self.n_action_steps, all_obs=True)
+
+    def create(self, spec: Spec) -> InpaintingPolicy:
+        """An untrained policy for data of this shape; see `PolicyConfig.create`.
+
+        Args:
+            spec: its observations have the length of the horizon.
+
+        Raises:
+            ConfigError: a normalizer names a key that the data do not have.
+        """
+        self._check_keys(spec)
+        horizon, action_dim = spec.x_shape
+        obs_dim = sum(math.prod(shape[1:]) for shape in spec.cond_shapes.values())
+        shown = torch.zeros(horizon, action_dim + obs_dim, dtype=torch.bool)
+        shown[: self.n_obs_steps, action_dim:] = True
+        x_shape = tuple(shown.shape)
+        parts = self._parts(spec, x_shape, NoTokens(), JoinedNormalizer)
+        return InpaintingPolicy(**parts, x_shape=x_shape, shown=shown)
+
+
+class NoTokens(nn.Module):
+    """What observations are to a network that is given none as a condition."""
+
+    cond_shape = (0, 1)
+
+    def forward(self, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None = None) -> Tensor:
+        """(B, n, *shape) by key -> (B, 0, 1)."""
+        first = next(iter(observations.values()))
+        return torch.zeros(len(first), 0, 1, device=first.device)
+
+
+class JoinedNormalizer(Normalizer):
+    """Its "x" is a trajectory, (..., action_dim + obs_dim): an action and observations, each normalised by its own."""
+
+    def normalize(self, key: str, value: Tensor) -> Tensor:
+        """See `Normalizer.normalize`."""
+        return self._each(super().normalize, value) if key == "x" else super().normalize(key, value)
+
+    def unnormalize(self, key: str, value: Tensor) -> Tensor:
+        """See `Normalizer.unnormalize`."""
+        return self._each(super().unnormalize, value) if key == "x" else super().unnormalize(key, value)
+
+    def bounds(self, key: str) -> tuple[Tensor, Tensor]:
+        """See `Normalizer.bounds`."""
+        if key != "x":
+            return super().bounds(key)
+        ends = ([self._buffers[f"{part}/{end}"].flatten() for part in self.order] for end in ("min", "max"))
+        low, high = (self.normalize(key, torch.cat(parts)) for parts in ends)  # (action_dim + obs_dim,)
+        return low, high
+
+    @property
+    def order(self) -> list[str]:
+        """The keys as they follow one another in a trajectory."""
+        return ["x", *sorted(set(self.shapes) - {"x"})]
+
+    def join(self, action: Tensor, observations: Mapping[str, Tensor]) -> Tensor:
+        """(B, H, A) and (B, H, *shape) by key -> (B, H, A + obs_dim)."""
+        parts = [observations[key].to(action.dtype) for key in self.order[1:]]
+        return torch.cat([action, *(part.reshape(*action.shape[:2], -1) for part in parts)], dim=-1)
+
+    def _each(self, convert: Callable[[str, Tensor], Tensor], joined: Tensor) -> Tensor:
+        parts = joined.split([math.prod(self.shapes[key]) for key in self.order], dim=-1)
+        converted = [
+            convert(key, part.reshape(*part.shape[:-1], *self.shapes[key])).reshape(part.shape)
+            for key, part in zip(self.order, parts, strict=True)
+        ]
+        return torch.cat(converted, dim=-1)
+
+
+class InpaintingPolicy(DiffusionPolicy):
+    """Action chunks from the trajectory that the observations begin."""
+
+    @classmethod
+    def record_type(cls) -> type[InpaintingPolicyConfig]:
+        """See `Published`."""
+        return InpaintingPolicyConfig
+
+    def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.
+
+        Observations that are not given, on a robot those after the newest, are taken to stay as they were: where a
+        sample is drawn from an earlier one this is where they start, and elsewhere they are not read.
+        """
+        steps = torch.arange(self.horizon, device=x.device)
+        held = {key: value[:, steps.clamp(max=value.shape[1] - 1)] for key, value in cond.items()}
+        return self.normalizer.join(super().encode_x(x, cond), held)
+
+    def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
+        """(B, H, A + obs_dim) trajectories -> (B, H, A) actions."""
+        return super().decode_x(x[..., : self.spec.x_shape[-1]], cond)
+
+    def known_inside(
+        self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        """See `DiffusionModel.known_inside`; known are the observations, and the actions that the caller knows."""
+        batch = len(next(iter(cond.values())))
+        if known is None:
+            actions = self.shown.new_zeros(batch, *self.spec.x_shape, dtype=torch.float32)
+            return self.inside(actions, cond), self.shown
+        values, is_known = known
+        is_known = F.pad(is_known.expand(values.shape), (0, self.x_shape[-1] - values.shape[-1]))
+        return self.inside(values, cond), is_known | self.shown
+
+    def sample(
+        self, cond: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None, **how
+    ) -> Tensor:
+        """See `DiffusionModel.sample`; of the observations only the first n_obs_steps are read."""
+        return super().sample(
+            {key: value[:, : self.n_obs_steps] for key, value in cond.items()}, random, sampler, **how
+        )
