@@ -36,6 +36,7 @@ DONE, FAILED, CONFIG, DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits counts
     ConfigError: ("configuration", CONFIG),
     FileNotFoundError: ("configuration", CONFIG),
+    FileExistsError: ("configuration", CONFIG),
     ImportError: ("configuration", CONFIG),
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),
