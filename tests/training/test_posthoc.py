@@ -12,13 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from dp_prior import load_policy
+from dp_prior import load_policy, load_prior
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import CheckpointError, Manifest, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.training import posthoc
 from dp_prior.training.posthoc import Profile, fit, inner_products, reconstruct
+from tests.test_prior import tiny as tiny_prior
 from tests.tiny import experiment, tiny
 
 N_STEPS, EVERY = 24, 3
@@ -180,6 +181,15 @@ def test_reconstruction_acts_and_says_how_it_was_made(kept, tmp_path):
     assert len(note["of"]) == 2 * N_STEPS / EVERY
     assert sum(part["coefficient"] for part in note["of"]) == pytest.approx(1.0)
     assert {(part["average"], part["relative_width"]) for part in note["of"]} == {("ema", 0.05), ("wide", 0.1)}
+
+
+def test_a_prior_is_averaged_like_a_policy(tmp_path):
+    config = tiny_prior(tmp_path)
+    config["train"] |= {"steps": 8, "save_every": {"steps": 1}, "ema": {"ema": average_of(0.1)}}
+    config["evaluate"], config["checkpoints"] = [], {"keep_every": 1}
+    experiment(config).run()
+    made = reconstruct(config["tracker"]["data_path"], 0.15, tmp_path / "out", max_error=0.5)
+    assert made.n_checkpoints == 8 and load_prior(tmp_path / "out").spec.x_shape == (8,)
 
 
 def test_reconstruction_leaves_the_run_and_the_random_state_as_they_were(kept, tmp_path):
