@@ -192,6 +192,25 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
     click.echo(f"behind a web server it is https://.../{directory.name}#sha256={digest}")
 
 
+@main.command()
+@click.argument("run")
+@click.option("--relative-width", required=True, type=float, help="Width of the average, as a share of the run.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The directory to write.")
+@click.option("--max-error", default=0.1, show_default=True, help="Refuse a profile further than this from the wanted.")
+def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
+    """Make an average of any width from the power-function averages in the checkpoints of a run."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.training.posthoc import reconstruct
+
+        made = reconstruct(run, relative_width, out, max_error=max_error)
+        click.echo(
+            f"average of relative width {relative_width:g} at step {made.target.step:,} in {made.directory}, from "
+            f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
+            f"{made.error:.2g}"
+        )
+
+
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")

@@ -70,8 +70,8 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     ),
     "Evaluator `likelihood`, of normalised values": (
         Metric("<name>/<model>/bits_per_dim", "bits/dim", "lower", "Upper bound on the negative log likelihood."),
-        Metric("<name>/<model>/prior", "bits/dim", None, "Its part at the noisiest timestep, where no network acts."),
-        Metric("<name>/<model>/vb", "bits/dim", "lower", "Its other part: all reverse steps."),
+        Metric("<name>/<model>/prior_bits", "bits/dim", None, "Its part at the noisiest timestep, where no network acts."),
+        Metric("<name>/<model>/step_bits", "bits/dim", "lower", "Its other part: all reverse steps."),
     ),
     "Evaluator `action_error`": tuple(
         Metric(f"<name>/<model>/{kind}[steps=<steps>]", unit, "lower", f"{error} of {part}, sampled in so many steps.")

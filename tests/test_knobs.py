@@ -86,6 +86,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "AdamWConfig": "training/test_optimizer.py::test_every_optimizer_field_changes_the_step",
     "PowerDecay": "training/test_ema.py::test_every_field_changes_the_decay",
     "ConstantDecay": "training/test_ema.py::test_every_field_changes_the_decay",
+    "PowerFunctionDecay": "training/test_ema.py::test_every_field_changes_the_decay",
     "Cadence": "test_clock.py::test_due_once_for_every_step_that_crosses_a_multiple",
     "LossConfig": "evaluation/test_loss.py::test_every_knob_changes_the_measurement",
     "LikelihoodConfig": "evaluation/test_likelihood.py::test_every_knob_changes_the_measurement",

@@ -21,15 +21,15 @@ from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.metrics import Means
 from dp_prior.randomness import Randomness
 
-_TOTALS = ("bits_per_dim", "prior", "vb")
+_TOTALS = ("bits_per_dim", "prior_bits", "step_bits")
 _BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
 
 
 class LikelihoodConfig(Config):
     """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and its parts.
 
-    `bits_per_dim` is `prior`, the cost of the noisiest timestep, and `vb`, the cost of all reverse steps. The report on
-    disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
+    `bits_per_dim` is `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all reverse steps. The
+    report on disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
     """
 
     type: Literal["likelihood"] = "likelihood"

@@ -100,12 +100,7 @@ class Published(nn.Module):
             save_directory: it must not exist, or be empty; it appears whole.
             push_to_hub: push it as well, to `repo_id` or else the directory's name, with the other arguments.
         """
-        directory = Path(save_directory).expanduser()
-        if directory.is_dir() and not any(directory.iterdir()):
-            directory.rmdir()
-        if directory.exists():
-            raise FileExistsError(f"{directory} exists; what is there is left as it is, choose another directory")
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory = vacant(save_directory)
         manifest = Manifest(
             sequence=1,
             step=0,
@@ -152,6 +147,21 @@ class Published(nn.Module):
             parcel = Parcel(directory, ("best",))
             return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
                            license_name=license)  # fmt: skip
+
+
+def vacant(directory: str | Path) -> Path:
+    """A place where a directory may appear: an empty one there is removed, and what it will lie in is made.
+
+    Raises:
+        FileExistsError: something is there.
+    """
+    directory = Path(directory).expanduser()
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+    if directory.exists():
+        raise FileExistsError(f"{directory} exists; what is there is left as it is, choose another directory")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def _hub_or_path(name: str, revision: str | None) -> str:

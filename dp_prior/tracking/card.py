@@ -122,7 +122,7 @@ def _seeds(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _kind(config: dict[str, Any]) -> str:
-    return config.get("task", {}).get("type", "policy")
+    return "prior" if config.get("task", {}).get("type") == "prior" else "policy"
 
 
 def _shown(metrics: dict[str, float | None]) -> dict[str, float]:

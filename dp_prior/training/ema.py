@@ -6,6 +6,7 @@ The averages live on every rank, cover buffers, and carry no counter of their ow
 from __future__ import annotations
 
 import copy
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -53,7 +54,37 @@ class ConstantDecay(Config):
         return self.decay
 
 
-DecayConfig = Annotated[PowerDecay | ConstantDecay, Field(discriminator="type")]
+class PowerFunctionDecay(Config):
+    """An average that grows with the run: after step t its weight on step i is proportional to i ** exponent.
+
+    The average is a fixed share of the run wide, whenever one looks. Snapshots of one or two of them give the average
+    of any other width afterwards, see `dp_prior.training.posthoc`. Source: Karras et al. 2024 (arXiv:2312.02696),
+    section 3.1.
+    """
+
+    type: Literal["power_function"] = "power_function"
+
+    relative_width: float = Field(default=0.05, gt=0, le=0.28)
+    """Standard deviation of the average's profile over the steps, as a share of the steps taken so far; 0.05 and 0.1
+    serve together to reconstruct others. The limit is 0.2887, where all steps would count alike."""
+
+    @property
+    def exponent(self) -> float:
+        """The gamma > 0 whose profile has this width: width^2 (gamma + 2)^2 (gamma + 3) = gamma + 1.
+
+        In x = gamma + 2 that is x^3 + x^2 - s x + s = 0 with s = 1 / width^2, whose largest root has a closed form.
+        """
+        s = self.relative_width**-2
+        radius = math.sqrt(3.0 * s + 1.0) / 3.0
+        angle = math.acos(-(2.0 * s / 3.0 + 1.0 / 27.0) / radius**3)
+        return 2.0 * radius * math.cos(angle / 3.0) - 7.0 / 3.0
+
+    def at(self, step: int) -> float:
+        """Decay of the update after optimizer step number `step`, counted from 1; the first one keeps nothing."""
+        return (1.0 - 1.0 / step) ** (self.exponent + 1.0)
+
+
+DecayConfig = Annotated[PowerDecay | ConstantDecay | PowerFunctionDecay, Field(discriminator="type")]
 
 
 class EMA:

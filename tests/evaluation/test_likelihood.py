@@ -12,6 +12,7 @@ from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 SMALL = {"schedule": {"type": "cosine", "steps": 20}}
 MODELS = {"ema": TinyPolicy(0, **SMALL), "online": TinyPolicy(1, **SMALL)}
 SPLIT = data(37)
+KINDS = ("bits_per_dim", "prior_bits", "step_bits")
 
 
 def measure(accelerator=None, trained=MODELS, source=SPLIT, **fields):
@@ -24,9 +25,9 @@ def test_likelihood_is_the_bound_over_the_whole_split_at_once():
     for name, model in MODELS.items():
         bits = model.eval().bits_per_dim(batch, Randomness.from_counts(0, "likelihood", batch.ids))
         share = bits.valid / batch.mask.sum()
-        for total, values in (("bits_per_dim", bits.total), ("prior", bits.prior), ("vb", bits.vb.sum(1))):
+        for total, values in zip(KINDS, (bits.total, bits.prior, bits.vb.sum(1)), strict=True):
             assert found[f"likelihood/{name}/{total}"] == pytest.approx((values * share).sum().item(), rel=1e-4)
-        parts = found[f"likelihood/{name}/prior"] + found[f"likelihood/{name}/vb"]
+        parts = found[f"likelihood/{name}/prior_bits"] + found[f"likelihood/{name}/step_bits"]
         assert found[f"likelihood/{name}/bits_per_dim"] == pytest.approx(parts, rel=1e-6)
     assert found["likelihood/ema/bits_per_dim"] != found["likelihood/online/bits_per_dim"]
 
@@ -45,7 +46,7 @@ def test_the_report_has_every_timestep(tmp_path):
     assert list(result.metrics) == evaluator.metric_names() == LikelihoodConfig().metric_names()
     rows = json.loads((tmp_path / "likelihood_00000100.json").read_text())["tables"]["likelihood/ema/by_timestep"]
     assert [row["timestep"] for row in rows] == list(range(20))
-    assert sum(row["vb"] for row in rows) == pytest.approx(result.metrics["likelihood/ema/vb"], rel=1e-4)
+    assert sum(row["vb"] for row in rows) == pytest.approx(result.metrics["likelihood/ema/step_bits"], rel=1e-4)
     snr = MODELS["ema"].process.table.snr.tolist()
     assert [row["eps_error"] for row in rows] == pytest.approx(
         [row["x_0_error"] * snr[row["timestep"]] for row in rows], rel=1e-3

@@ -1,10 +1,11 @@
 """An average is its closed form, whatever its rate, and is a function of the step alone."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay
+from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay, PowerFunctionDecay
 
 FINITE = torch.tensor(True)
 
@@ -53,6 +54,33 @@ def test_power_decay_equals_diffusers_ema_model():
     torch.testing.assert_close(ours.model.weight, theirs.shadow_params[0])
 
 
+@pytest.mark.parametrize("relative_width", [0.28, 0.2, 0.1, 0.05, 0.01, 0.001])
+def test_power_function_profile_has_integral_one_and_the_stated_width(relative_width):
+    exponent = PowerFunctionDecay(relative_width=relative_width).exponent
+    assert exponent > 0
+    edges = np.linspace(0.0, 1.0, 200_001)
+    shares = np.diff(edges ** (exponent + 1))  # of the run's weights in each piece of it
+    middles = (edges[1:] + edges[:-1]) / 2
+    assert shares.sum() == pytest.approx(1.0, abs=1e-12)
+    mean = (shares * middles).sum()
+    assert np.sqrt((shares * (middles - mean) ** 2).sum()) == pytest.approx(relative_width, rel=1e-5)
+
+
+@pytest.mark.parametrize("relative_width", [0.28, 0.1, 0.05, 0.01])
+def test_power_function_recursion_gives_each_step_its_integral_of_the_profile(relative_width):
+    n_steps, decay = 60, PowerFunctionDecay(relative_width=relative_width)
+    model = nn.Linear(n_steps, 1, bias=False).double()
+    average = EMA(model, decay)
+    for step in range(1, n_steps + 1):
+        with torch.no_grad():
+            model.weight.copy_(torch.eye(n_steps)[step - 1])
+        average.update(model, step, FINITE)
+    edges = np.linspace(0.0, 1.0, n_steps + 1)
+    expected = np.diff(edges ** (decay.exponent + 1))
+    found = average.model.weight[0].numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)  # the rate is a float32
+
+
 @pytest.mark.parametrize(
     ("record", "change"),
     [
@@ -61,6 +89,7 @@ def test_power_decay_equals_diffusers_ema_model():
         (PowerDecay, {"min_decay": 0.9}),
         (PowerDecay, {"max_decay": 0.2}),
         (ConstantDecay, {"decay": 0.5}),
+        (PowerFunctionDecay, {"relative_width": 0.1}),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.__name__,
 )

@@ -1,0 +1,290 @@
+"""Averages of any width after training, from the snapshots of a run that kept power-function averages.
+
+Every stored average is the run's weights under a known profile over its steps; so is the one that is asked for. The
+stored profiles are combined so that they come as near to the wanted one as they can, and so are the stored weights.
+Source: Karras et al. 2024 (arXiv:2312.02696), section 3.2 and appendix C. Unlike there the coefficients sum to one,
+which leaves weights that never moved as they are and costs next to nothing of the fit.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dp_prior.batch import Spec
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import (
+    CheckpointError,
+    DamagedError,
+    Snapshot,
+    read_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
+from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.config import Config, ConfigError
+from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.published import load_weights, vacant
+from dp_prior.training.ema import PowerFunctionDecay
+
+METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
+_SMALLEST = 1e-12  # singular values below this share of the largest are rounding
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much each step counts in a power-function average: (gamma + 1) tau^gamma / step^(gamma + 1) up to `step`."""
+
+    relative_width: float
+    step: int
+
+    @property
+    def exponent(self) -> float:
+        """Gamma."""
+        return PowerFunctionDecay(relative_width=self.relative_width).exponent
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average in a checkpoint of a run."""
+
+    checkpoint: Path
+    name: str
+    file: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What was made of a run.
+
+    Attributes:
+        error: norm of the difference between the profile that was made and the one that was wanted, as a share of the
+            norm of the latter; 0 is exact.
+    """
+
+    directory: Path
+    target: Profile
+    error: float
+    n_averages: int
+    n_checkpoints: int
+
+
+class _Described(Config):
+    """The part of a configuration that says what the weights belong to."""
+
+    task: TaskConfig
+
+
+def inner_products(some: list[Profile], others: list[Profile]) -> np.ndarray:
+    """(len(some), len(others)) float64 integrals over the run of the products of two profiles.
+
+    Source: Karras et al. 2024, appendix C, written with quotients of steps, which do not overflow.
+    """
+    gamma, step = (np.array(values, np.float64)[:, None] for values in _columns(some))
+    other_gamma, other_step = (np.array(values, np.float64)[None, :] for values in _columns(others))
+    first, last = np.minimum(step, other_step), np.maximum(step, other_step)
+    gamma_of_last = np.where(step < other_step, other_gamma, gamma)
+    scale = (gamma + 1) * (other_gamma + 1) / (gamma + other_gamma + 1)
+    return scale * np.exp(gamma_of_last * np.log(first / last)) / last
+
+
+def _columns(profiles: list[Profile]) -> tuple[list[float], list[int]]:
+    return [profile.exponent for profile in profiles], [profile.step for profile in profiles]
+
+
+def fit(stored: list[Profile], target: Profile) -> tuple[np.ndarray, float]:
+    """The combination of profiles that is nearest to another one, among those whose coefficients sum to one.
+
+    Returns:
+        (len(stored),) float64 coefficients, and the error of `Reconstruction`. A target that is stored is taken as is.
+    """
+    if target in stored:
+        return np.eye(len(stored))[stored.index(target)], 0.0
+    gram = inner_products(stored, stored)
+    wanted = inner_products(stored, [target])[:, 0]
+    square = inner_products([target], [target])[0, 0]
+    scale = np.sqrt(square / np.diag(gram))  # unknowns in units in which every profile has the norm of the target
+    total = scale / np.linalg.norm(scale)
+    system = np.block([[gram * np.outer(scale, scale) / square, total[:, None]], [total[None, :], np.zeros((1, 1))]])
+    right = np.append(wanted * scale / square, 1.0 / np.linalg.norm(scale))
+    coefficients = scale * np.linalg.lstsq(system, right, rcond=_SMALLEST)[0][:-1]
+    rest = square - 2.0 * coefficients @ wanted + coefficients @ gram @ coefficients
+    return coefficients, float(np.sqrt(max(rest, 0.0) / square))
+
+
+def reconstruct(
+    reference: str | Path, relative_width: float, directory: str | Path, *, max_error: float = 0.1
+) -> Reconstruction:
+    """Write the average of a width as a directory that `load_policy` or `load_prior` reads, and how it was made.
+
+    At no time are more than two copies of the weights in memory.
+
+    Args:
+        reference: a run, whose average at its newest checkpoint is made, or one of its checkpoints for that of an
+            earlier step: `RUN@step_00012000`, `RUN@best`.
+        relative_width: of the average, see `PowerFunctionDecay`.
+        directory: it must not exist, or be empty; it appears whole.
+        max_error: a combination whose error is larger is refused.
+
+    Raises:
+        ConfigError: the width cannot be one, the run kept no average to make it from, or they are not enough.
+        CheckpointError: a checkpoint of the run is damaged, or they do not belong together.
+        FileNotFoundError, FileExistsError: there is no such run; `directory` is in use.
+    """
+    width = json.dumps({"relative_width": float(relative_width)})
+    relative_width = PowerFunctionDecay.from_json(width, source="the average to be made").relative_width
+    chain = _chain(reference)
+    averages = _consistent([list(_averages(stored)) for stored in chain])
+    target = Profile(relative_width, chain[0].manifest.step)
+    widths = ", ".join(f"{width:g}" for width in sorted({average.profile.relative_width for average in averages}))
+    if not averages:
+        advice = 'give train.ema an average {"type": "power_function"} and set checkpoints.keep_every before training'
+        raise ConfigError(str(reference), [f"no checkpoint holds a power-function average; {advice}"])
+    coefficients, error = fit([average.profile for average in averages], target)
+    if error > max_error:
+        found = f"width {relative_width:g} at step {target.step} is out of reach: the error would be {error:.2g}"
+        limit = f"at most {max_error:g} is allowed. There are the widths {widths} at {len(chain)} checkpoints"
+        advice = "choose a width between or near those, or keep more checkpoints (checkpoints.keep_every)"
+        raise ConfigError(str(reference), [f"{found}, {limit}; {advice}"])
+    directory = vacant(directory)
+    try:
+        model, documents = _built(chain[0].path)
+        _combine(model, averages, coefficients)
+    except DamagedError as damage:
+        raise _told(damage) from None
+    documents["average.json"] = {
+        "method": METHOD,
+        "relative_width": relative_width,
+        "step": target.step,
+        "error": error,
+        "run": str(chain[0].path.parent.parent),
+        "of": [_note(*part) for part in zip(averages, coefficients.tolist(), strict=True)],
+    }
+    moment = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    manifest = chain[0].manifest.model_copy(update={"metrics": {}, "monitor": None, "saved_at": moment})
+    weights = {"model.safetensors": dict(model.state_dict())}
+    directory, manifest = write_checkpoint(directory, Snapshot(weights, documents), manifest)
+    if manifest.nonfinite:
+        raise CheckpointError(f"the average holds NaN or infinity; {directory} is for inspection only")
+    return Reconstruction(directory, target, error, len(averages), len(chain))
+
+
+def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
+    """The averages of all checkpoints, newest first.
+
+    Raises:
+        CheckpointError: not all checkpoints hold the same ones, so that not all can be what their profile says.
+    """
+    now = {(average.name, average.profile.relative_width) for average in checkpoints[0]}
+    for averages in checkpoints[1:]:
+        before = {(average.name, average.profile.relative_width) for average in averages}
+        if before != now:
+            place = (averages or checkpoints[0])[0].checkpoint
+            raise CheckpointError(
+                f"train.ema was changed in the course of the run, see {place / 'config.json'}: power-function averages "
+                f"were {_some(before)} and are {_some(now)}. Name a checkpoint from before, RUN@step_00012000"
+            )
+    return [average for averages in checkpoints for average in averages]
+
+
+def _some(averages: set[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
+
+
+def _note(average: Average, coefficient: float) -> dict[str, Any]:
+    """A line of `average.json`."""
+    profile, where = average.profile, {"checkpoint": average.checkpoint.name, "average": average.name}
+    return {**where, "relative_width": profile.relative_width, "coefficient": coefficient}
+
+
+def _chain(reference: str | Path) -> list[Stored]:
+    """The checkpoint that a reference means and those before it that led to it, newest first."""
+    if "://" in str(reference):
+        raise ConfigError(str(reference), ["an average is made from all checkpoints of a run; copy the run here first"])
+    newest = resolve(reference, "latest")
+    if not STEP.fullmatch(newest.name):
+        raise ConfigError(str(reference), ["one checkpoint by itself; an average is made from those of a whole run"])
+    found, damages = scan(newest.parent)
+    for damage in damages:
+        raise _told(damage)
+    last = read_manifest(newest).sequence
+    chain: list[Stored] = []
+    for stored in found:  # a run that went back to an earlier step wrote the same steps anew
+        if stored.manifest.sequence <= last and (not chain or 0 < stored.manifest.step < chain[-1].manifest.step):
+            chain.append(stored)
+    return chain
+
+
+def _averages(stored: Stored) -> Iterator[Average]:
+    """The power-function averages in a checkpoint, by its own configuration."""
+    try:
+        config = read_checkpoint(stored.path, ["config.json"]).documents["config.json"]
+    except DamagedError as damage:
+        raise _told(damage) from None
+    for place, (name, decay) in enumerate(config.get("train", {}).get("ema", {}).items()):
+        if decay.get("type") == "power_function" and stored.manifest.step > 0:
+            file = f"model_{name}.safetensors" if place else "model.safetensors"
+            yield Average(stored.path, name, file, Profile(decay["relative_width"], stored.manifest.step))
+
+
+def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """The model of a checkpoint with what is not averaged, the normalizer above all; and the documents to act by."""
+    documents = read_checkpoint(checkpoint, ["config.json", "spec.json", "progress.json"]).documents
+    rollbacks = documents.pop("progress.json").get("rollbacks", 0)
+    if rollbacks:
+        log.warning(
+            "the run went back to earlier weights %d times; no profile knows of the steps in between", rollbacks
+        )
+    task = json.dumps({"task": documents["config.json"].get("task")})
+    record = _Described.from_json(task, source=str(checkpoint / "config.json")).task
+    with torch.random.fork_rng(devices=[]):
+        model = record.create(Spec.from_json(json.dumps(documents["spec.json"]), source=str(checkpoint / "spec.json")))
+    _load(model, checkpoint, "model.safetensors")
+    return model.requires_grad_(False), documents
+
+
+def _load(model: nn.Module, checkpoint: Path, file: str) -> None:
+    tensors = read_checkpoint(checkpoint, [file]).tensors[file]
+    load_weights(model, tensors, f"{checkpoint / file} does not fit its config.json", "Were files of two runs mixed?")
+
+
+def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray) -> None:
+    """Put the sum of coefficient times average in place of the parameters, one file after the other."""
+    parameters = dict(model.named_parameters())
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    for parameter in parameters.values():
+        parameter.zero_()
+    for average, coefficient in zip(averages, coefficients.tolist(), strict=True):
+        if coefficient != 0.0:
+            _add(parameters, average, coefficient, shapes)
+
+
+@torch.no_grad()
+def _add(parameters: dict[str, nn.Parameter], average: Average, coefficient: float, shapes: dict[str, Any]) -> None:
+    """Add an average, which is forgotten on return, so that two never lie in memory beside the sum."""
+    tensors = read_checkpoint(average.checkpoint, [average.file]).tensors[average.file]
+    if {name: value.shape for name, value in tensors.items()} != shapes:
+        raise CheckpointError(
+            f"{average.checkpoint / average.file} has other tensors than the newest checkpoint; "
+            f"are there checkpoints of two runs in {average.checkpoint.parent}?"
+        )
+    for name, parameter in parameters.items():
+        parameter.add_(tensors[name], alpha=coefficient)
+
+
+def _told(damage: DamagedError) -> CheckpointError:
+    run = damage.path.parent.parent
+    advice = f"`dp-prior checkpoints repair {run}` sets it aside, and the average is then made from the others"
+    return CheckpointError(f"checkpoint {damage.path} is damaged: {damage.problem}. {advice}.")
