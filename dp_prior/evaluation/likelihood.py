@@ -28,8 +28,8 @@ _BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
 class LikelihoodConfig(Config):
     """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and its parts.
 
-    `bits_per_dim` is `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all reverse steps. The
-    report on disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
+    `bits_per_dim` is `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all reverse steps.
+    The report on disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
     """
 
     type: Literal["likelihood"] = "likelihood"
