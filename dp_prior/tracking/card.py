@@ -62,7 +62,7 @@ def _summary(config: dict[str, Any], parcel: Parcel, folder: str) -> str:
     task, manifest = config.get("task", {}), parcel.manifest
     network = task.get("backbone", {}).get("type", "unknown")
     objective = task.get("diffusion", {}).get("objective", {}).get("type", "unknown")
-    kind = f"A diffusion {task.get('type', 'policy')} ({network}, {objective} objective)"
+    kind = f"A diffusion {task.get('type', 'policy').replace('_', ' ')} ({network}, {objective} objective)"
     if not folder:
         return f"{kind} made with `dp_prior`."
     return (
