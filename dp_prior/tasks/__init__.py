@@ -13,7 +13,7 @@ from dp_prior.tasks.prior import PriorConfig
 
 TaskConfig = Annotated[PolicyConfig | InpaintingPolicyConfig | PriorConfig, Field(discriminator="type")]
 
-TASKS = {"policy": PolicyConfig, "prior": PriorConfig}
+TASKS = {"policy": PolicyConfig, "inpainting_policy": InpaintingPolicyConfig, "prior": PriorConfig}
 """The records by their type."""
 
 DEFAULT_TASK = PolicyConfig()

@@ -10,7 +10,7 @@ import datetime
 import json
 import tempfile
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -179,14 +179,13 @@ def _hub_or_path(name: str, revision: str | None) -> str:
 
 def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
     """The record that describes a task, if a model of it is one that is wanted."""
-    from dp_prior.tasks import TaskConfig  # which imports this file
+    from dp_prior.tasks import TASKS  # whose members import this file
 
-    kinds = {record.model_fields["type"].default: record for record in get_args(get_args(TaskConfig)[0])}
     expected = wanted.model_fields["type"].default
     found = task.get("type", expected)
-    record = kinds.get(found) if isinstance(found, str) else None
+    record = TASKS.get(found) if isinstance(found, str) else None
     if record is None:
-        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(kinds)}")
+        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(TASKS)}")
     if not issubclass(record, wanted):
         raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
     return record
