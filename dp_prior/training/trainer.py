@@ -117,18 +117,22 @@ class PolicyTrainer:
         if self.unmeasured is not None and not is_stopping:
             is_stopping = self._finish_step(self.unmeasured, self.measured, is_stopping)
         while self.progress.samples_seen < self.total_samples and not is_stopping:
-            before = self.progress
-            with self.watch.busy() if before == start else contextlib.nullcontext():  # compiles, and finds its kernels
-                self.step(next(batches))
-            if before == start and self.accelerator.is_main_process:
-                self.saver.reserve(take_snapshot(self, {}))
-            self.saver.check()
-            is_stopping = self._agree_to_stop()
-            is_due = self._is_done() or self._due(self.config.log_every, before)
-            row = self.training_metrics() if is_due else {}
-            is_stopping = self._finish_step(before, row, is_stopping)
+            is_first = self.progress == start
+            with self.watch.busy() if is_first else contextlib.nullcontext():  # it compiles, and finds its kernels
+                is_stopping = self._advance(next(batches), is_first)
             self.watch.mark("data", self.progress.global_step + 1)
         return self.progress
+
+    def _advance(self, micro_batches: list[Batch], is_first: bool) -> bool:
+        """A step and what is due after it. Returns whether to stop."""
+        before = self.progress
+        self.step(micro_batches)
+        if is_first and self.accelerator.is_main_process:
+            self.saver.reserve(take_snapshot(self, {}))
+        self.saver.check()
+        is_stopping = self._agree_to_stop()
+        is_due = self._is_done() or self._due(self.config.log_every, before)
+        return self._finish_step(before, self.training_metrics() if is_due else {}, is_stopping)
 
     def _finish_step(self, before: Progress, row: dict[str, float], is_stopping: bool) -> bool:
         """Measure, log and save what is due after a step. A stop puts the measuring off to the next start.

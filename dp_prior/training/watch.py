@@ -119,7 +119,9 @@ class Watch:
         self._somebody_asks = False
         now = time.monotonic()
         self._moved = now
-        self._behind: dict[int, float] = {}  # ranks that are not farther than any other, and since when
+        self._behind: set[int] = set()  # ranks that are not farther than any other
+        self._behind_since = now
+        self._start_until = now + PATIENCE * timeout_s  # until the first mark it reads data and builds the model
         self._peers = {r: _Peer({}, now, now) for r in range(ranks) if r != rank}
 
     # what the main thread says
@@ -128,6 +130,7 @@ class Watch:
         """See `signs.Watch`."""
         self._marks += 1
         self._phase = f"{phase} of step {step}"
+        self._start_until = 0.0
 
     def beat(self) -> None:
         """See `signs.Watch`."""
@@ -301,7 +304,7 @@ class Watch:
         while True:
             is_last = self._is_over.is_set()
             pulse += 1
-            if time.monotonic() < self._busy_until:
+            if time.monotonic() < max(self._busy_until, self._start_until):
                 self._beats += 1
             said = {
                 **{"pulse": pulse, "marks": self._marks, "beats": self._beats, "phase": self._phase},
@@ -351,7 +354,7 @@ class Watch:
             now = time.monotonic()
             self._arm()
             if now - last > 2 * _SILENT_S:  # this process was stopped itself: nobody else is to blame for the time
-                self._moved, self._behind = now, {}
+                self._moved = self._behind_since = now
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
             last = now
@@ -377,9 +380,10 @@ class Watch:
         marks = {r: peer.said.get("marks", 0) for r, peer in working.items()} | {self.rank: self._marks}
         moved = {r: peer.moved for r, peer in working.items()} | {self.rank: self._moved}
         last = min(marks.values())
-        # one that waited long, and was then overtaken, has not been late for long
-        self._behind = {r: self._behind.get(r, now) for r in marks if marks[r] == last}
-        idle_s = {r: now - max(moved[r], since) for r, since in self._behind.items()}
+        behind = {r for r in marks if marks[r] == last}
+        if behind != self._behind:  # what is heard is older than what is known of oneself: none is late for that
+            self._behind, self._behind_since = behind, now
+        idle_s = {r: now - max(moved[r], self._behind_since) for r in behind}
         patience = self.timeout_s * (PATIENCE if 0 in marks.values() else 1)  # it may still be reading its data
         if any(seconds <= patience for seconds in idle_s.values()):
             return None
