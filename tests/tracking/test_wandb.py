@@ -239,9 +239,9 @@ for step in range(2, 30):
     def break_it():
         server.is_broken = True
 
-    record = {"patience_s": 5.0}
+    record = {"patience_s": 20.0}
     found = run(tmp_path, source, {"mode": "online"}, record, on_break=break_it, **online)
-    assert found["wall"] < 60 and len(read_rows(tmp_path)) == 29
+    assert found["wall"] < 100 and len(read_rows(tmp_path)) == 29  # the client itself would go on for hours
     assert [row["step"] for row in history(tmp_path)] == list(range(1, 30))  # kept here, for `wandb sync`
 
 
