@@ -152,9 +152,6 @@ class LocalSaver:
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """A copy is already what it will be."""
 
-    def leave(self) -> None:
-        """Nothing is on its way."""
-
     def close(self) -> None:
         """Nothing is left open."""
 

@@ -70,9 +70,6 @@ class Saver(Protocol):
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
 
-    def leave(self) -> None:
-        """The run ends: begin to finish, without waiting."""
-
     def close(self) -> list[str] | None: ...
 
 
@@ -193,8 +190,14 @@ class Tracker:
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
         waiting: list[str] = []
-        for saver in [saver for saver in self._savers if saver.call(lambda one: one.leave())]:
-            saver.call(lambda one: waiting.extend(one.close() or []))
+        farewells = [  # together, since each may wait for a place of its own
+            threading.Thread(target=saver.call, args=(lambda one: waiting.extend(one.close() or []),), daemon=True)
+            for saver in self._savers
+        ]
+        for farewell in farewells:
+            farewell.start()
+        for farewell in farewells:
+            farewell.join()
         self._tell(lambda logger: logger.close())
         missing = {
             index: f"; the checkpoint of step {durable.progress.global_step} did not reach it"

@@ -120,12 +120,8 @@ class UploadSaver:
         self.outbox.put(kind, directory, files=files, **card)
         self.courier.wake()
 
-    def leave(self) -> None:
-        """From now on the time is limited. All savers are told before one of them is waited for."""
-        self.courier.leave()
-
     def close(self) -> list[str]:
-        """Wait for what is being sent, within that time. Returns a line for each checkpoint that is not up yet."""
+        """Send what waits, for a limited time. Returns a line for each checkpoint that is not up yet."""
         return self.courier.close()
 
 
@@ -266,19 +262,15 @@ class Courier:
             self._release()
         return self.missing()
 
-    def leave(self) -> None:
-        """The thread has a limited time left."""
-        if self._stop_at is None:
-            self._stop_at = self._clock() + self.record.drain_s
-            self._news.set()
-
     def close(self) -> list[str]:
-        """Wait for the thread while it has time, then end it. Returns a line for each checkpoint that is not up yet."""
-        self.leave()
+        """Give the thread a limited time, then end it. Returns a line for each checkpoint that is not up yet."""
         thread, self._thread = self._thread, None
         if thread is not None:
+            limit = self.record.drain_s
+            self._stop_at = self._clock() + limit
+            self._news.set()
             try:
-                thread.join(max(0.0, self._stop_at - self._clock()))
+                thread.join(limit)
             finally:
                 self._is_closed = True
                 self._worker.kill()
