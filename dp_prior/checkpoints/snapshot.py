@@ -79,13 +79,13 @@ class SnapshotMemory:
     """
 
     def __init__(self) -> None:
-        self._files: dict[str, Tensor] = {}
+        self._files: dict[str, _File] = {}
         self._unsettled: list[tuple[Tensor, tuple[int, ...]]] = []
 
     def reserve(self, snapshot: Snapshot) -> None:
         """Take the memory that a snapshot like this one will need, and have its pages mapped."""
         for name, tensors in snapshot.tensors.items():
-            self._room(name, tensors, len(_lay_out(tensors)[0])).numpy()[::PAGE] = 0
+            self._room(name, tensors).image.numpy()[PAGE::PAGE] = 0
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
         """Copy a snapshot into this memory; it may be read after `settle`. What was held before is overwritten."""
@@ -111,30 +111,61 @@ class SnapshotMemory:
         self, name: str, tensors: dict[str, Tensor], copies: list[tuple[np.ndarray, np.ndarray]]
     ) -> dict[str, Tensor]:
         """Give each tensor of a file its place; copy the difficult ones and note the others as (to, from) bytes."""
-        head, places = _lay_out(tensors)
-        image = self._room(name, tensors, len(head))
-        copies.append((image.numpy()[: len(head)], np.frombuffer(head, np.uint8)))
-        held = {}
+        file = self._room(name, tensors)
         for key, tensor in tensors.items():
-            tensor = tensor.detach()
-            flat = image[places[key] : places[key] + tensor.nbytes]
-            held[key] = flat.view(tensor.dtype).view(tensor.shape)
+            tensor, held = tensor.detach(), file.tensors[key]
             if tensor.device.type == "cpu" and tensor.is_contiguous():
-                copies.append((flat.numpy(), _bytes(tensor)))
+                copies.append((file.flat[key], _bytes(tensor)))
             elif tensor.device.type == "cpu" and (order := _order_in_memory(tensor)) is not None:
-                copies.append((flat.numpy(), _bytes(tensor.permute(order))))  # to turn it around takes much longer
-                self._unsettled.append((held[key], order))
+                copies.append((file.flat[key], _bytes(tensor.permute(order))))  # to turn it around takes much longer
+                self._unsettled.append((held, order))
             else:
-                held[key].copy_(tensor, non_blocking=tensor.is_cuda)
-        return held
+                held.copy_(tensor, non_blocking=tensor.is_cuda)
+        return dict(file.tensors)
 
-    def _room(self, name: str, tensors: dict[str, Tensor], head: int) -> Tensor:
-        """(size of the file,) uint8 for one file with so long a head; what was there is kept if the size is right."""
-        size = head + sum(tensor.nbytes for tensor in tensors.values())
-        if name not in self._files or self._files[name].numel() != size:
-            self._files.pop(name, None)
-            self._files[name] = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
-        return self._files[name]
+    def _room(self, name: str, tensors: dict[str, Tensor]) -> _File:
+        """Memory for one file: what is there if it is for such tensors, or else its bytes if they are as many."""
+        described = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]
+        known = self._files.pop(name, None)
+        if known is None or known.described != described:
+            head, places = _lay_out(tensors)
+            size = len(head) + sum(tensor.nbytes for tensor in tensors.values())
+            if known is not None and known.image.numel() == size:
+                image = known.image
+            else:
+                known = None  # before more is taken
+                image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
+            known = _File.of(described, image, head, places)
+        self._files[name] = known
+        return known
+
+
+@dataclass(frozen=True)
+class _File:
+    """The memory of one file.
+
+    Attributes:
+        described: the tensors that it is for.
+        image: (size,) uint8, the whole file; the head is written already.
+        tensors: views of it.
+        flat: the same as (nbytes,) uint8.
+    """
+
+    described: list[tuple[str, torch.dtype, torch.Size]]
+    image: Tensor
+    tensors: dict[str, Tensor]
+    flat: dict[str, np.ndarray]
+
+    @classmethod
+    def of(
+        cls, described: list[tuple[str, torch.dtype, torch.Size]], image: Tensor, head: bytes, places: dict[str, int]
+    ) -> _File:
+        image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
+        flat = {
+            key: image[places[key] : places[key] + shape.numel() * dtype.itemsize] for key, dtype, shape in described
+        }
+        tensors = {key: flat[key].view(dtype).view(shape) for key, dtype, shape in described}
+        return cls(described, image, tensors, {key: value.numpy() for key, value in flat.items()})
 
 
 def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:

@@ -196,6 +196,6 @@ def test_memory_reserved_beforehand_is_the_memory_that_is_used():
     tensors = {"w": torch.ones(9 << 20)}
     memory = SnapshotMemory()
     memory.reserve(Snapshot({"model.safetensors": tensors}))
-    place = memory._files["model.safetensors"].data_ptr()
+    place = memory._files["model.safetensors"].image.data_ptr()
     held = memory.hold(Snapshot({"model.safetensors": tensors})).tensors["model.safetensors"]["w"]
     assert held.untyped_storage().data_ptr() == place and torch.equal(held, tensors["w"])

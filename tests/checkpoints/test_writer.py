@@ -196,9 +196,9 @@ def test_reserved_memory_serves_the_first_save(store):
     snapshot = Snapshot({"model.safetensors": tensors_of(1)})
     writer.reserve(snapshot)
     writer._thread.join()
-    place = writer._memory._files["model.safetensors"].data_ptr()
+    place = writer._memory._files["model.safetensors"].image.data_ptr()
     writer.submit(snapshot, Progress(1, 1), {})
-    assert writer._memory._files["model.safetensors"].data_ptr() == place
+    assert writer._memory._files["model.safetensors"].image.data_ptr() == place
     writer.close()
     saved = read_checkpoint(store.latest()).tensors["model.safetensors"]
     assert all((tensor == 1).all() for tensor in saved.values())
