@@ -70,7 +70,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     ),
     "Evaluator `likelihood`, of normalised values": (
         Metric("<name>/<model>/bits_per_dim", "bits/dim", "lower", "Upper bound on the negative log likelihood."),
-        Metric("<name>/<model>/prior_bits", "bits/dim", None, "Its part at the noisiest timestep; no network acts there."),
+        Metric("<name>/<model>/prior_bits", "bits/dim", None, "Its part at the noisiest timestep, without network."),
         Metric("<name>/<model>/step_bits", "bits/dim", "lower", "Its other part: all reverse steps."),
     ),
     "Evaluator `action_error`": tuple(

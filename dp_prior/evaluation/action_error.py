@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
 from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.evaluation.held_out import SampledConfig
 from dp_prior.evaluation.measuring import (
     at_rest,
     device_of,
@@ -30,7 +30,7 @@ from dp_prior.randomness import Randomness
 _KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
 
 
-class ActionErrorConfig(Config):
+class ActionErrorConfig(SampledConfig):
     """Mean squared and mean absolute error of sampled actions, for each of some numbers of sampling steps.
 
     `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
@@ -47,30 +47,8 @@ class ActionErrorConfig(Config):
     every: Cadence = Cadence(epochs=5)
     """How often it runs, besides at the end."""
 
-    models: tuple[str, ...] = Field(default=("ema",), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
-
-    split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
-
     n_samples: int = Field(default=512, ge=1)
     """At most so many samples, evenly spread over the split."""
-
-    batch_size: int = Field(default=256, ge=1)
-    """Samples per batch and rank; changes memory and speed, not the result."""
-
-    eval_timesteps: tuple[int, ...] = Field(default=(16,), min_length=1)
-    """Numbers of sampling steps to measure with, otherwise using the policy's own sampler."""
-
-    seed: int = 0
-    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
-
-    @field_validator("eval_timesteps")
-    @classmethod
-    def _positive(cls, eval_timesteps: tuple[int, ...]) -> tuple[int, ...]:
-        if min(eval_timesteps) < 1 or len(set(eval_timesteps)) < len(eval_timesteps):
-            raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
-        return eval_timesteps
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -80,17 +58,6 @@ class ActionErrorConfig(Config):
             for steps in self.eval_timesteps
             for kind in _KINDS
         ]
-
-    def check(self, task: Any) -> None:
-        """Any policy can be measured."""
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that are asked for."""
-        return self.eval_timesteps
-
-    def measured_models(self) -> tuple[str, ...]:
-        """Names of the models that `run` needs."""
-        return self.models
 
     def create(self, data: Any, output_dir: Path | None = None) -> ActionErrorEvaluator:
         """

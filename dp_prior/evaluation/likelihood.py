@@ -8,14 +8,14 @@ so only differences between models of the same data and normalizer mean somethin
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
+from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.metrics import Means
@@ -25,7 +25,7 @@ _TOTALS = ("bits_per_dim", "prior_bits", "step_bits")
 _BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
 
 
-class LikelihoodConfig(Config):
+class LikelihoodConfig(HeldOutConfig):
     """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and its parts.
 
     `bits_per_dim` is `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all reverse steps.
@@ -34,43 +34,18 @@ class LikelihoodConfig(Config):
 
     type: Literal["likelihood"] = "likelihood"
 
-    tasks: ClassVar = None
-
     name: str = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
 
     every: Cadence = Cadence(epochs=20)
     """How often it runs, besides at the end."""
 
-    models: tuple[str, ...] = Field(default=("ema",), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
-
-    split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
-
     max_samples: int | None = Field(default=512, ge=1)
     """At most so many samples, evenly spread over the split; null for all."""
-
-    batch_size: int = Field(default=256, ge=1)
-    """Samples per batch and rank; changes memory and speed, not the result."""
-
-    seed: int = 0
-    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
         return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
-
-    def check(self, task: Any) -> None:
-        """Any task can be measured."""
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Nothing is sampled."""
-        return ()
-
-    def measured_models(self) -> tuple[str, ...]:
-        """Names of the models that `run` needs."""
-        return self.models
 
     def create(self, data: Any, output_dir: Path | None = None) -> LikelihoodEvaluator:
         """

@@ -7,28 +7,26 @@ values differ only because the weights do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
+from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness
 
 
-class LossConfig(Config):
+class LossConfig(HeldOutConfig):
     """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy).
 
     Where the loss has several terms, such as `simple` and `vb` with a learned variance, each is measured likewise.
     """
 
     type: Literal["loss"] = "loss"
-
-    tasks: ClassVar = None
 
     name: str = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
@@ -39,17 +37,8 @@ class LossConfig(Config):
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
-    split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
-
     max_samples: int | None = Field(default=None, ge=1)
     """At most so many samples, evenly spread over the split; null for all."""
-
-    batch_size: int = Field(default=256, ge=1)
-    """Samples per batch and rank; changes memory and speed, not the result."""
-
-    seed: int = 0
-    """Chooses the noise and timestep that each sample keeps; independent of the run's seed, so runs compare."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure, but for the terms of a loss that has several."""
@@ -59,17 +48,6 @@ class LossConfig(Config):
         """Names of the metrics of these terms."""
         kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
-
-    def check(self, task: Any) -> None:
-        """Any task can be measured."""
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Nothing is sampled."""
-        return ()
-
-    def measured_models(self) -> tuple[str, ...]:
-        """Names of the models that `run` needs."""
-        return self.models
 
     def create(self, data: Any, output_dir: Path | None = None) -> LossEvaluator:
         """

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.evaluation.held_out import SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measuring import Samples, at_rest, device_of, pick_models, pick_samples, rank_of, with_steps
 from dp_prior.evaluation.result import EvalResult, write_report
@@ -40,7 +41,7 @@ _KINDS = (
 )
 
 
-class SimilarityConfig(Config):
+class SimilarityConfig(SampledConfig):
     """How like the image of its text a drawn embedding is, for each of some numbers of sampling steps.
 
     Beside the metrics of DALLE2-pytorch: recall of the right image among the distinct ones of the split, and by how
@@ -61,30 +62,14 @@ class SimilarityConfig(Config):
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
-    split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
-
     max_samples: int | None = Field(default=None, ge=1)
     """At most so many samples, evenly spread over the split; null for all. All their embeddings are held in memory."""
-
-    batch_size: int = Field(default=256, ge=1)
-    """Samples per batch and rank; changes memory and speed, not the result."""
 
     eval_timesteps: tuple[int, ...] = Field(default=(64,), min_length=1)
     """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
 
     candidates: int | None = Field(default=None, ge=1)
     """Embeddings drawn for a text, of which the most similar to it counts; null as the prior is configured."""
-
-    seed: int = 0
-    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
-
-    @field_validator("eval_timesteps")
-    @classmethod
-    def _positive(cls, eval_timesteps: tuple[int, ...]) -> tuple[int, ...]:
-        if min(eval_timesteps) < 1 or len(set(eval_timesteps)) < len(eval_timesteps):
-            raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
-        return eval_timesteps
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -95,17 +80,6 @@ class SimilarityConfig(Config):
             for kind in _KINDS
         ]
         return [*(f"{self.name}/{kind}" for kind in _ONCE), *drawn]
-
-    def check(self, task: Any) -> None:
-        """Any prior can be measured."""
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that are asked for."""
-        return self.eval_timesteps
-
-    def measured_models(self) -> tuple[str, ...]:
-        """Names of the models that `run` needs."""
-        return self.models
 
     def create(self, data: Any, output_dir: Path | None = None) -> SimilarityEvaluator:
         """
