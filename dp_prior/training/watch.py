@@ -31,6 +31,7 @@ from dp_prior.training.signs import Abandoned
 from dp_prior.training.stop import Stop
 
 LOST = 76  # exit code: a rank was lost
+_UNFORESEEN = 1  # exit code of errors without one of their own
 PATIENCE = 10  # times the timeout: how long work may take that cannot say that it goes on, such as a save
 _INTERVAL_S = 0.5
 _SILENT_S = 4.0  # a process whose thread says nothing for so long is dead, stopped or cut off
@@ -429,6 +430,8 @@ class Watch:
 
     def _write_stacks(self, verdict: Verdict) -> None:
         """This rank's stacks, under a line that says when and why. Once: the first time tells most."""
+        if verdict.code not in (_UNFORESEEN, LOST):  # a wrong configuration, say, is not found in stacks
+            return
         with contextlib.suppress(OSError, ValueError):
             if self._file is sys.__stderr__ or self._file.tell() == self._start:
                 head = f"rank {self.rank} in {self._phase}, {time.strftime('%FT%T%z')}: {verdict.message}\n"

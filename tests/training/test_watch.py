@@ -19,7 +19,7 @@ def scene(rank: int, place: Path) -> dict:
     stop, found = Stop(), {}
 
     def explain(error):
-        return Verdict(rank, 65, f"{type(error).__name__}: {error}", "data", "the trace")
+        return Verdict(rank, 1, f"{type(error).__name__}: {error}", "data", "the trace")
 
     def watch(stacks):
         named = {"rank": rank, "ranks": 2, "timeout_s": 60, "stop": stop, "stacks": place / stacks}
@@ -94,7 +94,7 @@ def test_nothing_is_left_of_a_watch_that_had_nothing_to_tell(ranks):
 @pytest.mark.promise("D4")
 def test_error_of_one_is_told_to_the_other_with_its_code_and_trace(ranks):
     assert ranks[1]["mine"] == "rank 1 has bad data"
-    told = {"rank": 1, "code": 65, "message": "ValueError: rank 1 has bad data", "reason": "data", "trace": "the trace"}
+    told = {"rank": 1, "code": 1, "message": "ValueError: rank 1 has bad data", "reason": "data", "trace": "the trace"}
     assert ranks[0]["theirs"] == told
     assert all("ValueError: rank 1 has bad data" in one["loud"].splitlines()[0] for one in ranks)
     assert all("most recent call first" in one["loud"] for one in ranks)
