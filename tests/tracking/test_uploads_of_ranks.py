@@ -24,7 +24,7 @@ def watch(event, arguments):
     elif event in ("subprocess.Popen", "os.posix_spawn", "os.fork"):
         done.append(event)
     elif event in ("os.link", "os.rename", "os.mkdir", "os.remove") and str(arguments[0]).startswith(sys.argv[3]):
-        done.append(event)
+        done.append(f"{event} {arguments[0]}")
 
 sys.path.insert(0, sys.argv[4])
 from dp_prior.experiment import Experiment, TrainConfig
@@ -50,11 +50,11 @@ def test_only_the_first_rank_sends(tmp_path, hub, run_ranks):
     )
     (tmp_path / "config.json").write_text(json.dumps(config))
     port = hub.url.rpartition(":")[2]
-    outputs = run_ranks(SCRIPT, 2, tmp_path / "config.json", port, tmp_path / "run", ROOT, timeout=250)
+    outputs = run_ranks(SCRIPT, 2, tmp_path / "config.json", port, f"{tmp_path / 'run'}/", ROOT, timeout=250)
     first, second = (
         json.loads(next(line for line in text.splitlines() if line.startswith("DONE "))[5:]) for text in outputs
     )
     assert first["status"] == second["status"] == "finished"
-    assert first["failures"] == [] and {"subprocess.Popen", "os.link"} <= set(first["done"])
+    assert first["failures"] == [] and {"subprocess.Popen", "os.link"} <= {what.split()[0] for what in first["done"]}
     assert second["done"] == [] and second["failures"] == []
     assert load_policy("me/ranks").horizon == 4 and json.loads(hub.files("me/ranks")["latest.json"])["step"] == 6
