@@ -49,6 +49,7 @@ def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
     assert all(torch.equal(value, own.state_dict()[name]) for name, value in policy.state_dict().items())
 
 
+@pytest.mark.promise("F4")
 def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path, hub):
     straight, broken, fresh = (tmp_path / name for name in ("straight", "broken", "fresh"))
     changes = {"tracker__save": [SAVER], "tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
@@ -72,6 +73,7 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
 
 
+@pytest.mark.promise("E4")
 def test_the_best_of_another_run_in_the_same_repository_stays_there(tmp_path, hub):
     first, second, fresh = (tmp_path / name for name in ("first", "second", "fresh"))
     for place in (first, second, fresh):
@@ -121,6 +123,7 @@ def test_what_is_only_a_model_cannot_be_gone_on_from(tmp_path, hub):
     assert refused.exit_code == 64 and "holds only what is needed to act" in refused.output
 
 
+@pytest.mark.promise("E1")
 @pytest.mark.parametrize("trouble", ["refused", "offline", *(pytest.param(t, marks=SLOW) for t in ("silent", "dead"))])
 def test_no_trouble_of_the_hub_costs_training_anything_and_push_ends_it(tmp_path, hub, trouble):
     saver = {**SAVER, "drain_s": 0.5, "offline": trouble == "offline"}
@@ -162,6 +165,7 @@ def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
     assert command("push", tmp_path / "nothing").exit_code == 64
 
 
+@pytest.mark.promise("E2")
 def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
     local = {"type": "local", "save_latest_to": str(tmp_path / "copy")}
     config = write(tmp_path, tracker__save=[SAVER, local])
@@ -173,6 +177,7 @@ def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
     assert "huggingface me/tiny: the token may not write there (403)" in train(config, "--check").output
 
 
+@pytest.mark.promise("C2")
 @pytest.mark.slow
 def test_a_killed_trainer_leaves_no_worker(tmp_path, hub, process):
     hub.fail("preupload", times=99, silent=True)
@@ -210,6 +215,7 @@ def _until(condition, limit_s=60):
         time.sleep(0.05)
 
 
+@pytest.mark.promise("K6")
 def test_the_token_reaches_nothing_but_the_header(tmp_path, hub, capfd, caplog):
     hub.fail("commit", times=1, status=500)
     hub.fail("whoami", times=1, status=401)

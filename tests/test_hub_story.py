@@ -57,6 +57,7 @@ def start(config: Path) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.promise("E1", "E3")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, hub):

@@ -31,6 +31,7 @@ def points(run, name):
     return [(point.step, point.value) for point in found.Scalars(name)]
 
 
+@pytest.mark.promise("B6")
 @pytest.mark.parametrize("step", [8, 13])
 def test_after_a_kill_every_log_shows_each_step_once_and_the_run_is_the_same(tmp_path, step):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
@@ -51,6 +52,7 @@ def test_after_a_kill_every_log_shows_each_step_once_and_the_run_is_the_same(tmp
     assert [point[1] for point in points(run, "train/loss")] == pytest.approx([point[1] for point in expected])
 
 
+@pytest.mark.promise("F4")
 def test_resumed_elsewhere_it_is_the_same_run_unless_another_id_is_asked_for(tmp_path):
     experiment(tiny(tmp_path, train__steps=4)).run()
     before = json.loads((tmp_path / "run" / IDENTITY).read_text())
@@ -62,6 +64,7 @@ def test_resumed_elsewhere_it_is_the_same_run_unless_another_id_is_asked_for(tmp
     assert json.loads((tmp_path / "branch" / IDENTITY).read_text()) == {"id": "branch", "name": "mine"}
 
 
+@pytest.mark.promise("F1")
 @pytest.mark.parametrize("fault", ["raises", "blocks", "lies", "exits"])
 def test_a_logger_that_misbehaves_changes_neither_the_run_nor_the_log_of_record(tmp_path, monkeypatch, fault):
     release = threading.Event()
@@ -89,6 +92,7 @@ def test_a_logger_that_misbehaves_changes_neither_the_run_nor_the_log_of_record(
     assert len(named) == (0 if fault == "lies" else 1)
 
 
+@pytest.mark.promise("F5")
 def test_two_ranks_agree_who_they_are_and_the_second_touches_no_file_and_opens_no_socket(tmp_path, run_ranks):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
     log = [{"type": "console"}, *LOG, {"type": "wandb", "mode": "offline"}]

@@ -174,6 +174,7 @@ def test_a_url_with_the_hash_of_its_manifest(hub, files, cache):
         resolve(f"{hub.url}/me/web/resolve/main/nothing#sha256={'0' * 64}", cache=cache)
 
 
+@pytest.mark.promise("E5")
 @pytest.mark.parametrize("cut", [0, 1, 700, 1300])
 def test_a_download_that_is_cut_goes_on_where_it_stopped(hub, files, cache, cut):
     reference = web(hub, files)
@@ -184,6 +185,7 @@ def test_a_download_that_is_cut_goes_on_where_it_stopped(hub, files, cache, cut)
     assert not list(cache.rglob("*.part"))
 
 
+@pytest.mark.promise("E5")
 def test_a_download_that_was_given_up_is_resumed_by_the_next_command(hub, files, cache):
     reference = web(hub, files)
     hub.fail("resolve", skip=1, times=99, cut=10)
@@ -215,6 +217,7 @@ def test_a_server_that_knows_no_ranges_is_read_from_the_start(hub, files, cache,
     assert step_of(resolve(reference, cache=cache)) == 1
 
 
+@pytest.mark.promise("E5")
 def test_a_file_that_was_altered_on_the_way_is_refused_and_not_kept(hub, files, cache):
     reference = web(hub, files)
     repo = hub.repos["me/web"]
@@ -245,6 +248,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.promise("K1", "K2")
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_a_hostile_manifest_is_refused_and_writes_nothing_outside(hub, files, cache, tmp_path, attack):
     content = files(1, "")

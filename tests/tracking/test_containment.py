@@ -113,6 +113,7 @@ def test_calls_made_before_the_beginning_follow_it():
     assert end(box) is None and part.seen == [0, 1]
 
 
+@pytest.mark.promise("F1")
 def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
     part, told, release = Part(), [], threading.Event()
     box = background(part, size=3, told=told)
@@ -212,6 +213,7 @@ def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
     assert part.seen == [0, 1, 2]
 
 
+@pytest.mark.promise("F1")
 def test_a_process_whose_part_hangs_ends_by_itself():
     program = (
         "import threading, time\n"

@@ -47,6 +47,7 @@ def fill(place):
     assert os.statvfs(place).f_bavail == 0
 
 
+@pytest.mark.promise("F2")
 def test_rows_are_counted_and_the_run_goes_on(small_disk):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -64,6 +64,7 @@ def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(r
     assert step_at_root(hub.files("me/pusht", "step_00000002")) == 2
 
 
+@pytest.mark.promise("E3")
 def test_at_every_commit_a_reader_finds_a_whole_set(run, hub):
     sending = Sending(run, save_latest=True)
     for step, is_best in [(1, True), (2, False), (3, True)]:
@@ -97,6 +98,7 @@ def test_a_model_is_only_what_is_needed_to_act(run, hub):
     assert step_at_root(hub.files("me/pusht")) == 1
 
 
+@pytest.mark.promise("K7")
 def test_only_files_of_the_manifest_leave_the_machine(run, hub, tmp_path):
     durable = run.save(1)
     (tmp_path / "secret").write_text("mine")
@@ -124,6 +126,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(run, hub, tmp_path):
     assert json.loads(files["best.json"])["folder"] == "checkpoints/step_00000001_2"
 
 
+@pytest.mark.promise("E4")
 def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     Sending(run).send(1, value=0.1)
     other = Run(tmp_path / "other")
@@ -137,6 +140,7 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
         other.lock.release()
 
 
+@pytest.mark.promise("E4")
 def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
     sending = Sending(run)
     sending.send(1)
@@ -149,6 +153,7 @@ def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
     assert error.value.trouble == "unavailable"
 
 
+@pytest.mark.promise("E1", "E2")
 @pytest.mark.parametrize(
     ("status", "trouble", "message"),
     [
@@ -198,6 +203,7 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
     assert names == {"step_00000001", "step_00000002"}, "an answer that was lost makes no second folder"
 
 
+@pytest.mark.promise("E3")
 @pytest.mark.parametrize("answered", [True, False], ids=["after its answer", "before it is carried out"])
 def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered):
     sending = Sending(run, save_latest=True)
@@ -263,6 +269,7 @@ def test_a_damaged_checkpoint_is_not_sent(run, hub):
         parcel_of(sending.saver).verify()
 
 
+@pytest.mark.promise("E2")
 def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, monkeypatch):
     record = HuggingFaceSaverConfig(repo="me/pusht")
     assert Hub(record).check() == "user me may write to me/pusht"
@@ -278,6 +285,7 @@ def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, mo
         assert error.value.trouble == "refused"
 
 
+@pytest.mark.promise("E7")
 def test_offline_mode_opens_no_socket(hub, run, monkeypatch):
     from huggingface_hub import constants
 
@@ -293,6 +301,7 @@ def test_public_if_asked_and_never_made_so_later(run, hub):
     assert not hub.repos["me/pusht"].private
 
 
+@pytest.mark.promise("K6")
 def test_the_token_is_only_ever_in_the_header(run, hub, tmp_path):
     sending = Sending(run)
     sending.send(1)

@@ -37,6 +37,7 @@ NAMES = st.text(max_size=8).filter(lambda name: name not in RESERVED)
 NUMBERS = st.floats() | st.integers() | st.sampled_from([math.nan, math.inf, -math.inf, 10**400])
 
 
+@pytest.mark.promise("F3")
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.dictionaries(NAMES, NUMBERS, max_size=4)), max_size=6),
@@ -176,6 +177,7 @@ def test_a_torn_event_does_not_spoil_the_next(tmp_path):
     assert json.loads((tmp_path / EVENTS).read_text().splitlines()[-1])["message"] == "later"
 
 
+@pytest.mark.promise("F2")
 def test_a_row_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_path):
     """The limit on file sizes stands for a full disk; the child lifts it again."""
     child = os.fork()

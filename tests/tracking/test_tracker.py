@@ -104,6 +104,7 @@ def test_the_clock_never_goes_back_without_a_rewind(tmp_path):
     assert [call[1].global_step for call in logger.called("log")] == [5, 5, 4]
 
 
+@pytest.mark.promise("F1", "F5")
 def test_a_logger_that_raises_is_contained_reported_once_muted_and_named_at_the_end(tmp_path, caplog):
     bad, good = Recorder("bad", ["log"]), Recorder("good")
     tracker = tracker_of(tmp_path, [JsonlLogger(tmp_path), bad, good], max_failures=3)
@@ -213,6 +214,7 @@ def test_arrays_are_copied_figures_become_files_and_other_things_are_refused(tmp
         tracker.log_images({"a": np.zeros((2, 3), np.uint8)}, at(3))
 
 
+@pytest.mark.promise("F1")
 @pytest.mark.parametrize("method", ["begin", "log_images", "log_file", "log_error", "rewind", "sync", "close"])
 def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
     everything = Recorder("everything", [method, "log_error"])

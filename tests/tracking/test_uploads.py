@@ -88,6 +88,7 @@ def test_without_anything_to_send_the_start_is_a_check(run):
     assert place.courier.step() is None and len(place.jobs) == 2
 
 
+@pytest.mark.promise("E1")
 def test_waits_grow_with_jitter_and_end_with_success(run):
     place = Place(run, *[UNAVAILABLE] * 12, DONE)
     place.saver.save(run.save(1))
@@ -119,6 +120,7 @@ def test_what_the_place_asks_for_is_obeyed_even_if_there_is_news_and_after_a_res
     assert again.step() is None and len(place.jobs) == 2
 
 
+@pytest.mark.promise("E2")
 def test_a_refusal_is_tried_once_per_save_and_never_by_itself(run):
     place = Place(run, REFUSED)
     for step in (1, 2, 3):
@@ -198,6 +200,7 @@ def test_what_a_saver_takes_is_what_it_was_asked_for(run):
     assert kinds(save_latest=True, is_latest=False) == {"best": everything}
 
 
+@pytest.mark.promise("E7")
 def test_offline_queues_and_starts_nothing(run, monkeypatch):
     monkeypatch.setattr(Courier, "start", lambda self: pytest.fail("nothing may be started"))
     saver = HuggingFaceSaverConfig(repo="me/x", offline=True).create(run.directory, None)
@@ -227,6 +230,7 @@ class Slow:
         return UNAVAILABLE
 
 
+@pytest.mark.promise("E6")
 def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
     record = HuggingFaceSaverConfig(repo="me/x", drain_s=0.3)
     saver = UploadSaver(record, run.directory)
@@ -276,6 +280,7 @@ def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
     assert place.jobs[0][2] == pytest.approx(7.0)
 
 
+@pytest.mark.promise("E1", "E6")
 def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
     script.write_text("import time\nprint('{\"commit\": 1}', flush=True)\ntime.sleep(60)\n")

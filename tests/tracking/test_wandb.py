@@ -245,6 +245,7 @@ for step in range(2, 30):
     assert [row["step"] for row in history(tmp_path)] == list(range(1, 30))  # kept here, for `wandb sync`
 
 
+@pytest.mark.promise("F1")
 def test_a_server_that_is_not_there_delays_nothing_and_the_points_are_kept_offline(tmp_path):
     source = (
         """
@@ -296,6 +297,7 @@ def test_without_a_key_the_run_is_offline_and_says_so(tmp_path):
     assert [row["step"] for row in history(tmp_path)][:20] == list(range(1, 21)), found
 
 
+@pytest.mark.promise("F1")
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "patience_s"), [("SIGKILL", 30.0), ("SIGSTOP", 2.0)])
 def test_the_client_s_process_killed_or_hung_in_mid_run_harms_nobody(tmp_path, number, patience_s):
@@ -318,6 +320,7 @@ for step in range(2, 30):
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.promise("K6")
 @pytest.mark.slow
 def test_the_key_is_in_no_byte_that_is_written_or_printed(tmp_path):
     found = run(
