@@ -46,10 +46,11 @@ def train(
     _quiet()
     with exit_codes(), contextlib.ExitStack() as ends:
         from dp_prior.exits import STOPPED, recorded
-        from dp_prior.experiment import Experiment, TrainConfig, run_directory
+        from dp_prior.experiment import Experiment
         from dp_prior.lifeline import end_with_parent
         from dp_prior.slurm import SlurmJob
         from dp_prior.stopping import ECHO_S, stop_on_signal
+        from dp_prior.train_config import TrainConfig, run_directory
         from dp_prior.training.stop import Stop
 
         config = TrainConfig.from_json_path(config_file, overrides)
@@ -81,7 +82,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
     """Measure a checkpoint, or the best one of a run, as its own run did, and compare with what is stored in it."""
     _quiet()
     with exit_codes():
-        from dp_prior.experiment import evaluate_checkpoint
+        from dp_prior.afterwards import evaluate_checkpoint
 
         for name, now, stored in evaluate_checkpoint(checkpoint, overrides):
             verdict = "" if stored is None else "  equal to" if now == stored else "  differs from"
@@ -169,8 +170,8 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Send what waits in the outbox of a run."""
     _quiet()
     with exit_codes():
+        from dp_prior.afterwards import push_run
         from dp_prior.exits import UNAVAILABLE
-        from dp_prior.experiment import push_run
 
         missing = push_run(run, repo, limit_s, report=click.echo)
     if missing:
@@ -185,7 +186,7 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
     _quiet()
     with exit_codes():
-        from dp_prior.experiment import export_checkpoint
+        from dp_prior.afterwards import export_checkpoint
 
         source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")

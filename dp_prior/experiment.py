@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
-import hashlib
 import json
 import platform
 import tempfile
@@ -13,43 +11,30 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs, get_int_from_env
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch
 from dp_prior.changes import check_changes
-from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import MANIFEST, Snapshot, encode_document, read_checkpoint, read_manifest
-from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.format import Snapshot, encode_document, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
-from dp_prior.config import Config, ConfigError
-from dp_prior.data import DataConfig
+from dp_prior.config import ConfigError
 from dp_prior.durable import replace_file
-from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.curve import draw_learning_curve
-from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.video import write_gif
 from dp_prior.exits import DONE, STOPPED, ExitFile, explain
 from dp_prior.randomness import Randomness, derive_seed
-from dp_prior.ranks import decide
+from dp_prior.ranks import decide, make_accelerator
+from dp_prior.recall import Resume, find_checkpoint, take_weights
 from dp_prior.stopping import stop_on_signal
-from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
-from dp_prior.tasks.published import load_weights
-from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
-from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
-from dp_prior.training.config import TrainingConfig
+from dp_prior.train_config import CONFIG, TrainConfig, run_directory
 from dp_prior.training.deadline import Deadline
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
@@ -57,104 +42,8 @@ from dp_prior.training.stop import TIME_LIMIT, Stop
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.watch import Watch
 
-Resume = Literal["auto", "never", "must"]
-CONFIG = "config.json"
 RESULT = "result.json"
 STACKS = "stacks"
-
-
-class TrainConfig(Config):
-    """One run: what is learned, from which data, for how long, how it is measured, and where results go."""
-
-    description: str = ""
-    """What this configuration is: source, command, hardware, expected score. Saved with the run."""
-
-    seed: int = Field(default=0, ge=0)
-    """Seed of the initial weights, the order of the data, and all noise."""
-
-    task: TaskConfig = DEFAULT_TASK
-    """What is diffused, given what, and by which network."""
-
-    data: DataConfig
-    """Where the samples come from."""
-
-    train: TrainingConfig
-    """Budget, optimizer and cadences."""
-
-    evaluate: tuple[EvaluatorConfig, ...] = (LossConfig(),)
-    """What is measured during training; the best checkpoint is selected by one of these."""
-
-    test: tuple[EvaluatorConfig, ...] = ()
-    """What is measured once, at the end, with the best weights; never selects anything."""
-
-    checkpoints: RetentionConfig = RetentionConfig()
-    """Which checkpoints are kept."""
-
-    tracker: TrackerConfig = TrackerConfig()
-    """The run directory, and where numbers, pictures and checkpoints go."""
-
-    @classmethod
-    def complete(cls, data: dict[str, Any]) -> None:
-        """A task without `type` is a policy, as files never had to say, and data without it are those of the task."""
-        task, given = data.get("task", {}), data.get("data")
-        if isinstance(task, dict):
-            kind = task.setdefault("type", DEFAULT_TASK.type)
-            if isinstance(given, dict) and isinstance(kind, str) and kind in TASKS:
-                given.setdefault("type", TASKS[kind].data_types[0])
-
-    @model_validator(mode="after")
-    def _parts_fit(self) -> TrainConfig:
-        if self.data.type not in self.task.data_types:
-            raise ValueError(
-                f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
-                f"{' or '.join(repr(name) for name in self.task.data_types)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _names_fit(self) -> TrainConfig:
-        models = [*self.train.ema, "online"]
-        produced: list[str] = []
-        for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):
-            for index, evaluator in enumerate(evaluators):
-                unknown = sorted(set(evaluator.measured_models()) - set(models))
-                if unknown:
-                    raise ValueError(
-                        f"{part}.{index} measures {unknown}, but the run has {models}; name one of these there or add "
-                        f"the average to train.ema"
-                    )
-                repeated = sorted(set(evaluator.metric_names()) & set(produced))
-                if repeated:
-                    raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
-                produced += evaluator.metric_names()
-                self._check_evaluator(f"{part}.{index}", evaluator)
-                if part == "evaluate" and getattr(evaluator, "split", None) == "test":
-                    raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")
-        names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
-        if self.evaluate and self.train.monitor.metric not in names:
-            raise ValueError(
-                f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
-                f"they measure {', '.join(names)}"
-            )
-        return self
-
-    def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
-        """An evaluator must measure this task, and what it asks of the sampler must be there to give."""
-        trained, task = self.task.diffusion.schedule.steps, self.task
-        if evaluator.tasks is not None and task.kind not in evaluator.tasks:
-            raise ValueError(
-                f"{where} is of type {evaluator.type!r}, which measures {' or '.join(evaluator.tasks)} tasks; "
-                f"the task is {task.type!r}"
-            )
-        try:
-            evaluator.check(task)
-        except ValueError as error:
-            raise ValueError(f"{where}.{error}") from None
-        asked = max(evaluator.sampling_steps(), default=0)
-        if asked > trained:
-            raise ValueError(
-                f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
-            )
 
 
 @dataclass(frozen=True)
@@ -261,9 +150,9 @@ class Experiment:
         store: CheckpointStore,
         writer: CheckpointWriter,
     ) -> Outcome:
-        found = decide(self.ranks, lambda: self._recall(tracker, store, resume))
+        found = decide(self.ranks, lambda: find_checkpoint(tracker, store, resume, self.report))
         if found is None and self.config.train.init_from is not None:
-            self.report(f"  initialised   {self._initialise(self.config.train.init_from)}")
+            self.report(f"  initialised   {take_weights(self.model, self.config.train.init_from, self.ranks)}")
         trainer = self._trainer(tracker, writer)
         self._begin(trainer)
         snapshot = None
@@ -354,7 +243,7 @@ class Experiment:
         with tempfile.TemporaryDirectory(prefix="dp_prior_check_") as directory:
             trial = Experiment(config, report=self.report, directory=Path(directory))
             if config.train.init_from is not None:
-                self.report(f"  initialised   {trial._initialise(config.train.init_from)}")
+                self.report(f"  initialised   {take_weights(trial.model, config.train.init_from, trial.ranks)}")
             with trial._services() as (tracker, store, writer):
                 trainer = trial._trainer(tracker, writer)
                 plan = self._plan(trainer, source)
@@ -435,60 +324,6 @@ class Experiment:
                 "data.json": self.data.document(),
             },
         )
-
-    def _recall(self, tracker: Tracker, store: CheckpointStore, resume: Resume) -> Path | None:
-        """The checkpoint to go on from; on the main rank only, since damage is set aside on the way."""
-        own = store.latest()
-        if resume == "never":
-            if own is not None:
-                raise ConfigError(
-                    "--resume never",
-                    [
-                        f"{self.directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
-                        f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"
-                    ],
-                )
-            return None
-        if own is not None:
-            return own
-        reference = tracker.recall()
-        if reference is None and resume == "must":
-            problem = f"there is no checkpoint in {self.directory}; start with --resume auto"
-            raise ConfigError("--resume must", [problem])
-        if reference is None or "://" not in reference:
-            return None if reference is None else resolve(reference, prefer="latest")
-        return self._adopt(store, reference, resume)
-
-    def _adopt(self, store: CheckpointStore, reference: str, resume: Resume) -> Path | None:
-        """Bring the latest and best checkpoint of a remote place into this run, which then goes on as if it were there.
-
-        A place that is there and empty is that of a run which has not saved yet.
-        """
-        try:
-            latest, best = resolve(reference, "latest"), resolve(reference, "best")
-        except FileNotFoundError as error:
-            if resume == "must":
-                raise
-            self.report(f"  start from    {error}")
-            return None
-        for found in (best, latest) if _same_run(best, latest) else (latest,):
-            manifest = read_manifest(found)
-            if "training.safetensors" not in manifest.files:
-                problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
-                raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
-            target = store.root / f"step_{manifest.step:08d}"
-            if not target.exists():
-                copy_checkpoint(found, target)
-        return store.latest()
-
-    def _initialise(self, reference: str) -> str:
-        """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
-        directory = decide(self.ranks, lambda: resolve(reference, whole=False))
-        tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
-        what, hint = f"train.init_from {reference!r} does not fit", "Is it of another architecture or data set?"
-        load_weights(self.model, tensors, what, hint)
-        count = sum(tensor.numel() for tensor in tensors.values())
-        return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
 
     def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Go on from a snapshot, unless this is no longer the run it was taken from; say what has changed."""
@@ -592,123 +427,3 @@ class Experiment:
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
 
 
-def run_directory(config: TrainConfig) -> Path:
-    """Where a run keeps what it makes."""
-    return Path(config.tracker.data_path).expanduser()
-
-
-def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:
-    """The accelerator of this process, with settings that keep ranks exact: no rank overwrites another's buffers.
-
-    Args:
-        timeout_s: a rank that waits longer than this for the others is told by the `Watch` why; the library's own limit
-            comes a little later.
-
-    Raises:
-        ConfigError: fp16 without a GPU, or ranks that do not know of each other.
-    """
-    if precision == "fp16" and not torch.cuda.is_available():
-        raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
-    mixed = "no" if precision == "fp32" else precision
-    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
-    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False), limit]
-    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
-    launched = get_int_from_env(["WORLD_SIZE"], 1)
-    if launched != accelerator.num_processes:
-        raise ConfigError(
-            "the launcher",
-            [
-                f"WORLD_SIZE is {launched}, but this process knows of {accelerator.num_processes}, so each would train "
-                f"alone in the same directory. Without GPUs, set ACCELERATE_USE_CPU=true; "
-                f"for one process, unset WORLD_SIZE"
-            ],
-        )
-    return accelerator
-
-
-def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:
-    """Run the evaluators of a checkpoint's own configuration on it again.
-
-    Args:
-        reference: path of a checkpoint or a run.
-        overrides: changes to the configuration, for example other data or more episodes.
-
-    Returns:
-        (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last.
-    """
-    directory = resolve(reference)
-    snapshot = read_checkpoint(directory)
-    source = str(directory / "config.json")
-    config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
-    with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
-        experiment = Experiment(config, report=lambda line: None, directory=Path(place))
-        trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
-        experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
-        metrics: dict[str, float] = {}
-        for evaluator in [*experiment.evaluators, *experiment.tests]:
-            metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics
-    stored = snapshot.documents["progress.json"]["metrics"]
-    return [(name, value, stored.get(name)) for name, value in metrics.items()]
-
-
-def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:
-    """Send what waits in the outbox of a run; training may go on meanwhile.
-
-    Args:
-        run: the run directory.
-        repo: of the Hub, for which the best checkpoint is queued first; private if it has to be created.
-        limit_s: seconds after which to stop trying.
-
-    Returns:
-        A line for each checkpoint that is still not up.
-
-    Raises:
-        FileNotFoundError: there is no such run.
-        ConfigError: nothing says where to.
-    """
-    if not (run / CONFIG).is_file():
-        raise FileNotFoundError(f"there is no run at {run}: it has no {CONFIG}")
-    config = TrainConfig.from_json_path(run / CONFIG)
-    records = [record for record in config.tracker.save if isinstance(record, UploadConfig)]
-    if repo is not None:
-        named = [record for record in records if getattr(record, "repo", None) == repo]
-        records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
-        UploadSaver(records[0], run).complete(resolve(run), {}, {})
-    if not records:
-        raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
-    missing: list[str] = []
-    for record in records:
-        courier = Courier(record.model_copy(update={"offline": False}), record.outbox(run))
-        lines = courier.drain(limit_s)
-        report("\n".join(lines) if lines else f"{record.place}: everything is up")
-        missing += lines
-    return missing
-
-
-def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:
-    """Copy a checkpoint to a directory that `load_policy` reads.
-
-    Args:
-        whole: also what is needed to continue.
-
-    Returns:
-        What was copied, and the SHA-256 of the copy's manifest.
-
-    Raises:
-        FileExistsError: something that is not such a copy is in the way.
-    """
-    source = resolve(reference, whole=whole)
-    copy_checkpoint(source, directory, None if whole else MODEL_FILES)
-    return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
-
-
-def _same_run(one: Path, other: Path) -> bool:
-    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
-
-    def marks(directory: Path) -> list:
-        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
-        config = documents["config.json"]
-        task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
-        return [task, config["seed"], documents["data.json"]["fingerprint"]]
-
-    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)

@@ -1,13 +1,22 @@
-"""Agreement between ranks: what is decided once is decided on the main rank, and its errors reach everybody."""
+"""Ranks: how a process becomes one, and agreement: what is decided once is decided on the main rank for all."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
+import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    InitProcessGroupKwargs,
+    broadcast_object_list,
+    get_int_from_env,
+)
+
+from dp_prior.config import ConfigError
 
 T = TypeVar("T")
 
@@ -34,3 +43,32 @@ def decide(accelerator: Accelerator, choose: Callable[[], T]) -> T:
     if kind is not None:
         raise cause or kind.__new__(kind, message)
     return result
+
+
+def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:
+    """The accelerator of this process, with settings that keep ranks exact: no rank overwrites another's buffers.
+
+    Args:
+        timeout_s: a rank that waits longer than this for the others is told by the `Watch` why; the library's own limit
+            comes a little later.
+
+    Raises:
+        ConfigError: fp16 without a GPU, or ranks that do not know of each other.
+    """
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
+    mixed = "no" if precision == "fp32" else precision
+    limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
+    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False), limit]
+    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
+    launched = get_int_from_env(["WORLD_SIZE"], 1)
+    if launched != accelerator.num_processes:
+        raise ConfigError(
+            "the launcher",
+            [
+                f"WORLD_SIZE is {launched}, but this process knows of {accelerator.num_processes}, so each would train "
+                f"alone in the same directory. Without GPUs, set ACCELERATE_USE_CPU=true; "
+                f"for one process, unset WORLD_SIZE"
+            ],
+        )
+    return accelerator

@@ -190,6 +190,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from dp_prior.experiment import TrainConfig
+    from dp_prior.train_config import TrainConfig
 
     write(Path(), TrainConfig)

@@ -8,7 +8,7 @@ import pytest
 
 from dp_prior.changes import KINDS, check_changes
 from dp_prior.config import ConfigError
-from dp_prior.experiment import TrainConfig
+from dp_prior.train_config import TrainConfig
 from tests.tiny import tiny
 
 REFUSED = {

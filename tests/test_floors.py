@@ -17,7 +17,10 @@ FLOORS = [
     {"training", "inference"},
     {"evaluation"},
     {
+        "train_config",
         "experiment",
+        "afterwards",
+        "recall",
         "changes",
         "exits",
         "lifeline",
@@ -33,7 +36,7 @@ FLOORS = [
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
-    "accelerate": ["training/", "experiment.py", "ranks.py"],
+    "accelerate": ["training/", "experiment.py", "ranks.py", "recall.py"],
     "safetensors": ["checkpoints/"],
     "rich": ["tracking/console.py", "cli.py"],
     "click": ["cli.py"],

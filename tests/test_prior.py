@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from dp_prior import load_policy, load_prior
+from dp_prior.afterwards import evaluate_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.experiment import Experiment, TrainConfig, evaluate_checkpoint
+from dp_prior.experiment import Experiment
+from dp_prior.train_config import TrainConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 from tests.test_ranks import record_into

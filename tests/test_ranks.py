@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.experiment import make_accelerator
-from dp_prior.ranks import decide
+from dp_prior.ranks import decide, make_accelerator
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny, train, write
 

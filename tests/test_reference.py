@@ -8,8 +8,8 @@ import pytest
 from pydantic import Field
 
 from dp_prior.config import Config
-from dp_prior.experiment import TrainConfig
 from dp_prior.reference import documents, json_schema, markdown, write
+from dp_prior.train_config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy, load_prior
+from dp_prior.afterwards import evaluate_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.experiment import evaluate_checkpoint
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.normalizer import Normalizer
 from dp_prior.randomness import Randomness

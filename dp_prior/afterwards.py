@@ -1,0 +1,95 @@
+"""What is done with a run or a checkpoint afterwards: measure it again, send it, export it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
+from dp_prior.config import ConfigError
+from dp_prior.experiment import Experiment
+from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
+from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
+from dp_prior.tracking.tracker import Tracker
+from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
+from dp_prior.train_config import CONFIG, TrainConfig
+
+
+def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:
+    """Run the evaluators of a checkpoint's own configuration on it again.
+
+    Args:
+        reference: path of a checkpoint or a run.
+        overrides: changes to the configuration, for example other data or more episodes.
+
+    Returns:
+        (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last.
+    """
+    directory = resolve(reference)
+    snapshot = read_checkpoint(directory)
+    source = str(directory / "config.json")
+    config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
+    with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
+        experiment = Experiment(config, report=lambda line: None, directory=Path(place))
+        trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
+        experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
+        metrics: dict[str, float] = {}
+        for evaluator in [*experiment.evaluators, *experiment.tests]:
+            metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics
+    stored = snapshot.documents["progress.json"]["metrics"]
+    return [(name, value, stored.get(name)) for name, value in metrics.items()]
+
+
+def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:
+    """Send what waits in the outbox of a run; training may go on meanwhile.
+
+    Args:
+        run: the run directory.
+        repo: of the Hub, for which the best checkpoint is queued first; private if it has to be created.
+        limit_s: seconds after which to stop trying.
+
+    Returns:
+        A line for each checkpoint that is still not up.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        ConfigError: nothing says where to.
+    """
+    if not (run / CONFIG).is_file():
+        raise FileNotFoundError(f"there is no run at {run}: it has no {CONFIG}")
+    config = TrainConfig.from_json_path(run / CONFIG)
+    records = [record for record in config.tracker.save if isinstance(record, UploadConfig)]
+    if repo is not None:
+        named = [record for record in records if getattr(record, "repo", None) == repo]
+        records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
+        UploadSaver(records[0], run).complete(resolve(run), {}, {})
+    if not records:
+        raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
+    missing: list[str] = []
+    for record in records:
+        courier = Courier(record.model_copy(update={"offline": False}), record.outbox(run))
+        lines = courier.drain(limit_s)
+        report("\n".join(lines) if lines else f"{record.place}: everything is up")
+        missing += lines
+    return missing
+
+
+def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:
+    """Copy a checkpoint to a directory that `load_policy` reads.
+
+    Args:
+        whole: also what is needed to continue.
+
+    Returns:
+        What was copied, and the SHA-256 of the copy's manifest.
+
+    Raises:
+        FileExistsError: something that is not such a copy is in the way.
+    """
+    source = resolve(reference, whole=whole)
+    copy_checkpoint(source, directory, None if whole else MODEL_FILES)
+    return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()

@@ -1,0 +1,98 @@
+"""Where a run begins: at a checkpoint of its own, at one of another place, or with the weights of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from accelerate import Accelerator
+from torch import nn
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import read_checkpoint, read_manifest
+from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.config import ConfigError
+from dp_prior.ranks import decide
+from dp_prior.tasks.published import load_weights
+from dp_prior.tracking.local import copy_checkpoint
+from dp_prior.tracking.tracker import Tracker
+
+Resume = Literal["auto", "never", "must"]
+
+
+def find_checkpoint(
+    tracker: Tracker, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
+) -> Path | None:
+    """The checkpoint to go on from, None for a fresh start; only on the main rank, since damage is set aside.
+
+    The run's own comes first, then what the tracker's loader names.
+
+    Raises:
+        ConfigError: what `resume` asks for cannot be.
+    """
+    own, directory = store.latest(), store.root.parent
+    if resume == "never":
+        if own is not None:
+            raise ConfigError(
+                "--resume never",
+                [
+                    f"{directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
+                    f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"
+                ],
+            )
+        return None
+    if own is not None:
+        return own
+    reference = tracker.recall()
+    if reference is None and resume == "must":
+        problem = f"there is no checkpoint in {directory}; start with --resume auto"
+        raise ConfigError("--resume must", [problem])
+    if reference is None or "://" not in reference:
+        return None if reference is None else resolve(reference, prefer="latest")
+    return _adopt(store, reference, resume, report)
+
+
+def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
+    """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
+    directory = decide(ranks, lambda: resolve(reference, whole=False))
+    tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
+    what, hint = f"train.init_from {reference!r} does not fit", "Is it of another architecture or data set?"
+    load_weights(model, tensors, what, hint)
+    count = sum(tensor.numel() for tensor in tensors.values())
+    return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
+
+
+def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
+    """Bring the latest and best checkpoint of a remote place into this run, which then goes on as if it were there.
+
+    A place that is there and empty is that of a run which has not saved yet.
+    """
+    try:
+        latest, best = resolve(reference, "latest"), resolve(reference, "best")
+    except FileNotFoundError as error:
+        if resume == "must":
+            raise
+        report(f"  start from    {error}")
+        return None
+    for found in (best, latest) if _same_run(best, latest) else (latest,):
+        manifest = read_manifest(found)
+        if "training.safetensors" not in manifest.files:
+            problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
+            raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
+        target = store.root / f"step_{manifest.step:08d}"
+        if not target.exists():
+            copy_checkpoint(found, target)
+    return store.latest()
+
+
+def _same_run(one: Path, other: Path) -> bool:
+    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
+
+    def marks(directory: Path) -> list:
+        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
+        config = documents["config.json"]
+        task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
+        return [task, config["seed"], documents["data.json"]["fingerprint"]]
+
+    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)

@@ -1,0 +1,119 @@
+"""TrainConfig: the record of a whole run, and what its parts must have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.config import Config
+from dp_prior.data import DataConfig
+from dp_prior.evaluation import EvaluatorConfig
+from dp_prior.evaluation.loss import LossConfig
+from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
+from dp_prior.tracking import TrackerConfig
+from dp_prior.training.config import TrainingConfig
+
+CONFIG = "config.json"
+"""A run's configuration, in its directory and in every checkpoint."""
+
+
+class TrainConfig(Config):
+    """One run: what is learned, from which data, for how long, how it is measured, and where results go."""
+
+    description: str = ""
+    """What this configuration is: source, command, hardware, expected score. Saved with the run."""
+
+    seed: int = Field(default=0, ge=0)
+    """Seed of the initial weights, the order of the data, and all noise."""
+
+    task: TaskConfig = DEFAULT_TASK
+    """What is diffused, given what, and by which network."""
+
+    data: DataConfig
+    """Where the samples come from."""
+
+    train: TrainingConfig
+    """Budget, optimizer and cadences."""
+
+    evaluate: tuple[EvaluatorConfig, ...] = (LossConfig(),)
+    """What is measured during training; the best checkpoint is selected by one of these."""
+
+    test: tuple[EvaluatorConfig, ...] = ()
+    """What is measured once, at the end, with the best weights; never selects anything."""
+
+    checkpoints: RetentionConfig = RetentionConfig()
+    """Which checkpoints are kept."""
+
+    tracker: TrackerConfig = TrackerConfig()
+    """The run directory, and where numbers, pictures and checkpoints go."""
+
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """A task without `type` is a policy, as files never had to say, and data without it are those of the task."""
+        task, given = data.get("task", {}), data.get("data")
+        if isinstance(task, dict):
+            kind = task.setdefault("type", DEFAULT_TASK.type)
+            if isinstance(given, dict) and isinstance(kind, str) and kind in TASKS:
+                given.setdefault("type", TASKS[kind].data_types[0])
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> TrainConfig:
+        if self.data.type not in self.task.data_types:
+            raise ValueError(
+                f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
+                f"{' or '.join(repr(name) for name in self.task.data_types)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> TrainConfig:
+        models = [*self.train.ema, "online"]
+        produced: list[str] = []
+        for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):
+            for index, evaluator in enumerate(evaluators):
+                unknown = sorted(set(evaluator.measured_models()) - set(models))
+                if unknown:
+                    raise ValueError(
+                        f"{part}.{index} measures {unknown}, but the run has {models}; name one of these there or add "
+                        f"the average to train.ema"
+                    )
+                repeated = sorted(set(evaluator.metric_names()) & set(produced))
+                if repeated:
+                    raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
+                produced += evaluator.metric_names()
+                self._check_evaluator(f"{part}.{index}", evaluator)
+                if part == "evaluate" and getattr(evaluator, "split", None) == "test":
+                    raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")
+        names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
+        if self.evaluate and self.train.monitor.metric not in names:
+            raise ValueError(
+                f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
+                f"they measure {', '.join(names)}"
+            )
+        return self
+
+    def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
+        """An evaluator must measure this task, and what it asks of the sampler must be there to give."""
+        trained, task = self.task.diffusion.schedule.steps, self.task
+        if evaluator.tasks is not None and task.kind not in evaluator.tasks:
+            raise ValueError(
+                f"{where} is of type {evaluator.type!r}, which measures {' or '.join(evaluator.tasks)} tasks; "
+                f"the task is {task.type!r}"
+            )
+        try:
+            evaluator.check(task)
+        except ValueError as error:
+            raise ValueError(f"{where}.{error}") from None
+        asked = max(evaluator.sampling_steps(), default=0)
+        if asked > trained:
+            raise ValueError(
+                f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
+            )
+
+
+def run_directory(config: TrainConfig) -> Path:
+    """Where a run keeps what it makes."""
+    return Path(config.tracker.data_path).expanduser()
