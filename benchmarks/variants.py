@@ -15,21 +15,23 @@ from dp_prior.evaluation.curve import read_rows
 from dp_prior.evaluation.picture import INK, import_figure
 
 CONFIG = "configs/policy/pusht_state.json"
+LONGER = "train.samples=2500000"
+X0 = [LONGER, 'task.diffusion.objective={"type":"x0"}', 'task.diffusion.weighting={"type":"uniform"}']
 VARIANTS: dict[str, list[str]] = {
     "default": [],
+    "v_minsnr_selfcond": [LONGER, "task.diffusion.self_condition=0.5"],
+    "x0": X0,
+    "importance": [*X0, 'task.diffusion.timesteps={"type":"loss_second_moment"}'],
     "learned_sigma": [
+        *X0,
         'task.diffusion.variance={"type":"learned_range"}',
         'task.sampler={"type":"ddpm","steps":16}',
     ],
-    "importance": ['task.diffusion.timesteps={"type":"loss_second_moment"}'],
-    "v_minsnr_selfcond": [
-        'task.diffusion.objective={"type":"v"}',
-        'task.diffusion.weighting={"type":"min_snr"}',
-        "task.diffusion.self_condition=0.5",
-    ],
     "flow": [
+        LONGER,
         'task.diffusion.schedule={"type":"flow"}',
         'task.diffusion.objective={"type":"flow"}',
+        'task.diffusion.weighting={"type":"uniform"}',
         'task.sampler={"type":"euler","steps":8}',
     ],
 }

@@ -1,8 +1,11 @@
 """The whole story with the embedded Push-T configuration, made small: trained with the Hub, killed, carried to an empty
 machine, finished there, and acting from the Hub with the very score that its card states."""
 
+import contextlib
+import csv
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,9 +17,11 @@ from huggingface_hub import ModelCard
 from dp_prior.envs.pusht_demonstrations import write_demonstrations
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.load import load_policy
+from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import read_rows
 from tests.hub_server import TOKEN
 from tests.tracking.parcels import assert_whole
+from tests.tracking.test_wandb import history
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "configs" / "policy" / "pusht_state.json"
@@ -39,7 +44,12 @@ def small(place: Path, data: Path) -> Path:
     config["test"] = [{"type": "rollout", "name": "test", "first_seed": 100000, **rollout, "videos": 2}]
     config["tracker"] = {
         "data_path": str(place / "run"),
-        "log": [{"type": "console"}, {"type": "jsonl"}],
+        "log": [
+            *({"type": kind} for kind in ("console", "jsonl", "csv", "tensorboard")),
+            {"type": "wandb", "mode": "offline"},
+            {"type": "accelerate", "tracker": "mlflow", "options": {"tracking_uri": f"sqlite:///{place}/mlflow.db"}},
+        ],
+        "patience_s": 120,
         "save": [
             {"type": "local", "save_best_to": "exports/best", "save_type": "model"},
             {"type": "huggingface", "repo": "me/pusht", "save_latest": True, "license": "mit", "drain_s": 120},
@@ -61,7 +71,8 @@ def start(config: Path) -> subprocess.Popen:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, hub):
-    pytest.importorskip("gym_pusht")
+    for extra in ("gym_pusht", "tensorboard", "mlflow", "sqlalchemy"):
+        pytest.importorskip(extra)
     data = tmp_path / "pusht.npz"
     write_demonstrations(data, 10, seed=0, workers=2)
 
@@ -86,6 +97,9 @@ def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, 
     run = tmp_path / "second" / "run"
     rows = read_rows(run)
     assert rows[0]["step"] > latest["step"] and rows[-1]["step"] == 60
+    _check_loggers(run, [(row["step"], row["train/loss"]) for row in rows if "train/loss" in row])
+    identities = [json.loads((tmp_path / part / "run" / IDENTITY).read_text()) for part in ("first", "second")]
+    assert identities[0]["id"] == identities[1]["id"]
 
     files = hub.files("me/pusht")
     assert json.loads(files["latest.json"])["step"] == 60
@@ -102,6 +116,22 @@ def test_trained_killed_carried_over_finished_and_acting_from_the_hub(tmp_path, 
     ).create()
     again = evaluator.run({"ema": policy}, None, None).metrics
     assert again["test/score"] == values["test/score"]
+
+
+def _check_loggers(run: Path, expected: list[tuple[int, float]]) -> None:
+    """Every log of the finished half holds the curve of the log of record."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with open(run / "metrics.csv", newline="") as file:
+        found = [(int(row["step"]), row["train/loss"]) for row in csv.DictReader(file)]
+    assert [(step, float(value)) for step, value in found if value] == expected
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    assert [(p.step, pytest.approx(p.value)) for p in events.Scalars("train/loss")] == expected
+    assert [(row["step"], row["train/loss"]) for row in history(run) if "train/loss" in row] == expected
+    with contextlib.closing(sqlite3.connect(run.parent / "mlflow.db")) as store:
+        rows = store.execute("SELECT step, value FROM metrics WHERE key = 'train/loss' ORDER BY step").fetchall()
+    assert rows == expected
 
 
 def _until(condition, limit_s):
