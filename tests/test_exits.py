@@ -139,7 +139,7 @@ def test_lock_of_another_run_is_nobodys_failure(tmp_path):
 
 
 def test_codes_are_those_of_the_documentation():
-    page = (Path(__file__).parent.parent / "docs/reliability-processes.md").read_text()
+    page = (Path(__file__).parent.parent / "docs/processes.md").read_text()
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert documented >= {0, 1, LOST, exits.STOPPED, *(code for _, code in exits.REASONS.values())}
 
