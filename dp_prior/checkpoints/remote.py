@@ -77,11 +77,15 @@ def fetch(reference: str, prefer: Prefer, *, whole: bool, cache: Path | None = N
         source = HubSource(repo, revision, **hub)
         which = None if revision else which or None
     elif scheme == "wandb":
-        from dp_prior.checkpoints.wandb import WandbSource
+        from dp_prior.checkpoints.wandb import WandbRunSource, WandbSource
 
-        name, _, alias = rest.partition(":")
-        other = "latest" if prefer == "best" else "best"
-        source = WandbSource(name, (alias,) if alias else (prefer, other))
+        parts = rest.split("/")
+        if len(parts) > 3 and parts[2] == "runs":
+            source = WandbRunSource("/".join([*parts[:2], parts[3]]), "/".join(parts[4:]))
+        else:
+            name, _, alias = rest.partition(":")
+            other = "latest" if prefer == "best" else "best"
+            source = WandbSource(name, (alias,) if alias else (prefer, other))
     else:
         url, which = reference, None
         before, _, after = reference.rpartition("@")

@@ -1,4 +1,4 @@
-"""An artifact of Weights & Biases as a source of checkpoints, at one version, through its client."""
+"""Weights & Biases as a source of checkpoints, through its client: an artifact at one version, or files of a run."""
 
 from __future__ import annotations
 
@@ -62,10 +62,7 @@ class WandbSource:
             raise FileNotFoundError(f"wandb://{self._path} has no {path}") from None
 
     def _find(self) -> Any:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ImportError(f"wandb:// needs wandb ({error}): pip install wandb") from error
+        wandb = _client()
         api = wandb.Api(timeout=_TIMEOUT_S)
         for alias in self._aliases:
             try:
@@ -87,3 +84,46 @@ class WandbSource:
             raise RemoteError(
                 f"wandb://{self._path} cannot be read ({type(error).__name__}); is there a key? `wandb login`"
             ) from None
+
+
+class WandbRunSource(WandbSource):
+    """The files of a run below one folder, as `wandb.save` put them there."""
+
+    def __init__(self, run: str, folder: str):
+        """
+        Args:
+            run: `entity/project/ID`.
+            folder: of the checkpoint among the run's files; empty for all of them.
+        """
+        entity, project, run_id = run.split("/")
+        super().__init__("/".join(filter(None, [entity, project, "runs", run_id, folder])), ())
+        self._run, self._folder = run, folder
+
+    def _entry(self, path: str) -> Any:
+        if self._artifact is None:
+            self._artifact = _client().Api(timeout=_TIMEOUT_S).run(self._run)
+        try:
+            file = self._artifact.file("/".join(filter(None, [self._folder, path])))
+        except IndexError:
+            raise FileNotFoundError(f"wandb://{self._path} has no {path}") from None
+        return _RunFile(file)
+
+
+class _RunFile:
+    """A run's file with the manners of an artifact's."""
+
+    def __init__(self, file: Any):
+        self._file = file
+        self.size = file.size
+
+    def download(self, root: str, skip_cache: bool = True) -> str:
+        with self._file.download(root=root, replace=True) as file:
+            return file.name
+
+
+def _client() -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError(f"wandb:// needs wandb ({error}): pip install wandb") from error
+    return wandb

@@ -70,6 +70,16 @@ class Server:
             def manifest(self):
                 return types.SimpleNamespace(entries={name: Entry(path) for name, path in self.entries.items()})
 
+        class File:
+            def __init__(self, folder, name):
+                self.folder, self.name = folder, name
+                self.size = (folder / name).stat().st_size if (folder / name).exists() else 0
+
+            def download(self, root=".", replace=False, exist_ok=False, api=None):
+                target = Path(root) / self.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                return open(shutil.copy(self.folder / self.name, target))
+
         class LoggedRun:
             entity, project = "me", "dp_prior"
 
@@ -100,6 +110,12 @@ class Server:
             def __init__(self, timeout=None):
                 if server.trouble:
                     raise server.trouble
+
+            def run(self, path):
+                folder = server.storage / "runs" / path
+                if not folder.is_dir():
+                    raise ValueError(f"Could not find run {path}")
+                return types.SimpleNamespace(file=lambda name: [File(folder, name)][not (folder / name).exists()])
 
             def artifact(self, path):
                 found = server.versions.get(path) or server.aliases.get(path)
@@ -144,6 +160,22 @@ def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     acting = resolve("wandb://me/dp_prior/policy", cache=tmp_path / "other", whole=False)
     assert len(list(acting.iterdir())) == 4
+
+
+def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
+    source = run.save(1).directory
+    folder = server.storage / "runs" / "me" / "dp_prior" / "abc123" / "checkpoints" / "best"
+    shutil.copytree(source, folder)
+    reference = "wandb://me/dp_prior/runs/abc123/checkpoints/best"
+    found = resolve(reference, cache=tmp_path / "cache")
+    assert {path.name for path in found.iterdir()} == {path.name for path in source.iterdir()}
+    assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == 1
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    with pytest.raises(RemoteError, match="model.safetensors does not have the SHA-256 of its manifest"):
+        resolve(reference, cache=tmp_path / "other")
+    with pytest.raises(FileNotFoundError, match="abc123/elsewhere"):
+        resolve("wandb://me/dp_prior/runs/abc123/elsewhere", cache=tmp_path / "cache")
 
 
 def test_a_better_best_stays(run, server):
