@@ -57,6 +57,7 @@ class ConsoleLogger:
         self._total = total_samples
         self._clock = clock
         self._began: tuple[float, int] = (clock(), 0)
+        self._is_warming_up = True
         self._shown = float("-inf")
         self._pending: str | None = None
         is_live = style == "live" or (style == "auto" and stream.isatty())
@@ -93,7 +94,7 @@ class ConsoleLogger:
 
     def rewind(self, progress: Progress) -> None:
         """The run goes on from here; the time left is reckoned from now."""
-        self._began = (self._clock(), progress.samples_seen)
+        self._began, self._is_warming_up = (self._clock(), progress.samples_seen), True
 
     def sync(self) -> None:
         """Nothing to do."""
@@ -116,6 +117,8 @@ class ConsoleLogger:
         if seen > first and now > began:
             left = max(0, self._total - seen) * (now - began) / (seen - first)
             words.append(f"{_duration(left)} left")
+        if self._is_warming_up:  # the first steps take longer than any other; they count in the first line only
+            self._began, self._is_warming_up = (now, seen), False
         if self._live is not None:
             if self._task is None:
                 self._task = self._live.add_task("", total=self._total, line="")

@@ -95,6 +95,15 @@ def test_a_resumed_run_reckons_the_time_left_from_where_it_began():
     assert "0:00:10 left" in stream.getvalue()
 
 
+def test_slow_first_steps_do_not_count_in_the_time_left():
+    logger, stream, clock = logger_of()
+    logger.rewind(Progress(0, 0))
+    for seen, passed in ((100, 600), (200, 10), (300, 10)):
+        clock.now += passed
+        logger.log({"train/loss": 1.0}, Progress(seen, seen // 10))
+    assert stream.getvalue().splitlines()[-1].endswith("0:01:10 left")
+
+
 def test_pictures_files_and_errors_have_lines():
     logger, stream, _ = logger_of()
     logger.log_images({"rollout": Path("a.mp4"), "array": np.zeros((1, 1, 3))}, Progress(10, 1))
