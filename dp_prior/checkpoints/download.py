@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dp_prior.checkpoints.format import CheckpointError
 
+LARGEST_SMALL = 16 << 20  # bytes of a manifest or pointer
 _ATTEMPTS = 5
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError
+from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError
 from dp_prior.checkpoints.format import FileEntry
 
 
@@ -38,8 +38,6 @@ class HubSource:
 
     def small(self, path: str) -> bytes:
         """The content of a pointer or manifest."""
-        from dp_prior.checkpoints.remote import LARGEST_SMALL
-
         found = self._download(path, LARGEST_SMALL)
         self._revision = found.parts[found.parts.index("snapshots") + 1]
         return found.read_bytes()

@@ -19,13 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError, download
+from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError, download
 from dp_prior.checkpoints.format import MANIFEST, DamagedError, FileEntry, parse_manifest, read_manifest
 from dp_prior.durable import replace_file, seal, unseal
 
 CACHE = Path("~/.cache/dp_prior")
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
-LARGEST_SMALL = 16 << 20  # bytes of a manifest or pointer
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FOLDER = re.compile(r"checkpoints/step_\d{8,}(_\d+)?")
 _STEP = re.compile(r"step_\d{8,}(_\d+)?")

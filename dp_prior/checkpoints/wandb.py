@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError
+from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError
 from dp_prior.checkpoints.format import MANIFEST, FileEntry
 
 _TIMEOUT_S = 30
-_LARGEST = 16 << 20
 
 
 class WandbSource:
@@ -35,7 +34,7 @@ class WandbSource:
             raise FileNotFoundError(f"wandb://{self._path} is one checkpoint")
         with self._told(), tempfile.TemporaryDirectory() as place:
             entry = self._entry(path)
-            if entry.size is not None and entry.size > _LARGEST:
+            if entry.size is not None and entry.size > LARGEST_SMALL:
                 raise RemoteError(f"wandb://{self._path}: {path} has {entry.size} bytes")
             return Path(entry.download(root=place)).read_bytes()
 
