@@ -221,6 +221,34 @@ def test_one_rank_two_ranks_and_one_again_are_one_run(run_ranks, tmp_path):
     assert rows(twice / "cut" / "run") == rows(twice / "whole" / "run")
 
 
+def test_two_ranks_killed_and_started_again_are_the_run_that_was_not(run_ranks, tmp_path):
+    """Bit for bit, wherever the last durable checkpoint was."""
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    for folder in (cut, whole):
+        folder.mkdir()
+        tiny(folder)
+    source = """
+import os, signal, sys
+from pathlib import Path
+from dp_prior.training.trainer import PolicyTrainer
+from tests.test_prior import SHARED, phase
+step = PolicyTrainer.step
+def dying(self, micro_batches):
+    step(self, micro_batches)
+    if self.progress.global_step == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+PolicyTrainer.step = dying
+phase(Path(sys.argv[1]), SHARED, None)
+"""
+    for last in (8, 17):
+        with pytest.raises(pytest.fail.Exception, match="exited with -9"):
+            run_ranks(source, 2, cut, last, timeout=100)
+    run_ranks(source, 2, cut, 0, timeout=100)
+    run_ranks(source, 2, whole, 0, timeout=100)
+    assert_equal(state(cut / "run"), state(whole / "run"))
+    assert rows(cut / "run") == rows(whole / "run")
+
+
 def test_the_trainer_needs_nothing_of_a_task():
     source = Path(PolicyTrainer.__init__.__code__.co_filename).read_text(encoding="utf-8")
     assert "tasks" not in source and "horizon" not in source and "embedding" not in source

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.sampler import SamplerConfig
-from dp_prior.evaluation.held_out import SampledConfig
+from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measuring import (
     at_rest,
     device_of,
@@ -24,7 +24,7 @@ from dp_prior.evaluation.measuring import (
     shared_batches,
     with_steps,
 )
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
 
 _KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
@@ -68,18 +68,8 @@ class ActionErrorConfig(SampledConfig):
         return ActionErrorEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
 
 
-class ActionErrorEvaluator:
+class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
-
-    def __init__(self, config: ActionErrorConfig, samples: Any, output_dir: Path | None):
-        self.config = config
-        self.every = config.every
-        self.samples = samples
-        self.output_dir = output_dir
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks."""
@@ -95,10 +85,7 @@ class ActionErrorEvaluator:
                     for error in ("mse", "mae"):
                         metric = f"{self.config.name}/{name}/{error}{kind}[steps={steps}]"
                         result.metrics[metric] = _mean(table, error, indices)
-        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
-            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
-            write_report(path, self.config, progress, result)
-        return result
+        return self.report(result, progress, accelerator)
 
     def _by_index(self, policy: Any, sampler: SamplerConfig, accelerator: Any) -> list[dict[str, Any]]:
         """One row per index of the chunk: mse, mae and how many real actions they are over."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.evaluation.measuring import rank_of
+from dp_prior.evaluation.result import EvalResult, write_report
 
 
 class HeldOutConfig(Config):
@@ -55,3 +59,30 @@ class SampledConfig(HeldOutConfig):
     def sampling_steps(self) -> tuple[int, ...]:
         """See `HeldOutConfig`."""
         return self.eval_timesteps
+
+
+class HeldOutEvaluator:
+    """Measures as its record says; a subclass has `run`."""
+
+    def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
+        """
+        Args:
+            config: a `HeldOutConfig` with a name and a cadence.
+            samples: the part of the data.
+            output_dir: where reports go; None for nowhere.
+        """
+        self.config = config
+        self.every = config.every
+        self.samples = samples
+        self.output_dir = output_dir
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return self.config.metric_names()
+
+    def report(self, result: EvalResult, progress: Progress, accelerator: Any) -> EvalResult:
+        """Leave the result on disk, too, where that is wanted; on the main rank."""
+        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
+            write_report(path, self.config, progress, result)
+        return result

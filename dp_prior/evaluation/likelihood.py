@@ -15,9 +15,9 @@ from pydantic import Field
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.evaluation.held_out import HeldOutConfig
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, rank_of, shared_batches
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
+from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
+from dp_prior.evaluation.result import EvalResult
 from dp_prior.metrics import Means
 from dp_prior.randomness import Randomness
 
@@ -56,18 +56,8 @@ class LikelihoodConfig(HeldOutConfig):
         return LikelihoodEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
 
 
-class LikelihoodEvaluator:
+class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
-
-    def __init__(self, config: LikelihoodConfig, samples: Any, output_dir: Path | None):
-        self.config = config
-        self.every = config.every
-        self.samples = samples
-        self.output_dir = output_dir
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks."""
@@ -81,10 +71,7 @@ class LikelihoodEvaluator:
                 {"timestep": t, **{part: means.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
                 for t in range(model.process.steps)
             ]
-        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
-            path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
-            write_report(path, self.config, progress, result)
-        return result
+        return self.report(result, progress, accelerator)
 
     def _means(self, model: Any, accelerator: Any) -> dict[str, float]:
         config, steps = self.config, model.process.steps

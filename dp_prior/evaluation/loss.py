@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.evaluation.held_out import HeldOutConfig
+from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.metrics import Means, by_quartile
@@ -58,17 +58,8 @@ class LossConfig(HeldOutConfig):
         return LossEvaluator(self, pick_samples(data, self.split, self.name))
 
 
-class LossEvaluator:
+class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`."""
-
-    def __init__(self, config: LossConfig, samples: Any):
-        self.config = config
-        self.every = config.every
-        self.samples = samples
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks. A quarter without samples is NaN."""

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
-from dp_prior.evaluation.held_out import SampledConfig
+from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measuring import Samples, at_rest, device_of, pick_models, pick_samples, rank_of, with_steps
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
 
 TEXT = "text"
@@ -104,22 +104,15 @@ class SimilarityConfig(SampledConfig):
         return SimilarityEvaluator(self, samples, data.train, output_dir)
 
 
-class SimilarityEvaluator:
+class SimilarityEvaluator(HeldOutEvaluator):
     """See `SimilarityConfig`."""
 
     def __init__(self, config: SimilarityConfig, samples: Samples, train: Samples, output_dir: Path | None):
-        self.config = config
-        self.every = config.every
-        self.samples = samples
+        super().__init__(config, samples, output_dir)
         self.train = train
-        self.output_dir = output_dir
         n = len(samples) if config.max_samples is None else max(2, min(config.max_samples, len(samples)))
         self.ids = torch.arange(n) * len(samples) // n
         self._mean_image: Tensor | None = None
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks."""
@@ -148,10 +141,7 @@ class SimilarityEvaluator:
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
         result = EvalResult({name: metrics[name] for name in self.metric_names()})
-        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
-            path = self.output_dir / f"{config.name}_{progress.global_step:08d}.json"
-            write_report(path, config, progress, result)
-        return result
+        return self.report(result, progress, accelerator)
 
     def _originals(self) -> tuple[Tensor, Tensor]:
         """(n, D) unit images and texts of the split."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
+from dp_prior.checkpoints.download import RemoteError
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
 from dp_prior.checkpoints.remote import REPO
@@ -69,9 +70,15 @@ class Published(nn.Module):
         """
         hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download or None}
         hub |= {"local_files_only": local_files_only or None}
-        reference = _hub_or_path(str(pretrained_model_name_or_path), revision)
+        asked = str(pretrained_model_name_or_path)
+        reference = _hub_or_path(asked, revision)
         given = {name: value for name, value in hub.items() if value is not None}
-        directory = resolve(reference, whole=weights is not None, **given)
+        try:
+            directory = resolve(reference, whole=weights is not None, **given)
+        except RemoteError as error:
+            if "://" in asked:
+                raise
+            raise RemoteError(f"there is no directory {asked}, and as a repository of the Hub: {error}") from None
         files = read_checkpoint(directory, ["config.json", "spec.json"])
         config = files.documents["config.json"]
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):

@@ -1,4 +1,4 @@
-"""The watch over ranks: each tells the others once a second that it lives and how far it is, through the job's store.
+"""The watch over ranks: each tells the others twice a second that it lives and how far it is, through the job's store.
 
 A rank that died, hangs, was stopped, or cannot be reached any more is named, every rank writes its stacks, and the run
 ends on all ranks, `timeout_s` after the last sign of life of the one that is to blame. Three things look: a thread that

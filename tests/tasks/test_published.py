@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.download import RemoteError
 from dp_prior.config import ConfigError
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.delivery import DeliveryError
@@ -87,6 +88,16 @@ def test_a_path_that_exists_is_a_path(policy, hub, tmp_path, monkeypatch):
     policy.save_pretrained("me/policy")
     load_policy("me/policy")
     assert not hub.requests
+
+
+def test_a_misspelt_path_is_told_as_one_where_the_hub_cannot_be_asked(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    hub.fail("any", status=503, times=999)
+    with pytest.raises(RemoteError, match="there is no directory runs/pusht, and as a repository of the Hub: hf://"):
+        load_policy("runs/pusht")
+    with pytest.raises(RemoteError, match="^hf://runs/pusht"):
+        load_policy("hf://runs/pusht")
 
 
 def test_from_the_cache_alone(policy, hub):
