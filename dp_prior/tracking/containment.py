@@ -73,7 +73,7 @@ class Contained:
             return True
         try:
             message(self.part)
-        except Exception as error:
+        except Exception as error:  # what a logger or saver raises ends here: training does not die of it
             self.note(f"{type(error).__name__}: {error}")
             return False
         self._in_a_row = 0
