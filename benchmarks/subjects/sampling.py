@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 
@@ -17,10 +18,10 @@ def run(options: Options) -> list[Case]:
 
 
 def _overhead(options: Options) -> list[Case]:
-    """Whole loops around a network that costs nothing, per step."""
+    """Loops around a network that costs nothing, per step: the steps from given noise, and the whole call."""
     process = setting.policy(options).process
     shape = (setting.HORIZON, setting.ACTION_DIM)
-    answer, cond = torch.randn(1, *shape), torch.zeros(1, 1)
+    answer, noise, cond = torch.randn(1, *shape), torch.randn(1, *shape), torch.zeros(1, 1)
     random = Randomness.from_counts(0, "benchmark", torch.arange(1))
     cases = []
     for name, steps, theirs, ours in (
@@ -28,18 +29,40 @@ def _overhead(options: Options) -> list[Case]:
         ("DDPM-100", 100, baseline.ddpm(), DDPM()),
     ):
 
-        def their_loop(theirs=theirs) -> None:
-            for _ in range(10):
-                baseline.sample(lambda x, t, c: answer, theirs, cond, shape)
+        def their_steps(theirs=theirs) -> None:
+            x = noise
+            for t in theirs.timesteps:
+                x = theirs.step(answer, t, x).prev_sample
 
-        @torch.no_grad()
-        def our_loop(ours=ours) -> None:
-            for _ in range(10):
-                process.sample(lambda x, t: answer, shape, random, ours)
+        def our_steps(ours=ours) -> None:
+            ours(process.denoiser(lambda x, t: answer, noise.shape), noise, process.table, random)
 
-        found = compare({"baseline": their_loop, "dp_prior": our_loop}, options.times(15), scale=1e6 / steps / 10)
-        cases.append(Case(f"{name} beside the network", "microseconds/step", found))
+        def their_call(theirs=theirs) -> None:
+            baseline.sample(lambda x, t, c: answer, theirs, cond, shape)
+
+        def our_call(ours=ours) -> None:
+            process.sample(lambda x, t: answer, shape, random, ours)
+
+        for what, variants in (
+            ("its steps", {"baseline": their_steps, "dp_prior": our_steps}),
+            ("beside the network", {"baseline": their_call, "dp_prior": our_call}),
+        ):
+            found = compare(
+                {variant: _repeated(work, 1000 // steps) for variant, work in variants.items()},
+                options.times(15),
+                scale=1e6 / 1000,
+            )
+            cases.append(Case(f"{name}: {what}", "microseconds/step", found))
     return cases
+
+
+def _repeated(work: Callable[[], None], count: int) -> Callable[[], None]:
+    @torch.no_grad()
+    def repeat() -> None:
+        for _ in range(count):
+            work()
+
+    return repeat
 
 
 def _latency(options: Options) -> list[Case]:
