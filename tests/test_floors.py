@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import write
+
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
@@ -152,3 +154,19 @@ def test_importing_the_package_is_light():
     assert output.returncode == 0, output.stderr
     loaded = json.loads(output.stdout)
     assert not (set(IN_A_FUNCTION) - {"safetensors"}) & set(loaded)
+
+
+def test_a_whole_run_leaves_the_compiler_of_torch_alone(tmp_path):
+    """Importing it takes a second at every start; torch's optimizer class does, and so does accelerate."""
+    config = write(tmp_path, train__steps=2)
+    program = f"""
+import sys
+from dp_prior.cli import train
+train(["--config_file", {str(config)!r}], standalone_mode=False)
+assert "torch" in sys.modules
+print("loaded", sorted({{"torch._dynamo", "torch._inductor", "sympy"}} & set(sys.modules)))
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", program], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=60
+    )
+    assert output.stdout.splitlines()[-1:] == ["loaded []"], output.stderr

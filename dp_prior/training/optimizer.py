@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from dp_prior.config import Config
 
@@ -85,15 +86,79 @@ class AdamWConfig(Config):
     weight_decay: float = Field(default=1e-6, ge=0)
     """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
 
-    def create(self, model: nn.Module) -> torch.optim.AdamW:
+    def create(self, model: nn.Module) -> AdamW:
         """An optimizer over the trainable parameters of `model`; frozen ones are left out."""
         decayed, free = decay_groups(model)
         groups = [
             {"params": list(decayed.values()), "weight_decay": self.weight_decay},
             {"params": list(free.values()), "weight_decay": 0.0},
         ]
-        groups = [group for group in groups if group["params"]]
-        return torch.optim.AdamW(groups, lr=0.0, betas=self.betas, eps=self.eps, fused=True)
+        return AdamW([group for group in groups if group["params"]], betas=self.betas, eps=self.eps)
+
+
+class AdamW:
+    """torch's fused AdamW, called as the function it is.
+
+    The class around it, `torch.optim.AdamW`, imports torch's compiler for a step that is never compiled: a second at
+    every start, another while Python ends.
+
+    Attributes:
+        param_groups: `params`, their `weight_decay` and `lr`.
+        state: `exp_avg`, `exp_avg_sq` and `step` of each parameter, from its first step on.
+        grad_scale: () the gradient is divided by it in the step; None for 1.
+        found_inf: () other than 0 the step changes nothing; None always takes it.
+    """
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+    _step_supports_amp_scaling = True  # `torch.amp.GradScaler` sets the two above and leaves it to the kernel
+
+    def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
+        self.param_groups = [{"lr": 0.0, **group} for group in groups]
+        self.betas = betas
+        self.eps = eps
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            states = [self._state(parameter) for parameter in parameters]
+            moments = {name: [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")}
+            adamw(
+                parameters,
+                [parameter.grad for parameter in parameters],
+                moments["exp_avg"],
+                moments["exp_avg_sq"],
+                [],
+                moments["step"],
+                fused=True,
+                grad_scale=self.grad_scale,
+                found_inf=self.found_inf,
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=self.eps,
+                maximize=False,
+            )
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        if parameter not in self.state:
+            self.state[parameter] = {
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+                "step": torch.zeros((), device=parameter.device),
+            }
+        return self.state[parameter]
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -120,15 +185,13 @@ def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, n
     return decayed, free
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: AdamW, rate: float) -> None:
     """Give every group the learning rate of the coming step."""
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def update(
-    optimizer: torch.optim.AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None
-) -> tuple[Tensor, Tensor]:
+def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None) -> tuple[Tensor, Tensor]:
     """Clip the gradient by its global norm and take one optimizer step, or none if the gradient is not finite.
 
     The fused kernel divides by `grad_scale` and skips on `found_inf` by itself, so clipping costs one pass for the
@@ -155,5 +218,5 @@ def update(
         optimizer.grad_scale = torch.where(finite, excess, 1.0)
         optimizer.found_inf = (~finite).to(torch.float32)
         optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     return norm, finite

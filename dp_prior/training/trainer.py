@@ -83,7 +83,7 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = accelerator.prepare_model(_Wrapped(self.online))
+        self.wrapped = accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # it is there
         self.means = Means()
         self.guard = Guard(self.device)
         self.rollbacks = 0
