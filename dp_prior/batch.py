@@ -61,6 +61,4 @@ class Batch:
         """The samples at `rows`; the denominator stays."""
         cond = {key: value[rows] for key, value in self.cond.items()}
         positions = None if self.positions is None else self.positions[rows]
-        return replace(
-            self, x=self.x[rows], cond=cond, mask=self.mask[rows], ids=self.ids[rows], positions=positions
-        )
+        return replace(self, x=self.x[rows], cond=cond, mask=self.mask[rows], ids=self.ids[rows], positions=positions)

@@ -425,5 +425,3 @@ class Experiment:
         }
         shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
-
-

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import baseline, setting
 from benchmarks.measure import Case, Options, compare
+from dp_prior.networks.layers import product
 
 
 def run(options: Options) -> list[Case]:
@@ -20,13 +24,37 @@ def run(options: Options) -> list[Case]:
         trainer = setting.trainer(options, precision)
         parts = trainer.loader.from_sample(0)
         variants[f"dp_prior {precision}"] = lambda trainer=trainer, parts=parts: trainer.step(next(parts))
+    flops = _flops(training, next(batches))
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        variants[f"as many products {precision}"] = _products(flops, dtype)
     size = sum(parameter.numel() for parameter in training.net.parameters()) / 1e6
-    with FlopCounterMode(display=False) as counter:
-        training.loss(next(batches)).backward()
-    training.net.zero_grad()
-    note = f"{size:.1f} M parameters, batch {options.batch_size}, {counter.get_total_flops() / 1e9:.0f} GFLOP a step"
+    note = (
+        f"{size:.1f} M parameters, batch {options.batch_size}; products: matrices of 1,024 that take the "
+        f"{flops / 1e9:.0f} GFLOP of the baseline's step, padding included, and nothing else of it"
+    )
     _require_equal_networks(options)
     return [Case("training step", "ms", compare(variants, options.times(9)), note=note)]
+
+
+def _flops(training: baseline.Training, batch: dict[str, Tensor]) -> int:
+    """Of one step, forward and backward."""
+    with FlopCounterMode(display=False) as counter:
+        training.loss(batch).backward()
+    training.net.zero_grad()
+    return counter.get_total_flops()
+
+
+def _products(flops: int, dtype: torch.dtype) -> Callable[[], None]:
+    """As much arithmetic in matrix products alone, by the faster library: about what this machine allows."""
+    size = 1024
+    a, b = (torch.randn(size, size, dtype=dtype) for _ in range(2))
+
+    @torch.no_grad()
+    def work() -> None:
+        for _ in range(max(1, round(flops / (2 * size**3)))):
+            product(a, b)
+
+    return work
 
 
 def _require_equal_networks(options: Options) -> None:

@@ -26,9 +26,15 @@ def run(options: Options) -> list[Case]:
 
         return work
 
+    @torch.no_grad()
     def copy() -> None:
         """One pass that reads and writes all parameters: what the memory allows."""
         torch._foreach_copy_(targets, theirs_parameters)
+
+    def four_copies() -> None:
+        """Eight passes: the norm reads the gradients; AdamW reads them, reads and writes parameters and moments."""
+        for _ in range(4):
+            copy()
 
     targets = [torch.empty_like(parameter) for parameter in theirs_parameters]
     with torch.no_grad():
@@ -44,6 +50,7 @@ def run(options: Options) -> list[Case]:
         {
             "baseline": with_gradients(theirs_parameters, gradients, training.update),
             "dp_prior": with_gradients(our_parameters, our_gradients, lambda: update(ours.optimizer, 1.0)),
+            "as many bytes copied": four_copies,
         },
         options.times(15),
     )

@@ -381,9 +381,7 @@ def _free_bytes(device: torch.device) -> int:
     return 1 << 62
 
 
-def _fingerprint(
-    arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, ObservationEmbeddings]
-) -> str:
+def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, ObservationEmbeddings]) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key], dtype="<f4")
