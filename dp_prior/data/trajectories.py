@@ -103,7 +103,8 @@ class TrajectoriesConfig(Config):
 
     def integrity(self, directory: Path) -> Integrity:
         """What compares the files of the data set with those noted by the run in `directory`."""
-        return Integrity(self.manifest or directory / MANIFEST, self.episodes.path, self.verify)
+        manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
+        return Integrity(manifest, self.episodes.path.expanduser(), self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.

@@ -256,6 +256,17 @@ def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["npz", "zarr", "lerobot"])
+def test_a_tilde_is_the_home_directory(path, tmp_path, monkeypatch, kind):
+    pytest.importorskip({"npz": "numpy", "zarr": "zarr", "lerobot": "pyarrow"}[kind])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    elsewhere = configure(path, episodes={"type": kind, "path": "~/none"})
+    with pytest.raises(DataError, match=f"{tmp_path}/none"):
+        elsewhere.episodes.create()
+    configure("~/set.npz", manifest="~/kept.json").integrity(tmp_path / "run").note([path])
+    assert (tmp_path / "kept.json").exists() and len(configure("~/set.npz").create(4, 1, 1).train)
+
+
 def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
     kept = tmp_path / "kept.json"
     plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")

@@ -61,6 +61,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     if not fs.isdir(path):
         raise DataError(place, ["there is no such file or folder; look at the path"])
     found = sorted(name for name in fs.find(path) if name.endswith(endings))  # a glob would read brackets in names
+    found = [name for name in found if "/." not in name[len(path) :]]  # what file browsers and notebooks leave behind
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
     return Files(fs, found, is_local, True)

@@ -75,6 +75,8 @@ class FolderConfig(Config):
             rows = NpyRows(self.path, find_files(self.path, (".npy",)))
         if not rows.counts.sum():
             raise DataError(self.path, ["holds files, but no rows"])
+        if not rows.dimension:
+            raise DataError(self.path, ["the first row holds no numbers"])
         if self.tokens is not None and rows.dimension % self.tokens:
             raise DataError(self.path, [f"has {rows.dimension} numbers in a row, which are not {self.tokens} tokens"])
         if self.format == "parquet_npy":
@@ -99,8 +101,8 @@ class Folder:
         self.shape = (rows.dimension,) if tokens is None else (tokens, rows.dimension // tokens)
         self._metadata = metadata
 
-    def columns(self, names: list[str]) -> Iterator[dict[str, np.ndarray]]:
-        """Columns of the metadata from the first row to the last, a part at a time.
+    def columns(self, names: list[str], as_text: bool = False) -> Iterator[dict[str, np.ndarray]]:
+        """Columns of the metadata from the first row to the last, a part at a time, see `read_columns`.
 
         Raises:
             DataError: there is no metadata, no such column, or not one row of it for each embedding.
@@ -108,7 +110,7 @@ class Folder:
         if self._metadata is None:
             raise DataError(self.path, [f"columns {names} are wanted, but no metadata is named for these embeddings"])
         total = 0
-        for part in read_columns(self._metadata, names):
+        for part in read_columns(self._metadata, names, as_text):
             total += len(part[names[0]])
             yield part
         if total != self.count:

@@ -29,24 +29,38 @@ def count_rows(place: str) -> tuple[list[str], np.ndarray]:
     return files.paths, np.array(files.each(count), dtype=np.int64)
 
 
-def read_columns(place: str, names: list[str]) -> Iterator[dict[str, np.ndarray]]:
+def read_columns(place: str, names: list[str], as_text: bool = False) -> Iterator[dict[str, np.ndarray]]:
     """The columns by name, about `ROWS_AT_ONCE` rows at a time.
 
+    Args:
+        as_text: give values as strings. Types are guessed for each CSV file, and pandas writes whole numbers as floats
+            where one is missing; equal values have equal text all the same.
+
     Raises:
-        DataError: a column or the file is missing.
+        DataError: a column or the file is missing, or cannot be read.
     """
+    import pyarrow as pa
+
     files = find_files(place, (".parquet", ".csv"))
     for path in files.paths:
-        for batch in _batches(files, path, names):
-            yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in names}
+        try:
+            for batch in _batches(files, path, names, as_text):
+                columns = {name: batch.column(name) for name in names}
+                if as_text:
+                    columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
+                yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(path, [f"columns {names} cannot be read: {error}"]) from None
 
 
-def _batches(files: Files, path: str, names: list[str]) -> Iterator[Any]:
+def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterator[Any]:
     with files.fs.open(path, "rb") as file:
         if path.endswith(".csv"):
+            import pyarrow as pa
             from pyarrow import csv
 
-            convert = csv.ConvertOptions(include_columns=names)
+            types = dict.fromkeys(names, pa.string()) if as_text else None
+            convert = csv.ConvertOptions(include_columns=names, column_types=types)
             _check_columns(path, _csv_header(files, path), names)
             yield from csv.open_csv(
                 file, convert_options=convert, parse_options=csv.ParseOptions(newlines_in_values=True)

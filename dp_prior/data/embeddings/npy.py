@@ -88,8 +88,6 @@ class NpyRows:
         if len(widths) > 1:
             first = {width: next(path for path, header in good if header.dimension == width) for width in widths}
             problems.append(f"files differ in dimension: {first}; every row needs as many numbers")
-        if widths == [0]:
-            problems.append("the rows have no numbers")
         kinds = sorted({header.dtype.name for _, header in good if header.rows})
         if not files.is_local and len(kinds) > 1:
             problems.append(f"files differ in type, {kinds}, which embedding-reader cannot read behind a URL")

@@ -79,6 +79,7 @@ def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) 
         if e.dtype.kind not in "iu" or f.dtype.kind not in "iu":
             found = f"{e.dtype} and {f.dtype}"
             raise DataError(folder.path, [f"columns {episode!r} and {frame!r} hold {found}; expected whole numbers"])
+        e, f = e.astype(np.int64), f.astype(np.int64)  # unsigned 64 bits and signed ones would give floats
         known = (e >= 0) & (e < len(ends))
         known &= (f >= 0) & (f < lengths[np.where(known, e, 0)])
         if not known.all():

@@ -73,8 +73,8 @@ class EmbeddingSplitConfig(Config):
     def _by_column(self, folder: Folder) -> Callable[[int, int], np.ndarray]:
         found = np.zeros(folder.count, np.uint8)
         done = 0
-        for part in folder.columns([self.by]):
-            names, places = np.unique(part[self.by].astype(str), return_inverse=True)
+        for part in folder.columns([self.by], as_text=True):
+            names, places = np.unique(part[self.by], return_inverse=True)
             hashes = [
                 int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little", signed=True) for name in names
             ]

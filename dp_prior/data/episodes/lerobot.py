@@ -30,7 +30,8 @@ class LeRobotStoreConfig(Config):
     type: Literal["lerobot"] = "lerobot"
 
     path: Path
-    """The data set's directory, the one that holds meta/ and data/; relative paths start at the working directory."""
+    """The data set's directory, the one that holds meta/ and data/; relative to the working directory, `~` is the home
+    directory."""
 
     def create(self) -> LeRobotStore:
         """Read the metadata; columns are read when asked for.
@@ -57,7 +58,7 @@ class LeRobotStore:
     """Reads a LeRobot data set column by column."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path = path = path.expanduser()
         self._info = _read_json(path / "meta" / "info.json")
         self.version = str(self._info.get("codebase_version"))
         if self.version not in VERSIONS:
@@ -67,7 +68,7 @@ class LeRobotStore:
         if not isinstance(self._features, dict) or not all(map(_is_feature, self._features.values())):
             raise DataError(str(path / "meta" / "info.json"), ["has no usable 'features', the list of columns"])
         lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
-        self._lengths = lengths  # by the data set's own episode number, in order
+        self._lengths = lengths  # by the data set's own episode number, in the order of the files
         self.episode_ends = np.cumsum(np.array(list(lengths.values()), dtype=np.int64))
         declared = self._info.get("total_episodes")
         if declared is not None and declared != len(lengths):
@@ -156,7 +157,7 @@ class LeRobotStore:
         return lengths, files
 
     def _read_v3(self) -> tuple[dict[int, int], list[_File]]:
-        """Length of each episode, and the files: several episodes per file."""
+        """Length of each episode in the order of the files, and these: several episodes per file."""
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         folder = self.path / "meta" / "episodes"
         listings = self._listings = sorted(folder.glob("*/*.parquet"))
@@ -180,7 +181,8 @@ class LeRobotStore:
             _File(self.path / _fill(template, chunk_index=chunk, file_index=file), episodes)
             for (chunk, file), episodes in by_file.items()
         ]
-        return {row["episode_index"]: row["length"] for row in rows}, files
+        lengths = {row["episode_index"]: row["length"] for row in rows}
+        return {episode: lengths[episode] for file in files for episode in file.episodes}, files
 
     def _template(self) -> str:
         template = str(self._info.get("data_path"))

@@ -21,7 +21,7 @@ class NpzStoreConfig(Config):
     type: Literal["npz"] = "npz"
 
     path: Path
-    """The file; relative paths start at the working directory."""
+    """The file; relative to the working directory, `~` is the home directory."""
 
     episode_ends: str = "episode_ends"
     """Name of the array that holds the exclusive end row of each episode."""
@@ -35,7 +35,7 @@ class NpzStore:
     """Reads an `.npz` file array by array."""
 
     def __init__(self, path: Path, episode_ends: str):
-        self.path = path
+        self.path = path = path.expanduser()
         if not path.is_file():
             raise DataError(str(path), ["no such file; check data.episodes.path"])
         try:

@@ -31,7 +31,7 @@ class ZarrStoreConfig(Config):
     type: Literal["zarr"] = "zarr"
 
     path: Path
-    """Directory or `.zip` file; relative paths start at the working directory."""
+    """Directory or `.zip` file; relative to the working directory, `~` is the home directory."""
 
     data: str = "data"
     """Group that holds the arrays; keys are named relative to it. Empty means the top."""
@@ -60,7 +60,7 @@ class ZarrStore:
     """Reads a replay buffer array by array, whole: a small read costs zarr most of a millisecond."""
 
     def __init__(self, path: Path, data: str, episode_ends: str, missing_chunks: str):
-        self.path = path
+        self.path = path = path.expanduser()
         self._fill_missing = missing_chunks == "fill"
         self._metadata = _read_metadata(path)
         self._root: zarr.Group | None = None
@@ -110,7 +110,8 @@ class ZarrStore:
 
     def _load(self, name: str) -> np.ndarray:
         where, metadata = f"{self.path}/{name}", self._metadata[name]
-        if "pickle" in json.dumps(metadata) or metadata.get("dtype") == "|O":
+        coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
+        if "pickle" in json.dumps(coding) or metadata.get("dtype") == "|O":
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         try:
             array = self._open()[name]
@@ -157,7 +158,8 @@ class ZarrStore:
 
         if self._root is None:
             store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
-            self._root = zarr.open_group(store=store, mode="r")
+            # Consolidated metadata are a copy, and stay as they were when episodes are appended.
+            self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
         return self._root
 
 
@@ -217,7 +219,7 @@ def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:
         return []
     problems = []
     for file in folder.rglob("*"):
-        if file.is_file() and file.name not in (".zarray", ".zattrs", "zarr.json"):
+        if file.is_file() and not file.name.startswith(".") and file.name != "zarr.json":
             size = file.stat().st_size
             with file.open("rb") as stream:
                 header = stream.read(16)

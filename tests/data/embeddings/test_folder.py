@@ -113,6 +113,13 @@ def test_folders_within_and_odd_names_are_found(tmp_path):
     assert_reads(FolderConfig(path=str(tmp_path / "a [1]*")), rows)
 
 
+def test_hidden_files_and_folders_are_passed_over(tmp_path):
+    folder = write_npy(tmp_path / ".home/img", embeddings(8), [4, 4])
+    write_npy(folder / ".ipynb_checkpoints", embeddings(4), [4])
+    (folder / "._img_emb_00.npy").write_bytes(b"made by a file browser")
+    assert_reads(FolderConfig(path=str(folder)), embeddings(8))
+
+
 def test_one_file_is_a_folder_of_one(tmp_path):
     rows = embeddings(7)
     np.save(tmp_path / "image.npy", rows)
@@ -228,6 +235,9 @@ def test_wrong_lists_in_parquet_are_named(tmp_path):
     parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], None])}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
         FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
+    parquet.write_table(pa.table({"embedding": pa.array([None, [1.0, 2.0]])}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="the first row holds no numbers"):
+        FolderConfig(path=str(tmp_path), format="parquet").create()
     parquet.write_table(pa.table({"embedding": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="holds string; expected lists of floating-point numbers"):
         FolderConfig(path=str(tmp_path), format="parquet").create()

@@ -49,10 +49,10 @@ def make(tmp_path, embeddings=None, obs=MappingProxyType({}), **change):
     return TrajectoriesConfig.from_json(json.dumps(record)).create(horizon=4, n_obs_steps=3, n_action_steps=2)
 
 
-@pytest.mark.parametrize("order", ["as recorded", "shuffled"])
-def test_windows_and_masks_are_those_of_the_same_numbers_in_memory(tmp_path, order):
+@pytest.mark.parametrize(("order", "kind"), [("as recorded", np.int64), ("shuffled", np.uint64)])
+def test_windows_and_masks_are_those_of_the_same_numbers_in_memory(tmp_path, order, kind):
     rows = np.arange(N) if order == "as recorded" else np.random.default_rng(0).permutation(N)
-    streamed = make(tmp_path, {"view": write(tmp_path / "e", rows)})
+    streamed = make(tmp_path, {"view": write(tmp_path / "e", rows, EPISODE.astype(kind), FRAME.astype(kind))})
     memory = make(tmp_path, obs={"view": {"key": "view"}})
     assert streamed.spec.cond_shapes == {"agent": (3, 2), "view": (3, DIM)}
     for name in ("train", "val", "test"):

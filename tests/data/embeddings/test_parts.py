@@ -58,6 +58,30 @@ def test_equal_values_stay_together_wherever_they_lie(tmp_path):
     assert sum(map(len, images)) == 20 and all(images)
 
 
+@pytest.mark.parametrize("kind", ["int64 and float64", "null", "text and int64", "csv"])
+def test_equal_values_stay_together_however_a_file_holds_them(tmp_path, kind):
+    first = second = [*range(20)] * 5
+    meta = tmp_path / "meta"
+    meta.mkdir()
+    if kind == "csv":  # in the first file all are numbers, in the second not
+        (meta / "a.csv").write_text("image\n" + "".join(f"{i:04d}\n" for i in first))
+        (meta / "b.csv").write_text("image\n" + "".join(f"{i:04d}\n" for i in second[:-1]) + "last\n")
+    else:
+        columns = {"int64 and float64": pa.array(second, pa.float64()), "text and int64": pa.array(map(str, second))}
+        column = columns.get(kind, pa.array([*second[:-1], None], pa.int64()))
+        parquet.write_table(pa.table({"image": pa.array(first)}), meta / "a.parquet")
+        parquet.write_table(pa.table({"image": column}), meta / "b.parquet")
+    folder = write_npy(tmp_path / "img", embeddings(200, dim=2), [200])
+    rows = all_rows(split(by="image").assign(FolderConfig(path=str(folder), metadata=str(meta)).create()))
+    images = [{[*first, *second][row] for row in rows[name] if row < 199} for name in PARTS]
+    assert sum(map(len, images)) == 20 and all(images)
+
+
+def test_a_column_that_is_no_name_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"meta_50.parquet: 1 problem\n  columns \['image'\] cannot be read: .*list"):
+        split(by="image").assign(make(tmp_path, 50, [[1, 2]] * 50))
+
+
 def test_fractions_are_met(tmp_path):
     parts = split().assign(make(tmp_path, 20_000))
     for name, share in (("train", 0.6), ("val", 0.3), ("test", 0.1)):

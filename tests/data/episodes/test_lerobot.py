@@ -121,6 +121,14 @@ def test_a_template_naming_the_wrong_folder_is_forgiven(tmp_path):
     np.testing.assert_array_equal(store(root).read("observation.state"), STATE)
 
 
+def test_episodes_count_in_the_order_of_the_files_that_hold_them(tmp_path):
+    found = store(write_v3(tmp_path, ((0, 2), (1,))))
+    assert found.episode_ends.tolist() == [4, 9, 12]
+    rows = np.concatenate([STATE[:4], STATE[7:], STATE[4:7]])
+    np.testing.assert_array_equal(found.read("observation.state"), rows)
+    assert [found.locate("action", row)[-16:] for row in (8, 9)] == ["file-000.parquet", "file-001.parquet"]
+
+
 def test_rows_are_located_in_their_file(tmp_path):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     v2, v3 = store(write_v2(tmp_path / "a")), store(write_v3(tmp_path / "b"))

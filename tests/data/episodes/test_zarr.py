@@ -55,6 +55,33 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
     assert "has no array 'meta/episode_ends' with the episode ends. It has: ends, obs/points, state" in message
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_rows_appended_after_metadata_were_consolidated_are_read(tmp_path, zarr_format):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    zarr.consolidate_metadata(str(path))
+    root = zarr.open_group(str(path), mode="a", use_consolidated=False)
+    root["data/state"].append(STATE[:20])
+    root["meta/episode_ends"].append(np.array([120]))
+    for place in (path, zipped(path)):
+        store = ZarrStoreConfig(path=place).create()
+        assert store.episode_ends.tolist() == [40, 100, 120]
+        np.testing.assert_array_equal(store.read("state"), np.concatenate([STATE, STATE[:20]]))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_attributes_and_hidden_files_beside_the_chunks_do_not_matter(tmp_path, zarr_format):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    blosc = {2: "numcodecs", 3: "zarr.codecs"}[zarr_format]
+    compressor = getattr(pytest.importorskip(blosc), {2: "Blosc", 3: "BloscCodec"}[zarr_format])()
+    state = zarr.open_group(str(path), mode="a").create_array(
+        "data/state", data=STATE, chunks=(10, 2), compressors=compressor, overwrite=True
+    )
+    state.attrs["converted from"] = "demonstrations.pickle"
+    (path / "data/state/.DS_Store").write_bytes(b"left by a file browser")
+    np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
+
+
 def test_a_missing_path_is_named(tmp_path):
     message = problem_of(lambda: ZarrStoreConfig(path=tmp_path / "none.zarr").create())
     assert message == f"{tmp_path / 'none.zarr'}: 1 problem\n  no such file or directory; check data.episodes.path"
