@@ -20,7 +20,16 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.evaluation.measuring import Samples, at_rest, device_of, pick_models, pick_samples, rank_of, with_steps
+from dp_prior.evaluation.measuring import (
+    Samples,
+    at_rest,
+    device_of,
+    pick_models,
+    pick_samples,
+    rank_of,
+    sign_of_life,
+    with_steps,
+)
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
 
@@ -160,15 +169,16 @@ class SimilarityEvaluator(HeldOutEvaluator):
 
     def _draw(self, model: Any, sampler: SamplerConfig, accelerator: Any) -> Tensor:
         """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
-        config, (rank, ranks) = self.config, rank_of(accelerator)
+        config, n, (rank, ranks) = self.config, len(self.ids), rank_of(accelerator)
         device = device_of(model)
-        drawn = torch.zeros(len(self.ids), *model.spec.x_shape, device=device)
-        for places in torch.arange(rank, len(self.ids), ranks).split(config.batch_size):
-            if len(places):  # splitting nothing gives one empty part
-                batch = self.samples.fetch(self.ids[places]).to(device)
+        drawn = torch.zeros(-(-n // ranks), *model.spec.x_shape, device=device)  # as many on every rank, to be gathered
+        for rows in torch.arange(len(self.ids[rank::ranks])).split(config.batch_size):
+            if len(rows):  # splitting nothing gives one empty part
+                sign_of_life(accelerator)
+                batch = self.samples.fetch(self.ids[rank::ranks][rows]).to(device)
                 random = Randomness.from_counts(config.seed, "similarity", batch.ids)
                 encodings = batch.cond.get("text_encodings")
-                drawn[places] = model.predict(
+                drawn[rows] = model.predict(
                     batch.cond[TEXT],
                     text_encodings=encodings,
                     candidates=config.candidates,
@@ -176,7 +186,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
                     sampler=sampler,
                 )
         if ranks > 1:
-            drawn = accelerator.reduce(drawn, reduction="sum")  # zeros where another rank drew
+            drawn = accelerator.gather(drawn[None]).transpose(0, 1).flatten(0, 1)[:n]  # as they were dealt out
         return F.normalize(drawn.cpu(), dim=-1)
 
 

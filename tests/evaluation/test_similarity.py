@@ -13,6 +13,8 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
+from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
+from dp_prior.training.stop import Stop
 from tests.evaluation.fakes import NOW, on_ranks
 
 DIM, N = 6, 23
@@ -107,12 +109,21 @@ def test_recall_of_the_images_themselves_is_one_and_of_their_opposites_none():
     assert not recalls(-gallery, gallery, place)["recall_at_10"].any()
 
 
+def test_drawing_says_that_it_goes_on_and_ends_when_the_run_is_asked_to_stop():
+    """Other ranks take one that says nothing for lost, and a job that is about to end cannot wait."""
+    stop = Stop()
+    ranks = RanksAtWork(SimpleNamespace(process_index=0, num_processes=1), Alone(stop))
+    measure(ranks)
+    stop.reason = "SIGTERM"
+    with pytest.raises(Abandoned):
+        measure(ranks)
+
+
 def test_batches_and_ranks_change_nothing():
     alone = measure()
     assert measure(batch_size=4) == pytest.approx(alone, abs=1e-6)
 
     def run(models, accelerator):
-        accelerator.reduce = lambda tensor, reduction: accelerator.gather(tensor[None]).sum(0)
         return measure(accelerator, built=models, batch_size=5)
 
     for ranks in (2, 3):
