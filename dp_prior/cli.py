@@ -261,7 +261,8 @@ def _farewell(outcome, task: str) -> str:
 
 def _quiet() -> None:
     """Warnings of our own are shown; the libraries' chatter below a warning is not."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    handler = logging.lastResort  # looks for standard error anew each time: the live display takes its place meanwhile
+    logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
 
 
 main.add_command(evaluate, "eval")

@@ -16,13 +16,17 @@ from dp_prior.config import Config
 from dp_prior.tracking.tracker import Run
 
 
+BAR, WIDE = 20, 100  # columns of the bar, and of a terminal that has room for one
+
+
 class ConsoleConfig(Config):
     """Progress on the console."""
 
     type: Literal["console"] = "console"
 
     style: Literal["auto", "live", "plain"] = "auto"
-    """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal and plain elsewhere."""
+    """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal and plain elsewhere, also
+    where TERM says that the terminal cannot go back in a line."""
 
     interval_s: float = Field(default=5.0, ge=0)
     """Plain progress lines are at least so many seconds apart; results and errors are always printed."""
@@ -60,9 +64,8 @@ class ConsoleLogger:
         self._is_warming_up = True
         self._shown = float("-inf")
         self._pending: str | None = None
-        is_live = style == "live" or (style == "auto" and stream.isatty())
-        self._live: Any = _live_display(stream) if is_live else None
-        self._task: Any = None
+        self._frame: tuple[int, list[str]] = (0, [])
+        self._live: Any = self._live_display(style) if style == "live" or stream.isatty() else None
 
     def begin(self, run: Run) -> None:
         """Nothing to do; the plan of the run is printed by whoever starts it."""
@@ -109,21 +112,55 @@ class ConsoleLogger:
     def abandon(self) -> None:
         """Nothing outlives the process."""
 
+    def _live_display(self, style: str) -> Any:
+        """A display on the stream, or None if `auto` finds that the terminal cannot go back in a line."""
+        if style == "plain":
+            return None
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._stream)
+        if style == "auto" and console.is_dumb_terminal:
+            return None
+        hears_errors = sys.stderr.isatty()  # what goes to a file stays there, what goes to the terminal goes above
+        return Live(
+            get_renderable=lambda: self._line(console.width),
+            console=console,
+            refresh_per_second=2,
+            redirect_stderr=hears_errors,
+        )
+
+    def _line(self, width: int) -> Any:
+        """The display: as many whole words as fit, the most wanted first, behind a bar where there is room for it."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        seen, words = self._frame
+        room = width - 3 - (BAR + 1 if (has_bar := width >= WIDE) else 0)  # 3 for the echo of a Ctrl-C
+        shown = words[:1]
+        for word in words[1:]:
+            if len("  ".join([*shown, word])) > room:
+                break
+            shown.append(word)
+        line = Table.grid(padding=(0, 1))
+        bar = [ProgressBar(total=self._total, completed=seen, width=BAR)] if has_bar else []
+        line.add_row(*bar, Text("  ".join(shown)[:room], no_wrap=True))
+        return line
+
     def _show(self, progress: Progress, training: dict[str, float]) -> None:
         seen, now = progress.samples_seen, self._clock()
         words = [f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"]
-        words += _brief(training)
         began, first = self._began
         if seen > first and now > began:
             left = max(0, self._total - seen) * (now - began) / (seen - first)
             words.append(f"{_duration(left)} left")
+        words += _brief(training)
         if self._is_warming_up:  # the first steps take longer than any other; they count in the first line only
             self._began, self._is_warming_up = (now, seen), False
         if self._live is not None:
-            if self._task is None:
-                self._task = self._live.add_task("", total=self._total, line="")
-                self._live.start()
-            self._live.update(self._task, completed=seen, line="  ".join(words))
+            self._frame = seen, words
+            self._live.start()
             return
         self._pending = f"step {progress.global_step:,}  " + "  ".join(words)
         if now - self._shown >= self._interval_s or seen >= self._total:
@@ -141,14 +178,6 @@ class ConsoleLogger:
         else:
             self._stream.write(line + "\n")
             self._stream.flush()
-
-
-def _live_display(stream: TextIO) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = [BarColumn(bar_width=20), TextColumn("{task.fields[line]}", markup=False)]
-    return Progress(*columns, console=Console(file=stream), refresh_per_second=2)
 
 
 def _brief(training: dict[str, float]) -> list[str]:

@@ -2,6 +2,8 @@
 
 import io
 import math
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,14 +46,14 @@ TRAINING = {
 }
 
 
-def test_a_plain_line_tells_progress_rate_loss_rate_of_learning_average_and_time_left():
+def test_a_plain_line_tells_progress_time_left_rate_loss_rate_of_learning_and_average():
     logger, stream, clock = logger_of()
     logger.rewind(Progress(0, 0))
     clock.now += 60
     logger.log(TRAINING, Progress(250, 10))
     assert stream.getvalue() == (
-        "step 10  250/1,000 samples (25.0%)  12,346 samples/s  loss 0.01235  lr 0.0001  ema_decay 0.9991  "
-        "0:03:00 left\n"
+        "step 10  250/1,000 samples (25.0%)  0:03:00 left  12,346 samples/s  loss 0.01235  lr 0.0001  "
+        "ema_decay 0.9991\n"
     )
 
 
@@ -101,7 +103,7 @@ def test_slow_first_steps_do_not_count_in_the_time_left():
     for seen, passed in ((100, 600), (200, 10), (300, 10)):
         clock.now += passed
         logger.log({"train/loss": 1.0}, Progress(seen, seen // 10))
-    assert stream.getvalue().splitlines()[-1].endswith("0:01:10 left")
+    assert "0:01:10 left" in stream.getvalue().splitlines()[-1]
 
 
 def test_pictures_files_and_errors_have_lines():
@@ -148,6 +150,40 @@ def test_the_live_display_shows_progress_and_prints_results_above():
     assert "step 10  validation  loss [x] 0.5" in text
     logger.log_error("after the end", Progress(500, 10))
     assert stream.getvalue().endswith("error: after the end\n")
+
+
+@pytest.mark.parametrize("width", [*range(24, 160, 8), 120])
+def test_the_display_shows_whole_words_the_most_wanted_first_on_one_line_of_any_width(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    logger, stream, clock = logger_of(Stream(True), "live", total_samples=160_000)
+    logger.rewind(Progress(0, 0))
+    clock.now += 60
+    logger.log(TRAINING, Progress(30_080, 3760))
+    logger.close()
+    [line] = [line for line in re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|[\r\n]+", stream.getvalue()) if "/160" in line]
+    words = ["30,080/160,000 samples (18.8%)", "0:04:19 left", "12,346 samples/s", "loss 0.01235", "lr 0.0001"]
+    shown = line.strip().split("  ")
+    assert shown == [*words, "ema_decay 0.9991"][: len(shown)] or words[0].startswith(*shown)
+    assert len(shown) >= {80: 4, 120: 5}.get(width, 1) and len(line) <= width
+
+
+@pytest.mark.parametrize("terminal", ["dumb", "unknown"])
+def test_a_terminal_that_cannot_go_back_in_a_line_gets_lines(terminal, monkeypatch):
+    monkeypatch.setenv("TERM", terminal)
+    logger, stream, _ = logger_of(Stream(True))
+    logger.log(TRAINING, Progress(500, 10))
+    assert "500/1,000 samples (50.0%)" in stream.getvalue()
+
+
+def test_warnings_stay_out_of_the_display_and_in_their_file(monkeypatch):
+    for errors in (Stream(True), Stream(False)):
+        monkeypatch.setattr(sys, "stderr", errors)
+        logger, stream, _ = logger_of(Stream(True), "live")
+        logger.log(TRAINING, Progress(500, 10))
+        sys.stderr.write("a warning\n")
+        logger.close()
+        assert ("a warning" in errors.getvalue()) is not errors.isatty()
+        assert ("a warning" in stream.getvalue()) is errors.isatty()
 
 
 def test_every_knob_changes_something():
