@@ -20,9 +20,18 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.evaluation.measuring import Samples, at_rest, device_of, pick_models, pick_samples, rank_of, with_steps
+from dp_prior.evaluation.measuring import (
+    at_rest,
+    device_of,
+    pick_models,
+    pick_samples,
+    rank_of,
+    sign_of_life,
+    with_steps,
+)
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.model import Samples
 
 TEXT = "text"
 RANKS = (1, 5, 10)
