@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
-
-
-class Samples(Protocol):
-    """One part of a split data set, for example `Trajectories.val`."""
-
-    def __len__(self) -> int: ...
-
-    def fetch(self, ids: Tensor) -> Batch: ...
+from dp_prior.tasks.model import Samples
 
 
 def pick_models(models: dict[str, nn.Module], names: Sequence[str], evaluator: str) -> dict[str, nn.Module]:
@@ -57,7 +50,7 @@ def shared_batches(
     for part in ids[rank::ranks].split(batch_size):
         if len(part):  # splitting no ids gives one empty part
             sign_of_life(accelerator)
-            yield samples.fetch(part).to(device)
+            yield samples.fetch(part.to(samples.device)).to(device)
 
 
 def with_steps(sampler: SamplerConfig, steps: int) -> SamplerConfig:

@@ -21,7 +21,6 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measuring import (
-    Samples,
     at_rest,
     device_of,
     pick_models,
@@ -32,6 +31,7 @@ from dp_prior.evaluation.measuring import (
 )
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.model import Samples
 
 TEXT = "text"
 RANKS = (1, 5, 10)

@@ -21,14 +21,16 @@ from dp_prior.randomness import Randomness
 
 
 class Samples(Protocol):
-    """A data set, fetched by index a batch at a time."""
+    """One part of a split data set, for example `Trajectories.val`, fetched by index a batch at a time."""
 
     def __len__(self) -> int: ...
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where samples are gathered."""
 
-    def fetch(self, ids: Tensor) -> Batch: ...
+    def fetch(self, ids: Tensor) -> Batch:
+        """The samples at ids (B,) int64, which lie on that device."""
 
 
 class DiffusionModel(nn.Module):

@@ -53,6 +53,8 @@ class TinyPolicy(nn.Module):
 class Samples:
     """n random samples with padding; sample number `ids` is the same in whatever batch."""
 
+    device = torch.device("cpu")
+
     def __init__(self, n, horizon=8, seed=0):
         random = np.random.default_rng(seed)
         self.x = torch.tensor(random.normal(size=(n, horizon, 2)), dtype=torch.float32)

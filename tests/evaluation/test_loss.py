@@ -9,7 +9,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
-from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
+from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
 SPLIT = data(37)
@@ -19,7 +19,7 @@ class Spy:
     """A part of the data that remembers what was asked for."""
 
     def __init__(self, part):
-        self.part, self.fetched = part, []
+        self.part, self.device, self.fetched = part, part.device, []
 
     def __len__(self):
         return len(self.part)
@@ -113,6 +113,21 @@ def test_samples_are_evenly_spread():
     source.val = Spy(source.val)
     LossConfig(max_samples=4, models=("ema",)).create(source).run(MODELS, None, NOW)
     assert source.val.fetched == [[0, 25, 50, 75]]
+
+
+def test_samples_are_asked_for_where_they_lie():
+    """Data that fit lie on the accelerator, which gathers by numbers of its own only."""
+
+    class Elsewhere(Samples):
+        device = torch.device("meta")
+
+        def fetch(self, ids):
+            assert ids.device == self.device
+            return super().fetch(torch.arange(len(ids)))
+
+    source = data(4)
+    source.val = Elsewhere(4)
+    LossConfig(models=("ema",)).create(source).run(MODELS, None, NOW)
 
 
 @pytest.mark.parametrize(

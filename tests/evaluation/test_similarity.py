@@ -23,6 +23,8 @@ DIM, N = 6, 23
 class Pairs:
     """n texts; every two neighbours share an image."""
 
+    device = torch.device("cpu")
+
     def __init__(self, n, seed):
         generator = torch.Generator().manual_seed(seed)
         self.x = F.normalize(torch.randn((n + 1) // 2, DIM, generator=generator), dim=-1).repeat_interleave(2, 0)[:n]
