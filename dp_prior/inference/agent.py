@@ -127,7 +127,7 @@ class VectorAgent:
             )
             for key in self.obs_shapes
         }  # (rows, n_obs_steps, *shape)
-        episodes = self._episodes[rows].to(device)
+        episodes, rows = self._episodes[rows].to(device), rows.to(device)
         random = Randomness.from_counts(self.seed, "agent", episodes).stream("chunk", self._step)
         chunk = self.policy.predict(obs, random, self.sampler, previous=self._previous(rows))
         if self.warm_start:
@@ -141,8 +141,9 @@ class VectorAgent:
         """(rows, horizon, action_dim): the last chunk as seen from now, its last action held to the end."""
         if self._chunks is None:
             return None
-        index = torch.arange(self.n_action_steps, self.n_action_steps + self.policy.horizon)
-        return self._chunks[rows][:, index.clamp(max=self.policy.horizon - 1)]
+        last = self.policy.horizon - 1
+        index = torch.arange(self.n_action_steps, self.n_action_steps + last + 1, device=rows.device).clamp(max=last)
+        return self._chunks[rows][:, index]
 
     def _remember(self, obs: dict[str, Tensor]) -> None:
         """Append to the history; before the first observation it was always like the first."""
