@@ -1,7 +1,7 @@
 """What the pages say can be copied: configurations are valid, Python runs, commands, settings, tests and links exist.
 
 A JSON block that gives `data` and `train` is a whole configuration. Any other holds some of its keys, which replace
-those of the whole one before it on its page, or else of README.md, or of the prior in configs where it is about a prior.
+those of the whole one before it on its page, or of README.md, or of the prior in configs where it is about a prior.
 """
 
 import ast
