@@ -14,7 +14,7 @@ import click
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """User errors end with one clear message and their exit code (docs/reliability.md), without a traceback."""
+    """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
     from dp_prior.exits import FAILED, classify
 
     try:
@@ -37,7 +37,13 @@ def main() -> None:
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--check", is_flag=True, help="Build all, do each thing once in a temporary place, print the plan.")
-@click.option("--resume", type=click.Choice(["auto", "never", "must"]), default="auto", show_default=True)
+@click.option(
+    "--resume",
+    type=click.Choice(["auto", "never", "must"]),
+    default="auto",
+    show_default=True,
+    help="Go on where there is a checkpoint (auto), refuse to go on (never), or refuse to start afresh (must).",
+)
 @click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting makes it another run.")
 def train(
     config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
@@ -67,7 +73,7 @@ def train(
         with recorded(run_directory(config)):
             experiment = Experiment(config, report=click.echo)
         outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
-        experiment.report(_farewell(outcome, config.task.kind))
+        experiment.report(_farewell(outcome, config.task.kind, config.train.budget))
         if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
             click.echo(job.requeue())
         experiment.end()
@@ -199,7 +205,8 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The directory to write.")
 @click.option("--max-error", default=0.1, show_default=True, help="Refuse a profile further than this from the wanted.")
 def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
-    """Make an average of any width from the power-function averages in the checkpoints of a run."""
+    """Make an average of any width from the power-function averages in the checkpoints of a run, or up to one of them,
+    RUN@step_00012000."""
     _quiet()
     with exit_codes():
         from dp_prior.training.posthoc import reconstruct
@@ -238,13 +245,13 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
 
 
-def _farewell(outcome, task: str) -> str:
+def _farewell(outcome, task: str, budget: str) -> str:
     """How the run ended, the scores, where things are, and what to try next."""
     result, best = outcome.result(), outcome.best
     head = {
         "finished": "finished",
         "stopped": f"stopped on {outcome.stopped_by}; the same command goes on from here",
-        "complete": "already complete; nothing to do. A larger budget (--set train.samples=...) goes on from here",
+        "complete": f"already complete; nothing to do. A larger budget (--set train.{budget}=...) goes on from here",
     }[outcome.status]
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
     if result is not None and outcome.status != "stopped":

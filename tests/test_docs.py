@@ -1,0 +1,221 @@
+"""What the pages say can be copied: configurations are valid, Python runs, commands, settings, tests and links exist.
+
+A JSON block that gives `data` and `train` is a whole configuration. Any other holds some of its keys, which replace
+those of the whole one before it on its page, or of README.md, or of the prior in configs where it is about a prior.
+"""
+
+import ast
+import functools
+import json
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import HfApi
+
+from dp_prior import load_policy
+from dp_prior.cli import main
+from dp_prior.experiment import Experiment
+from dp_prior.train_config import TrainConfig
+from tests import test_prior
+from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
+from tests.networks.backbones.test_unet1d import PlainUNet
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/*.md", "demonstrations/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
+GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", "benchmarks")} | {"CHANGELOG.md"}
+EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
+PRIOR = ROOT / "configs/prior/clip_embeddings.json"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, *languages: str) -> Iterator[tuple[str, str, str]]:
+    """(language, where, text) of the fenced blocks of a page in these languages."""
+    text = text_of(page)
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if found[1] in languages:
+            yield found[1], f"{page}:{text[: found.start()].count(chr(10)) + 2}", found[2]
+
+
+def pages_with(*languages: str) -> list[str]:
+    return [page for page in PAGES if any(blocks(page, *languages))]
+
+
+def configurations(page: str) -> Iterator[tuple[str, dict]]:
+    """(where, configuration) of the JSON blocks of a page."""
+    whole = None
+    for _, where, text in blocks(page, "json"):
+        given = json.loads(text if text.startswith("{") else f"{{{text}}}")
+        if {"data", "train"} <= given.keys():
+            whole = given
+        if {given.get(part, {}).get("type") for part in ("task", "data")} & {"prior", "embeddings"}:
+            base = json.loads(PRIOR.read_text(encoding="utf-8"))
+        else:
+            base = whole or next(found for _, found in configurations("README.md"))
+        yield where, base | given
+
+
+@pytest.mark.parametrize("page", pages_with("json"))
+def test_configurations_are_valid(page):
+    for where, config in configurations(page):
+        TrainConfig.from_json(json.dumps(config), source=where)
+
+
+@functools.cache
+def a_setting() -> re.Pattern[str]:
+    """Matches the path of any setting, as docs/config.md has them."""
+    paths = {"train", "data", "task", "evaluate", "test", "checkpoints", "tracker"}
+    for section in text_of("docs/config.md").split("\n## ")[1:]:
+        places = re.findall(r"`([^`]+)`", next(iter(re.findall(r"^At .*\.$", section, re.MULTILINE)), ""))
+        fields = ["type", *re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE)]
+        paths |= {*places, *(f"{place}.{field}" for place in places or [""] for field in fields)}
+    words = (re.escape(path.lstrip(".")).replace("<name>", r"\w+").replace("<index>", r"\d+") for path in paths)
+    return re.compile("|".join(words))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
+def test_settings_that_are_named_exist(page):
+    text = text_of(page)
+    named = re.findall(r"--set '?([\w.]+)=", text)
+    named += [
+        name
+        for name in re.findall(r"`((?:task|data|train|evaluate|test|checkpoints|tracker)\.[\w.]+)`", text)
+        if not name.endswith((".json", ".py", ".md")) and name != "data.fingerprint"
+    ]
+    assert not [name for name in named if not a_setting().fullmatch(name)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
+def test_commands_that_are_named_exist_with_their_options(page):
+    for line in re.findall(r"dp-prior ((?:[a-z][\w-]*)\b[^`\n]*)", text_of(page).replace("\\\n", " ")):
+        command: click.Command = main
+        words = line.split()
+        while isinstance(command, click.Group):
+            assert words and words[0] in command.commands, f"{page}: dp-prior {line}"
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        asked = set(re.findall(r"(?<= )--[a-z_-]+", f" {' '.join(words)}".partition(" # ")[0]))
+        assert asked <= known, f"{page}: dp-prior {line}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = (ROOT / page).parent / path if path else ROOT / page
+        assert there.exists(), f"{page} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in headings], target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_tests_that_are_named_exist(page):
+    text = text_of(page)
+    for name in re.findall(r"`((?:dp_prior|tests|configs|docs|benchmarks|scripts|demonstrations)/[\w./-]+)", text):
+        assert (ROOT / name).exists() or name.startswith("demonstrations/pusht_embeddings"), f"{page} names {name}"
+    known = all_tests()
+    for name in re.findall(r"(?:`|::)(test_\w+?)(?:_?\.\.\.|`)", text):
+        assert any(known_name.startswith(name) for known_name in known), f"{page} names {name}"
+
+
+@functools.cache
+def all_tests() -> set[str]:
+    """Names of the test functions."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    return {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED | {"docs/results.md"}])
+def test_lines_have_at_most_120_characters_outside_of_tables(page):
+    lines = text_of(page).splitlines()
+    assert not [number for number, line in enumerate(lines, 1) if len(line) > 120 and not line.startswith("|")]
+
+
+def run_page(page: str, names: dict) -> dict:
+    """Run the Python of a page block after block with these names at hand, and train what is whole in between."""
+    names |= {"__name__": page}
+    trained = page == "docs/own_data.md"
+    for language, where, text in blocks(page, "python", "json"):
+        if language == "python":
+            exec(compile(ast.parse(text), where, "exec"), names)
+        elif trained and '"data": {' in text and '"train": {' in text:
+            small = ["data.batch_size=16", "train.samples=32"]
+            Experiment(TrainConfig.from_json(text, small), report=lambda line: None).run()
+    return names
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def embedded(place) -> Path:
+    """`runs/pusht_state`, as ./demo leaves it but for what it learned."""
+    path, overrides = EMBEDDED
+    short = ["train.samples=16", "data.batch_size=16", "data.split.max_train_episodes=2", "evaluate=[]", "test=[]"]
+    Experiment(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
+    return place / "runs/pusht_state"
+
+
+def test_readme_acts_with_what_the_demo_trains(embedded):
+    assert run_page("README.md", {"state": np.zeros(5)})["action"].shape == (2,)
+
+
+def test_own_data_become_a_policy_that_acts(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mine_env", types.ModuleType("mine_env"))
+    draw = np.random.default_rng(0)
+    episodes = [{"state": draw.normal(size=(n, 4)), "action": draw.normal(size=(n, 2))} for n in (20, 30, 25)]
+    names = run_page("docs/own_data.md", {"episodes": episodes, "robot": np.zeros(2), "object_": np.zeros(2)})
+    assert names["action"].shape == (2,)
+
+
+def test_published_weights_load_as_told(embedded):
+    policy = load_policy(embedded)
+    tokens, dim = policy.encoder.cond_shape
+    plain = PlainUNet(2, tokens * dim, dims=(32, 64, 128), g=8, e=64)
+    published = {f"model.{name}": value for name, value in plain.state_dict().items()}
+    names = run_page("docs/networks.md", {"policy": policy, "published": published})
+    assert torch.equal(names["unet"].state_dict()["head.out.bias"], plain.final_conv[1].bias)
+
+
+def test_priors_predict_as_told(place, text_tower, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(test_prior, "DIM", 6)
+    config = test_prior.tiny(place, train__steps=1, evaluate=[], test=[], tracker__data_path="runs/clip_embeddings")
+    Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).run()
+    text_tower.rename(place / "clip-vit-base-patch32")
+    names = run_page("docs/prior.md", {"text_embed": torch.randn(3, 6)})
+    assert names["image_embed"].shape == (1, 6)
+
+
+def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):
+    load_policy(embedded).push_to_hub("me/pusht")
+    sent = embedded / "checkpoints/step_00000001"
+    HfApi().upload_folder(repo_id="me/pusht", folder_path=sent, path_in_repo="checkpoints/step_00012000")
+    names = run_page("docs/hub.md", {})
+    weights = load_policy("exports/pusht").state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in names["policy"].state_dict().items())
+
+
+def test_every_page_with_python_is_run():
+    run = {"README.md", "docs/own_data.md", "docs/networks.md", "docs/prior.md", "docs/hub.md"}
+    assert set(pages_with("python")) == run
