@@ -2,12 +2,16 @@
 
     normalised = clip((value - offset) * scale)        value = normalised / scale + offset
 
+A dimension that was constant in the data comes back as that constant, whatever its normalised value: a network's small
+error there, divided by a scale that nothing but its magnitude determined, would move what never moved.
+
 Subtracting first keeps a channel that varies by micrometres around a metre exact, where a single multiply-add would
 round its whole range away. Everything here is float32, whatever precision the surrounding model is cast to.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
+
+log = logging.getLogger(__name__)
 
 SMALLEST_RANGE = 1e-12
 """A narrower dimension is numerical noise in any unit in use, however small its magnitude."""
@@ -183,6 +189,7 @@ class Normalizer(nn.Module):
             for quantity in QUANTITIES:
                 self.register_buffer(f"{key}/{quantity}", torch.full(shape, math.nan, dtype=torch.float32))
             self.register_buffer(f"{key}/count", torch.zeros((), dtype=torch.int64))
+            self.register_buffer(f"{key}/divisor", torch.full(shape, math.nan, dtype=torch.float32), persistent=False)
 
     def fit(self, statistics: Mapping[str, Statistics]) -> None:
         """Take the statistics of every key and derive scale and offset from them.
@@ -207,7 +214,7 @@ class Normalizer(nn.Module):
             raise ValueError("\n".join(["normalizer cannot be fitted:", *(f"  {problem}" for problem in problems)]))
         for name, value in values.items():
             self._buffers[name].copy_(value)
-        self.has_statistics = True
+        self._set_divisors()
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
         """(..., *feature_shape) in data units of any dtype -> float32, normalised."""
@@ -217,14 +224,33 @@ class Normalizer(nn.Module):
         return normalized if clip is None else normalized.clamp(-clip, clip)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
-        """The inverse of `normalize` within its clipping range; float32."""
+        """The inverse of `normalize` within its clipping range, and the constant where there was one; float32."""
         self._check(key, value)
-        return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/scale"])
+        return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/divisor"])
 
     def bounds(self, key: str) -> tuple[Tensor, Tensor]:
         """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant."""
         low, high = self._buffers[f"{key}/min"], self._buffers[f"{key}/max"]
         return self.normalize(key, low), self.normalize(key, high)
+
+    def _set_divisors(self) -> None:
+        """What `unnormalize` divides by: the scale, and infinity where the data were constant."""
+        for key, mode in self.modes.items():
+            low, high, scale = (
+                self._buffers[f"{key}/{name}"].cpu().double().numpy() for name in ("min", "max", "scale")
+            )
+            varies = True if isinstance(mode, Identity) else varies_in(low, high, mode.range_eps)
+            divisor = self._buffers[f"{key}/divisor"]
+            moved = divisor.isfinite()
+            divisor.copy_(torch.from_numpy(np.where(varies, scale, math.inf)))
+            stuck = (moved & divisor.isinf()).nonzero().flatten().tolist()
+            if key == "x" and stuck:
+                log.warning(
+                    "dimensions %s of x vary in these data, but were constant in those that the loaded normalizer was "
+                    "fitted to; they stay so in what is predicted",
+                    stuck,
+                )
+        self.has_statistics = True
 
     def _check(self, key: str, value: Tensor) -> None:
         if not self.has_statistics:
@@ -251,6 +277,8 @@ class Normalizer(nn.Module):
         problems, found = [], {}
         for name, buffer in self._buffers.items():
             key, quantity = name.rsplit("/", 1)
+            if quantity == "divisor":
+                continue
             value = state_dict.get(prefix + name)
             if value is None:
                 problems.append(f"key {key!r}, all dimensions: {quantity} is missing")
@@ -266,7 +294,7 @@ class Normalizer(nn.Module):
             head = f"statistics of {prefix.rstrip('.') or 'the normalizer'} cannot be loaded:"
             raise ValueError("\n".join([head, *(f"  {problem}" for problem in problems)]))
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self.has_statistics = True
+        self._set_divisors()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
         """Follow the module to another device but never to another precision."""

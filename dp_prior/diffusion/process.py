@@ -413,9 +413,10 @@ class DiffusionProcess(nn.Module):
 
     def _indices_for(self, batch: int) -> tuple[Tensor, ...]:
         """(B,) int64 for every timestep; kept for the last B, since taking a view costs a fifth of a sampling step."""
-        if not self._kept_indices or len(self._kept_indices[0]) != batch:
-            self._kept_indices = self.indices[:, None].expand(-1, batch).unbind()
-        return self._kept_indices
+        kept = self._kept_indices  # read once: another thread may sample with another B meanwhile
+        if not kept or len(kept[0]) != batch:
+            kept = self._kept_indices = self.indices[:, None].expand(-1, batch).unbind()
+        return kept
 
     def _split(self, output: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor | None]:
         """The prediction and the raw variance, float32."""

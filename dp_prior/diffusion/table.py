@@ -61,7 +61,8 @@ class NoiseTable:
         if step is None:
             c_x, *rest = self.transition(t, s, eta)
             # torch multiplies by a tensor of one element in half the time that a number takes
-            step = self._steps[t, s, eta, x_t.dtype] = torch.tensor(c_x, dtype=x_t.dtype, device="cpu"), *rest
+            with torch.inference_mode(False):  # it outlives the mode of its first caller
+                step = self._steps[t, s, eta, x_t.dtype] = torch.tensor(c_x, dtype=x_t.dtype, device="cpu"), *rest
         c_x, c_0, std = step
         return torch.mul(x_t, c_x).add_(x_0, alpha=c_0), std
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -85,7 +85,7 @@ class VectorAgent:
 
     def reset(self, episodes: Sequence[int]) -> None:
         """Start one episode per number; forgets observations and queued actions."""
-        self._episodes = torch.as_tensor(list(episodes), dtype=torch.int64)
+        self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
         action_dim = self.policy.spec.x_shape[-1]
         self._queue = np.zeros((len(self._episodes), self.n_action_steps, action_dim), dtype=np.float32)
@@ -103,7 +103,7 @@ class VectorAgent:
             (n, action_dim) float32, data units.
 
         Raises:
-            ValueError: an observation is missing or has the wrong shape.
+            ValueError: an observation is missing, no array of numbers, or has the wrong shape.
             RuntimeError: `reset` was not called.
         """
         if self._episodes is None:
@@ -111,9 +111,9 @@ class VectorAgent:
         self._remember(self._checked(obs))
         place = self._step % self.n_action_steps
         if place == 0:
-            rows = torch.arange(len(self._episodes)) if active is None else torch.as_tensor(np.flatnonzero(active))
+            rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
             if len(rows):
-                self._queue[rows.numpy()] = self._predict(rows)
+                self._queue[rows] = self._predict(torch.from_numpy(rows))
         self._step += 1
         return self._queue[:, place].copy()
 
@@ -141,9 +141,8 @@ class VectorAgent:
         """(rows, horizon, action_dim): the last chunk as seen from now, its last action held to the end."""
         if self._chunks is None:
             return None
-        last = self.policy.horizon - 1
-        index = torch.arange(self.n_action_steps, self.n_action_steps + last + 1, device=rows.device).clamp(max=last)
-        return self._chunks[rows][:, index]
+        left = self._chunks[rows][:, self.n_action_steps :]
+        return torch.cat([left, self._chunks[rows][:, -1:].expand(-1, self.n_action_steps, -1)], dim=1)
 
     def _remember(self, obs: dict[str, Tensor]) -> None:
         """Append to the history; before the first observation it was always like the first."""
@@ -157,12 +156,11 @@ class VectorAgent:
             close = difflib.get_close_matches(missing[0], list(obs), n=1)
             raise ValueError(
                 f"observation {missing[0]!r} is missing; the policy reads {_listing(self.obs_shapes)}, "
-                f"found {_listing({key: np.shape(value)[1:] for key, value in obs.items()})}."
-                + (f" Is {close[0]!r} meant?" if close else "")
+                f"found {', '.join(obs) or 'none'}." + (f" Is {close[0]!r} meant?" if close else "")
             )
         checked = {}
         for key, shape in self.obs_shapes.items():
-            value = obs[key].detach() if isinstance(obs[key], Tensor) else torch.as_tensor(np.asarray(obs[key]))
+            value = _copied(_numbers(key, obs[key]))
             if tuple(value.shape[1:]) != shape:
                 raise ValueError(
                     f"observation {key!r} has shape {tuple(value.shape[1:])}; the policy was trained on {shape}"
@@ -172,7 +170,7 @@ class VectorAgent:
                     f"observation {key!r} has {len(value)} rows, but the agent was reset for {len(self._episodes)} "
                     f"episodes; call reset with one episode number per row"
                 )
-            checked[key] = value.to(value.dtype if value.dtype == torch.uint8 else torch.float32, copy=True)
+            checked[key] = value
         return checked
 
 
@@ -214,10 +212,11 @@ class Agent:
             (action_dim,) float32, data units.
 
         Raises:
-            ValueError: an observation is missing or has the wrong shape.
+            ValueError: an observation is missing, no array of numbers, or has the wrong shape.
             RuntimeError: the policy's action is not finite; a robot must not be given that.
         """
-        batched = {key: v[None] if isinstance(v, Tensor) else np.asarray(v)[None] for key, v in obs.items()}
+        read = self._one.obs_shapes
+        batched = {key: _numbers(key, value)[None] if key in read else value for key, value in obs.items()}
         action = self._one.act(batched)[0]
         if not np.isfinite(action).all():
             raise RuntimeError(
@@ -225,6 +224,26 @@ class Agent:
                 f"if there is none, the weights are damaged"
             )
         return action
+
+
+def _numbers(key: str, value: Any) -> np.ndarray | Tensor:
+    """An observation as it came, or as an array where it came as a list; only numbers get through."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"observation {key!r} is no array: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"observation {key!r} holds {array.dtype}, expected numbers")
+    return array
+
+
+def _copied(value: np.ndarray | Tensor) -> Tensor:
+    """Float32 in memory of its own, or uint8 where it was; arrays may have any layout, width and byte order."""
+    if isinstance(value, Tensor):
+        return value.detach().to(value.dtype if value.dtype == torch.uint8 else torch.float32, copy=True)
+    return torch.from_numpy(np.array(value, np.uint8 if value.dtype == np.uint8 else np.float32, order="C"))
 
 
 def _listing(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -120,7 +120,7 @@ class DiffusionModel(nn.Module):
             start=self.start,
         )
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
-        return x if known is None else torch.where(known[1], known[0], x)
+        return x if known is None else torch.where(known[1], known[0].to(x), x)
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
         """The variational bound of a batch, on its normalised values; see `DiffusionProcess.bits_per_dim`.

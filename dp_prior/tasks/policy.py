@@ -227,7 +227,7 @@ class DiffusionPolicy(Published, DiffusionModel):
         """Predict action chunks.
 
         Args:
-            obs: (B, n_obs_steps, ...) by key, data units, newest last.
+            obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored.
             random: B rows.
             sampler: replaces the configured one.
             previous: (B, horizon, action_dim) chunks to start from, such as the last ones moved on; see `sample`.
@@ -236,5 +236,17 @@ class DiffusionPolicy(Published, DiffusionModel):
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
+
+        Raises:
+            ValueError: an observation is missing or has another shape.
         """
+        for key, (steps, *shape) in self.spec.cond_shapes.items():
+            found = tuple(obs[key].shape) if key in obs else None
+            if found not in [(len(random), n, *shape) for n in (self.n_obs_steps, steps)]:
+                raise ValueError(
+                    f"observation {key!r} {'is missing' if found is None else f'has shape {found}'}; the policy reads "
+                    f"{(len(random), self.n_obs_steps, *shape)}: rows of `random`, n_obs_steps, and what it was "
+                    f"trained on"
+                )
+        obs = {key: obs[key] for key in self.spec.cond_shapes}
         return self.sample(obs, random, sampler, previous=previous, known=known)

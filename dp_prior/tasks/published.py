@@ -119,8 +119,9 @@ class Published(nn.Module):
             "config.json": {"task": json.loads(self.record.model_dump_json())},
             "spec.json": json.loads(self.spec.model_dump_json()),
         }
-        weights = {"model.safetensors": dict(self.state_dict())}
-        write_checkpoint(directory, Snapshot(weights, documents), manifest)
+        # torch.compile puts a module where another was, and its own name into those of the weights
+        weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
+        write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
         if push_to_hub:
             self.push_to_hub(repo_id or directory.name, **push)
         return directory

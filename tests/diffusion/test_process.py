@@ -174,6 +174,30 @@ def test_a_sampled_row_does_not_depend_on_the_batch():
     assert torch.equal(process.sample(network, (5, 2), rows(2, 3), DDPM()), whole[3:5])
 
 
+def test_threads_that_sample_batches_of_other_sizes_do_not_meet(monkeypatch):
+    """Another thread comes in wherever this one has just noted something in the process they share."""
+    process = config().create()
+    expected, note = process.sample(network, (5, 2), rows(3), DDIM(steps=2)), type(process).__setattr__
+
+    def interrupted(self, name, value):
+        note(self, name, value)
+        monkeypatch.setattr(type(process), "__setattr__", note)
+        process.sample(network, (5, 2), rows(6), DDIM(steps=2))
+
+    process._kept_indices = ()
+    monkeypatch.setattr(type(process), "__setattr__", interrupted)
+    assert torch.equal(process.sample(network, (5, 2), rows(3), DDIM(steps=2)), expected)
+
+
+def test_samples_can_be_differentiated_after_others_were_drawn_in_inference_mode():
+    process = config().create()
+    with torch.inference_mode():
+        process.sample(network, (5, 2), rows(3), DDIM(steps=2))
+    gain = torch.ones((), requires_grad=True)
+    process.sample(lambda x_t, t: gain * network(x_t, t), (5, 2), rows(3), DDIM(steps=2)).sum().backward()
+    assert gain.grad is not None
+
+
 def test_clipping_bounds_the_sample():
     def far(x_t, t):
         return 10 * torch.ones_like(x_t)

@@ -28,6 +28,14 @@ class Fake(nn.Module):
         return (seen[:, None] + index)[:, :, None] + random.stream("start").normal(self.horizon, 2)
 
 
+class Placed(Fake):
+    """The same on the device of its observations, wherever tensors are made by default."""
+
+    def predict(self, obs, random, sampler=None, *, previous=None):
+        with torch.device(obs["a"].device):
+            return super().predict(obs, random, sampler, previous=previous)
+
+
 def stream(n, steps, seed=0):
     """`steps` observations of n rows."""
     random = np.random.default_rng(seed)
@@ -129,6 +137,35 @@ def test_tensors_lists_and_further_keys_are_welcome():
         np.testing.assert_array_equal(Agent(Fake()).act(form), expected)
 
 
+@pytest.mark.filterwarnings("error")
+def test_arrays_come_as_cameras_and_drivers_leave_them():
+    """Flipped, read-only, of another byte order or width, and among things that are no arrays at all."""
+    obs = {"a": np.array([1.0, 2.0, 3.0], dtype=np.float32), "b": np.array([4.0], dtype=np.float32)}
+    expected = Agent(Fake()).act(obs)
+    forms = {
+        "flipped": lambda value: value[::-1].copy()[::-1],
+        "read-only": lambda value: np.frombuffer(value.tobytes(), np.float32),
+        "of every other": lambda value: np.repeat(value, 2)[::2],
+        "big-endian": lambda value: value.astype(">f8"),
+        "long": lambda value: value.astype(np.longdouble),
+        "bytes, flipped": lambda value: value.astype(np.uint8)[::-1].copy()[::-1],
+    }
+    for name, form in forms.items():
+        found = Agent(Fake()).act({key: form(value) for key, value in obs.items()})
+        np.testing.assert_array_equal(found, expected, err_msg=name)
+    others = {"task": "push", "boxes": [[1, 2], [3]], "info": {"a": 1}, "camera": None}
+    np.testing.assert_array_equal(Agent(Fake()).act({**obs, **others}), expected)
+
+
+def test_default_device_of_the_caller_is_none_of_its_business():
+    seen = [rows_of(obs, 0) for obs in stream(1, 9)]
+    agent, other = (Agent(Placed(), warm_start=True) for _ in range(2))
+    expected = [agent.act(obs) for obs in seen]
+    with torch.device("meta"):
+        other.reset(0)
+        np.testing.assert_array_equal([other.act(obs) for obs in seen], expected)
+
+
 def test_sampler_reaches_the_policy():
     policy = Fake()
     Agent(policy, sampler="other").act(rows_of(stream(1, 1)[0], 0))
@@ -171,8 +208,11 @@ def test_too_many_actions_are_refused(n_action_steps):
             {"a": np.zeros(3), "bb": np.zeros(1)},
             r"observation 'b' is missing; the policy reads a \(3,\), b \(1,\), found",
         ),
-        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a \(3,\), bb \(1,\)\. Is 'bb' meant\?"),
+        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a, bb\. Is 'bb' meant\?"),
         ({"a": np.zeros(4), "b": np.zeros(1)}, r"observation 'a' has shape \(4,\); the policy was trained on \(3,\)"),
+        ({"a": np.zeros(3), "b": None}, "observation 'b' holds object, expected numbers"),
+        ({"a": np.zeros(3), "b": ["1.5"]}, "observation 'b' holds <U3, expected numbers"),
+        ({"a": [[1], [2, 3]], "b": [0.5]}, "observation 'a' is no array: .*inhomogeneous"),
         ({"a": np.zeros(3), "b": 0.5}, r"observation 'b' has shape \(\); the policy was trained on \(1,\)"),
     ],
 )

@@ -83,6 +83,31 @@ def test_padding_carries_no_loss():
     assert torch.equal(before.per_sample[1:], after.per_sample[1:])
 
 
+@pytest.mark.parametrize("backbone", [MLP, {"type": "unet1d_local", "down_dims": [8], "step_embed_dim": 4}])
+def test_other_observations_than_it_was_trained_on_are_refused(backbone):
+    policy, obs = build(backbone=backbone), batch().cond
+    with pytest.raises(ValueError, match=r"'angle' is missing; the policy reads \(6, 2, 1\): rows of"):
+        policy.predict({"agent_pos": obs["agent_pos"]}, rows())
+    for wrong in (obs["angle"][:, :1], obs["angle"].repeat(1, 2, 1), obs["angle"][0], obs["angle"][:5]):
+        with pytest.raises(ValueError, match=r"'angle' has shape \(.*\); the policy reads \(6, 2, 1\)"):
+            policy.predict({**obs, "angle": wrong}, rows())
+    assert torch.equal(policy.predict({"more": obs["angle"], **obs}, rows()), policy.predict(obs, rows()))
+
+
+def test_what_is_known_keeps_the_chunk_in_float32():
+    values = torch.full((6, 4, 2), 7.25, dtype=torch.float64)
+    chunk = build().predict(batch().cond, rows(), known=(values, torch.tensor([True, False])))
+    assert chunk.dtype == torch.float32 and (chunk[..., 0] == 7.25).all()
+
+
+def test_an_action_that_never_moved_does_not():
+    policy, data = build(normalizer={"action": {"type": "gaussian"}}), batch()
+    data.x[..., 1] = 180.0
+    policy.normalizer.fit({"x": statistics(data.x), **{key: statistics(value) for key, value in data.cond.items()}})
+    chunk = policy.predict(data.cond, rows())
+    assert (chunk[..., 1] == 180).all() and chunk[..., 0].std() > 0.1
+
+
 def test_sampler_can_be_replaced_for_a_call():
     policy, data = build(), batch()
     other = policy.sampler.model_copy(update={"steps": 10})

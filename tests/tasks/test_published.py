@@ -37,6 +37,12 @@ def test_saved_and_loaded_it_acts_the_same(policy, tmp_path):
     assert (once_more / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
 
 
+def test_a_compiled_network_is_saved_under_the_names_of_its_weights(policy, tmp_path):
+    expected = predict(policy)
+    policy.backbone = torch.compile(policy.backbone)  # which compiles at its first call: never, here
+    assert torch.equal(predict(load_policy(policy.save_pretrained(tmp_path / "policy"))), expected)
+
+
 def test_what_is_there_is_left_alone(policy, tmp_path):
     (tmp_path / "empty").mkdir()
     policy.save_pretrained(tmp_path / "empty")
