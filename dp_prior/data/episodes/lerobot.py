@@ -165,11 +165,9 @@ class LeRobotStore:
             raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
         rows: list[dict[str, int]] = []
         for listing in listings:
+            table = _read_table(listing, columns).to_pylist()
             try:
-                rows += [
-                    {name: _count(value) for name, value in row.items()}
-                    for row in _read_table(listing, columns).to_pylist()
-                ]
+                rows += [{name: _count(value) for name, value in row.items()} for row in table]
             except (ValueError, TypeError) as error:
                 raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
         rows.sort(key=lambda row: row["episode_index"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import zipfile
 import zlib
@@ -115,12 +116,10 @@ class ZarrStore:
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         try:
             array = self._open()[name]
-            missing = array.nchunks - array.nchunks_initialized
-            if missing > 0 and not self._fill_missing:
+            missing = None if self._fill_missing else self._missing_chunks(name, metadata)
+            if missing:
                 remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
-                named = self._missing_chunks(name, metadata)
-                found = f"{missing} of {array.nchunks} chunks are missing: {named}"
-                raise DataError(where, [f"{found}. Copy the data set again; {remedy}"])
+                raise DataError(where, [f"{missing}. Copy the data set again; {remedy}"])
             cut_short = _chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
             if cut_short:
                 raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
@@ -131,19 +130,22 @@ class ZarrStore:
             raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
 
     def _missing_chunks(self, name: str, metadata: dict[str, Any]) -> str:
-        """The first of them, with the episodes whose steps they hold."""
+        """How many there are, and the first of them with the episodes whose steps they hold; empty if none is."""
         if self.path.is_file():
             with zipfile.ZipFile(self.path) as archive:
-                present = set(archive.namelist()).__contains__
+                present = set(archive.namelist())
         else:
-            present = lambda file: (self.path / file).is_file()  # noqa: E731
-        listed = []
-        for chunk, first, stop in _chunks(metadata):
-            if not present(f"{name}/{chunk}"):
-                if len(listed) == 3:
-                    return ", ".join([*listed, "..."])
-                listed.append(chunk + self._episodes_of(name, first, stop))
-        return ", ".join(listed)
+            inside = os.walk(self.path / name)
+            present = {
+                Path(folder, file).relative_to(self.path).as_posix() for folder, _, files in inside for file in files
+            }
+        chunks = list(_chunks(metadata))
+        missing = [chunk for chunk in chunks if f"{name}/{chunk[0]}" not in present]
+        if not missing:
+            return ""
+        listed = [chunk + self._episodes_of(name, first, stop) for chunk, first, stop in missing[:3]]
+        listed += ["..."] if len(missing) > 3 else []
+        return f"{len(missing)} of {len(chunks)} chunks are missing: {', '.join(listed)}"
 
     def _episodes_of(self, name: str, first: int, stop: int) -> str:
         if name == self._ends:
@@ -170,21 +172,35 @@ def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     try:
         if path.is_file():
             with zipfile.ZipFile(path) as archive:
-                texts = {name: archive.read(name) for name in archive.namelist() if _is_metadata(name)}
+                names = sorted({name for name in archive.namelist() if _is_metadata(name)})
+                documents = {name: json.loads(archive.read(name)) for name in names}
         else:
-            files = (file for pattern in (".z*", "zarr.json") for file in path.rglob(pattern))
-            texts = {str(file.relative_to(path).as_posix()): file.read_bytes() for file in sorted(files)}
-        documents = {name: json.loads(text) for name, text in texts.items() if not name.endswith(".zattrs")}
+            documents = _documents_in(path)
     except (OSError, ValueError, RecursionError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(str(path), [f"is not a readable zarr group: {error}"]) from None
     if not {".zgroup", "zarr.json"} & set(documents):
         raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
-    arrays = {name.rpartition("/")[0]: found for name, found in documents.items() if isinstance(found, dict)}
-    return {name: found for name, found in arrays.items() if isinstance(found.get("shape"), list)}
+    return {name.rpartition("/")[0]: found for name, found in documents.items() if _is_array(found)}
+
+
+def _documents_in(path: Path) -> dict[str, Any]:
+    """Metadata of groups and arrays in a directory; folders of chunks, which may be many, are not looked through."""
+    documents: dict[str, Any] = {}
+    for folder, inside, names in os.walk(path, followlinks=True):
+        inside.sort()
+        here = {name: json.loads(Path(folder, name).read_bytes()) for name in sorted(filter(_is_metadata, names))}
+        documents |= {Path(folder, name).relative_to(path).as_posix(): found for name, found in here.items()}
+        if any(map(_is_array, here.values())):
+            inside.clear()
+    return documents
 
 
 def _is_metadata(name: str) -> bool:
     return name.rpartition("/")[2] in (".zgroup", ".zarray", "zarr.json")
+
+
+def _is_array(document: Any) -> bool:
+    return isinstance(document, dict) and isinstance(document.get("shape"), list)
 
 
 def _folder_hint(documents: dict[str, Any]) -> str:

@@ -12,6 +12,9 @@ zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra d
 STATE = np.arange(1.0, 201.0, dtype=np.float32).reshape(100, 2)
 
 
+STATE_FILES = {2: [".zarray", "0.0", "9.0"], 3: ["zarr.json", "c/0/0", "c/9/0"]}
+
+
 def write(path, zarr_format=2, data="data/", ends="meta/episode_ends", **changes):
     root = zarr.open_group(str(path), mode="w", zarr_format=zarr_format)
     arrays = {f"{data}state": STATE, f"{data}obs/points": np.ones((100, 3, 2)), ends: np.array([40, 100]), **changes}
@@ -80,6 +83,17 @@ def test_attributes_and_hidden_files_beside_the_chunks_do_not_matter(tmp_path, z
     state.attrs["converted from"] = "demonstrations.pickle"
     (path / "data/state/.DS_Store").write_bytes(b"left by a file browser")
     np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
+
+
+@pytest.mark.parametrize("link", ["data", "data/state"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_groups_and_arrays_may_be_links_to_another_disk(tmp_path, zarr_format, link):
+    path = write(tmp_path / "set.zarr", zarr_format)
+    (path / link).rename(tmp_path / "elsewhere")
+    (path / link).symlink_to(tmp_path / "elsewhere")
+    store = ZarrStoreConfig(path=path).create()
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert {path / "data/state" / file for file in STATE_FILES[zarr_format]} <= set(store.files(["state"]))
 
 
 def test_a_missing_path_is_named(tmp_path):
