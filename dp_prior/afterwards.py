@@ -12,6 +12,7 @@ from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment
+from dp_prior.ranks import decide
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
@@ -19,29 +20,45 @@ from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
 from dp_prior.train_config import CONFIG, TrainConfig
 
 
-def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list[tuple[str, float, float | None]]:
+def evaluate_checkpoint(
+    reference: str, overrides: tuple[str, ...] = (), out: Path | None = None
+) -> list[tuple[str, float, float | None]]:
     """Run the evaluators of a checkpoint's own configuration on it again.
 
     Args:
         reference: path of a checkpoint or a run.
         overrides: changes to the configuration, for example other data or more episodes.
+        out: folder for reports, films and pictures; None for nowhere.
 
     Returns:
-        (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last.
+        (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last; nothing on
+        other ranks than the first.
+
+    Raises:
+        FileExistsError: there is something in `out` already.
     """
     directory = resolve(reference)
     snapshot = read_checkpoint(directory)
     source = str(directory / "config.json")
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
-        experiment = Experiment(config, report=lambda line: None, directory=Path(place))
+        unmeasured = config.model_copy(update={"evaluate": (), "test": ()})
+        experiment = Experiment(unmeasured, report=lambda line: None, directory=Path(place))
+        decide(experiment.accelerator, lambda: _check_empty(out))
+        evaluators = [record.create(experiment.data, out) for record in (*config.evaluate, *config.test)]
         trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
         experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
         metrics: dict[str, float] = {}
-        for evaluator in [*experiment.evaluators, *experiment.tests]:
+        for evaluator in evaluators:
             metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics
+        experiment.end()
     stored = snapshot.documents["progress.json"]["metrics"]
-    return [(name, value, stored.get(name)) for name, value in metrics.items()]
+    return [(name, value, stored.get(name)) for name, value in metrics.items()] if experiment.is_main else []
+
+
+def _check_empty(folder: Path | None) -> None:
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; choose another folder, so that nothing is replaced")
 
 
 def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:

@@ -84,15 +84,19 @@ def train(
 @main.command()
 @click.argument("checkpoint")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
-def evaluate(checkpoint: str, overrides: tuple[str, ...]) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="A folder for reports, films and pictures; must be empty.")
+def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
     """Measure a checkpoint, or the best one of a run, as its own run did, and compare with what is stored in it."""
     _quiet()
     with exit_codes():
         from dp_prior.afterwards import evaluate_checkpoint
 
-        for name, now, stored in evaluate_checkpoint(checkpoint, overrides):
-            verdict = "" if stored is None else "  equal to" if now == stored else "  differs from"
-            click.echo(f"{name:<40} {now:.6g}{verdict}{'' if stored is None else f' the stored {stored:.6g}'}")
+        for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
+            verdict = ""
+            if stored is not None:
+                verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
+                verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
+            click.echo(f"{name:<40} {now:.6g}{verdict}")
 
 
 @main.group()

@@ -129,7 +129,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
         Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
         Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
         Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
-        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved."),
+        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; no number if nothing tells."),
         Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
         Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
         Metric("<name>/episodes", "episodes", None, "Episodes run."),

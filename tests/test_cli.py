@@ -1,5 +1,6 @@
 """The commands: what they print, what they leave behind, and how they exit."""
 
+import re
 import tempfile
 
 import pytest
@@ -92,7 +93,7 @@ def test_evaluate_reproduces_the_stored_numbers_exactly(measured):
 def test_evaluate_of_something_else_says_that_it_differs_and_eval_is_short_for_it(measured):
     other = command("eval", measured, "--set", "evaluate.0.seed=5")
     assert other.exit_code == 0
-    assert "validation/ema/loss " in other.output and "  differs from the stored " in other.output
+    assert re.search(r"^validation/ema/loss .*  differs from the stored \S+ by \S+$", other.output, re.MULTILINE)
     assert "differs" not in "".join(line for line in other.output.splitlines() if line.startswith("rollout/"))
 
 
@@ -100,6 +101,15 @@ def test_evaluate_leaves_the_run_as_it_was(measured):
     before = {path: path.stat().st_mtime_ns for path in measured.rglob("*")}
     command("evaluate", measured)
     assert {path: path.stat().st_mtime_ns for path in measured.rglob("*")} == before
+
+
+def test_evaluate_leaves_reports_where_they_are_wanted_and_replaces_none(measured, tmp_path):
+    kept = command("evaluate", measured, "--out", tmp_path / "kept")
+    assert kept.exit_code == 0, kept.output
+    names = {path.name.rsplit("_", 1)[0] for path in (tmp_path / "kept").glob("*.json")}
+    assert names == {"action_error", "rollout"}
+    again = command("evaluate", measured, "--out", tmp_path / "kept")
+    assert again.exit_code == 64 and "kept is not empty; choose another folder" in again.output
 
 
 def test_evaluate_of_nothing_is_refused(tmp_path):

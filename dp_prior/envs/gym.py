@@ -1,4 +1,4 @@
-"""Any registered gymnasium environment whose observations and actions are Boxes."""
+"""Any registered gymnasium environment whose actions are a Box; of its observations those that are Boxes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep, ScoreRule
@@ -26,31 +26,33 @@ class GymConfig(Config):
     max_steps: int | None = Field(default=None, ge=1)
     """Control steps after which an episode is over; null is the limit the environment is registered with."""
 
-    make_arguments: dict[str, bool | int | float | str] = {}
+    make_arguments: dict[str, JsonValue] = {}
     """Further keyword arguments of the environment."""
 
     obs_key: str = "state"
-    """Key of the observation where the environment gives a plain array; a Dict observation has keys of its own."""
+    """Key of the observation where the environment gives a plain array. A Dict observation has keys of its own, of
+    which those that are no Boxes are left out."""
 
     score: ScoreRule = "sum"
     """The score of an episode: sum, max or last of its rewards, or success (1 or 0)."""
 
     success_score: float | None = None
-    """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`."""
+    """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`. If
+    no episode's info has either, the success rate is not a number."""
 
     @field_validator("id")
     @classmethod
     def _registered_only(cls, id: str) -> str:
         if ":" in id:
             raise ValueError(
-                f"{id!r} names a module to import, and a configuration never imports anything; "
-                f"write {id.partition(':')[2]!r} and import the module where the run is started"
+                f"{id!r} names a module to import, and a configuration never imports anything; write "
+                f"{id.partition(':')[2]!r} and import the module where the run is started, see docs/environments.md"
             )
         return id
 
     @field_validator("make_arguments")
     @classmethod
-    def _not_ours(cls, make_arguments: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+    def _not_ours(cls, make_arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name in ("max_episode_steps", "render_mode", "disable_env_checker", "vectorization_mode"):
             if name in make_arguments:
                 raise ValueError(f"{name!r} is decided here, not by the environment; the field max_steps sets a limit")
@@ -61,7 +63,7 @@ class GymConfig(Config):
 
         Raises:
             ImportError: gymnasium is missing.
-            ValueError: the id is unknown, or observations or actions are not Boxes.
+            ValueError: the id is unknown, no observation is a Box, or the actions are not.
         """
         try:
             import gymnasium
@@ -77,11 +79,11 @@ class GymConfig(Config):
         probe.close()
         if max_steps is None:
             raise ValueError(f"environment {self.id!r} is registered without a limit of steps; give max_steps")
-        mode = "rgb_array" if "rgb_array" in metadata.get("render_modes", ()) else None
+        mode = "rgb_array" if "rgb_array" in (metadata.get("render_modes") or ()) else None
         return Lockstep(
             [self._make(gymnasium, mode) for _ in range(self.n_envs)],
             max_steps=max_steps,
-            fps=metadata.get("render_fps", 30),
+            fps=metadata.get("render_fps") or 30,
             obs_shapes=shapes,
             read_obs=read_obs,
             score=self.score,
@@ -97,7 +99,8 @@ class GymConfig(Config):
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(
                 f"gymnasium cannot make environment {self.id!r}: {error} "
-                f"Check the id and make_arguments, and that the package that registers it is installed."
+                f"Check the id and make_arguments, and that the package that registers it is imported where the run is "
+                f"started; docs/environments.md shows how."
             ) from error
 
 
@@ -105,21 +108,20 @@ def _observations(
     gymnasium: Any, id: str, space: Any, obs_key: str
 ) -> tuple[dict[str, tuple[int, ...]], Callable[[Any], dict[str, np.ndarray]]]:
     """Shapes by key, and the function that brings a raw observation into that form."""
-    boxes = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {obs_key: space}
-    for key, box in boxes.items():
-        if not isinstance(box, gymnasium.spaces.Box):
-            raise ValueError(
-                f"observation {key!r} of environment {id!r} is {box}; expected a Box or a flat Dict of Boxes. "
-                f"Wrap the environment, for example in gymnasium.wrappers.FlattenObservation, and register that."
-            )
-    shapes = {key: tuple(box.shape) for key, box in boxes.items()}
+    spaces = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {obs_key: space}
+    shapes = {key: tuple(box.shape) for key, box in spaces.items() if isinstance(box, gymnasium.spaces.Box)}
+    if not shapes:
+        raise ValueError(
+            f"observations of environment {id!r} are {space}; expected a Box or a Dict with Boxes. "
+            f"Wrap the environment, for example in gymnasium.wrappers.FlattenObservation, and register that."
+        )
 
     def array(value: Any) -> np.ndarray:
         value = np.asarray(value)
         return value if value.dtype == np.uint8 else value.astype(np.float32)
 
     if isinstance(space, gymnasium.spaces.Dict):
-        return shapes, lambda raw: {key: array(raw[key]) for key in boxes}
+        return shapes, lambda raw: {key: array(raw[key]) for key in shapes}
     return shapes, lambda raw: {obs_key: array(raw)}
 
 

@@ -56,7 +56,7 @@ class Lockstep:
         self._rows = [self._read_obs(env.reset(seed=int(seed))[0]) for env, seed in zip(self.envs, seeds, strict=False)]
         self._steps = 0
         self._done = np.zeros(n, dtype=bool)
-        self._success = np.zeros(n, dtype=bool)
+        self._success = np.full(n, np.nan)
         self._score = np.full(n, -np.inf if self._rule == "max" else 0.0)
         return self._observations()
 
@@ -74,7 +74,7 @@ class Lockstep:
         return EnvStep(self._observations(), reward, self._done.copy(), info)
 
     def render(self, rows: Sequence[int]) -> np.ndarray:
-        return np.stack([np.asarray(self.envs[row].render(), dtype=np.uint8) for row in rows])
+        return np.stack([_as_rgb(self.envs[row].render()) for row in rows])
 
     def close(self) -> None:
         for env in self.envs:
@@ -82,17 +82,31 @@ class Lockstep:
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
         """Bring one row's score and success up to date."""
-        reported = bool(info.get("is_success", info.get("success", False)))
+        reported = info.get("is_success", info.get("success"))
         if self._rule == "sum":
             self._score[row] += reward
         elif self._rule == "max":
-            self._score[row] = max(self._score[row], reward)
+            self._score[row] = np.maximum(self._score[row], reward)  # NaN stays NaN
         elif self._rule == "last":
             self._score[row] = reward
         else:
-            self._score[row] = max(self._score[row], float(reported))
+            self._score[row] = max(self._score[row], float(bool(reported)))
         solved = reported if self._success_score is None else self._score[row] >= self._success_score
-        self._success[row] |= solved
+        if solved is not None:
+            self._success[row] = np.fmax(self._success[row], float(bool(solved)))  # solved once is solved
 
     def _observations(self) -> dict[str, np.ndarray]:
         return {key: np.stack([row[key] for row in self._rows]) for key in self._rows[0]}
+
+
+def _as_rgb(picture: Any) -> np.ndarray:
+    """What an environment renders as (height, width, 3) uint8: grey becomes three channels, a fourth is dropped."""
+    array = np.asarray(picture)
+    array = array[..., None] if array.ndim == 2 else array
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3, 4) or min(array.shape[:2]) < 2:
+        found = "None" if picture is None else f"{array.dtype} of shape {np.shape(picture)}"
+        raise ValueError(
+            f"the environment renders {found}; expected uint8 (height, width, 3). "
+            f"Let it render rgb_array so, or set the evaluator's videos to 0"
+        )
+    return np.broadcast_to(array[..., :3], (*array.shape[:2], 3))

@@ -25,7 +25,8 @@ class EnvStep(NamedTuple):
     """(n,) bool, True where the episode is over; it stays True."""
 
     info: dict[str, np.ndarray]
-    """`score` (n,) float64, the episode's score so far, and `success` (n,) bool, whether it has been solved."""
+    """`score` (n,) float64, the episode's score so far, and `success` (n,), 1 where it has been solved, 0 where it has
+    not, NaN where the environment has not said."""
 
 
 class VectorEnv(Protocol):

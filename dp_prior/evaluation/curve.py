@@ -5,9 +5,11 @@ Reads the rows that the JSONL logger wrote and nothing else, so it can be drawn 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
 _COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
-_LEGEND = {"frameon": False, "fontsize": 8, "labelcolor": INK}
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each round of the colours
 _AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "minutes of training"}
 
 
@@ -59,14 +61,18 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
         raise ValueError(
             f"{metrics} holds no loss, action error or score against {against!r} yet; train a little first"
         )
-    figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.7), dpi=130, layout="constrained")
+    lines = max(len(found) for _, found in panels)  # of the legends, which stand below
+    figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
     if title:
         figure.suptitle(title, fontsize=11, fontweight="bold", color=INK, x=0.01, ha="left")
-    right = max(x[-1] for _, found in panels for x, _ in found.values())
-    for axes, (draw, found) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    right = max(x[-1] for _, found in panels for x, _ in found.values()) or 1
+    grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
+    for axes, below, (draw, found) in zip(*grid, panels, strict=True):
         draw(axes, found, series)
         axes.set_xlim(0, 1.03 * right)
         _dress(axes, _AXES[against])
+        below.axis("off")
+        below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(output.name + ".part")
     figure.savefig(temporary, format="png")
@@ -99,59 +105,53 @@ def _minutes(rows: list[dict[str, Any]]) -> list[float | None]:
 def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> None:
     """Training loss, as logged and smoothed, behind the validation losses."""
     axes.set_title("denoising loss", loc="left", fontsize=10, color=INK)
-    axes.set_yscale("log")
-    for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        each(_decade)
+    if all((y > 0).all() for _, y in losses.values()):  # a bound on the likelihood may be negative
+        axes.set_yscale("log")
+        for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            each(_decade)
     if "train/loss" in losses:
         x, y = losses["train/loss"]
         axes.plot(x, y, color=_TRAINING, linewidth=0.8, alpha=0.45)
-        axes.plot(x, _smooth(y), color=_TRAINING, linewidth=1.4, label="train")
+        axes.plot(
+            x,
+            _smooth(y),
+            color=_TRAINING,
+            linewidth=1.4,
+            marker="o" if len(x) == 1 else "",
+            markersize=3,
+            label="train",
+        )
     names = sorted(name for name in losses if name != "train/loss")
-    for colour, name in zip(_cycle(names), names, strict=True):
-        axes.plot(*losses[name], color=colour, linewidth=1.6, marker="o", markersize=2.5, label=name[: -len("/loss")])
-    axes.legend(loc="upper right", **_LEGEND)
+    for name, style in zip(names, _styles(), strict=False):
+        axes.plot(*losses[name], **style, label=name[: -len("/loss")])
 
 
 def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Series]) -> None:
     """Root of the mean squared error, for it has the unit of an action."""
     axes.set_title("action error (RMSE, data units)", loc="left", fontsize=10, color=INK)
     names = sorted(errors, key=lambda name: (name.split("[")[0], int(re.findall(r"\d+", name)[-1])))
-    for colour, name in zip(_cycle(names), names, strict=True):
+    for name, style in zip(names, _styles(), strict=False):
         x, y = errors[name]
-        model, steps = name.split("/")[-2], re.search(r"steps=(\d+)", name).group(1)
-        label = f"{model}, {steps} sampling steps"
-        axes.plot(x, np.sqrt(y), color=colour, linewidth=1.6, marker="o", markersize=2.5, label=label)
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="lower left", **_LEGEND)
+        model, steps = re.fullmatch(r"(.+)/mse\[steps=(\d+)\]", name).groups()
+        axes.plot(x, np.sqrt(y), **style, label=f"{model}, {steps} sampling step{'s' if steps != '1' else ''}")
+    axes.set_ylim(0, 1.08 * math.sqrt(max(y.max() for _, y in errors.values())) or 1)
 
 
 def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]) -> None:
-    """Mean scores with their confidence intervals; the best is named."""
+    """Mean scores with their confidence intervals; the best has a star, and its value is in the legend."""
     axes.set_title("score, 95 % confidence interval", loc="left", fontsize=10, color=INK)
-    for colour, (name, (x, y)) in zip(_cycle(scores), scores.items(), strict=True):
-        axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3.5, label=name[: -len("/score")], zorder=3)
+    for (name, (x, y)), style in zip(scores.items(), _styles(), strict=False):
+        colour, best = style["color"], int(np.argmax(y))
+        axes.plot(x, y, **style, zorder=3, label=f"{name[: -len('/score')]}, best {y[best]:.4g}")
         low, high = series.get(f"{name}_ci_low"), series.get(f"{name}_ci_high")
         if low is not None and high is not None and len(low[0]) == len(high[0]):
             if len(x) > 1:
                 axes.fill_between(low[0], low[1], high[1], color=colour, alpha=0.16, linewidth=0)
             else:
                 axes.vlines(low[0], low[1], high[1], color=colour, alpha=0.5)
-        best = int(np.argmax(y))
         axes.plot(x[best], y[best], marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=4)
-        right = x[best] > (x[0] + x[-1]) / 2
-        axes.annotate(
-            f"{y[best]:.3f}",
-            (x[best], y[best]),
-            (-6 if right else 6, 7),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            fontsize=9,
-            fontweight="bold",
-            color=colour,
-        )
     if all((y >= 0).all() and (y <= 1).all() for _, y in scores.values()):
         axes.set_ylim(0, 1.05)
-    axes.legend(loc="lower right", **_LEGEND)
 
 
 def _dress(axes: Any, label: str) -> None:
@@ -188,5 +188,7 @@ def _smooth(y: np.ndarray) -> np.ndarray:
     return (total[last] - total[first]) / (last - first)
 
 
-def _cycle(names: Any) -> list[str]:
-    return [_COLOURS[i % len(_COLOURS)] for i in range(len(names))]
+def _styles() -> Iterator[dict[str, Any]]:
+    """How the first line is drawn, the second, and so on."""
+    for dash, colour in itertools.cycle(itertools.product(_DASHES, _COLOURS)):
+        yield {"color": colour, "linestyle": dash, "linewidth": 1.6, "marker": "o", "markersize": 2.5}

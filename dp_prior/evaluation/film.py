@@ -12,7 +12,8 @@ from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.video import VideoWriter
 
 _STILLS = 8  # in a strip
-_SOLVED, _FAILED = (46, 160, 67), (207, 75, 66)
+_COLOURS = {1.0: (46, 160, 67), 0.0: (207, 75, 66)}  # solved, not solved
+_UNKNOWN = (154, 164, 178)
 
 
 class Film:
@@ -55,7 +56,7 @@ class Film:
         self._frames[rows] = frames
         self._keep_stills(rows, done)
         for row in np.flatnonzero(done[: self.episodes] & ~self._over):
-            _frame(self._frames[row], _SOLVED if success[row] else _FAILED)
+            _frame(self._frames[row], _COLOURS.get(float(success[row]), _UNKNOWN))
             self._over[row] = True
         self._writer.write(_tile(self._frames))
         self._step += 1

@@ -26,8 +26,10 @@ def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a probability from `successes` out of n >= 1 trials; honest at 0 and at n too.
+
+    NaN for an unknown number of successes.
 
     Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -36,7 +38,7 @@ def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[fl
     centre = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = ((centre + sign * half) / (1 + z * z / n) for sign in (-1, 1))
-    return max(0.0, low), min(1.0, high)
+    return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # rounding leaves 2e-17 of the one
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-SOLVED, FAILED, MEAN, INK = "#2ea043", "#cf4b42", "#1f4e8c", "#2b2f36"
+MEAN, INK = "#1f4e8c", "#2b2f36"
+_OUTCOMES = {True: ("solved", "#2ea043"), False: ("not solved", "#cf4b42"), None: ("outcome unknown", "#9aa4b2")}
 
 
 def import_figure() -> Any:
@@ -26,12 +28,15 @@ def draw_rollouts(
 
     Args:
         strips: for each of the first episodes some (step, frame (height, width, 3) uint8).
-        table: seed, score, success and steps of every episode, in order.
+        table: seed, score, success and steps of every episode, in order; success is None where nobody knows.
     """
-    columns = max(map(len, strips), default=1)
-    figure = import_figure()(figsize=(1.25 * columns + 1.4, 1.45 * len(strips) + 2.6), dpi=110, layout="constrained")
+    columns = max(map(len, strips))
+    height, width = strips[0][0][1].shape[:2]
+    stills_height = len(strips) * (1.2 * min(2.0, height / width) + 0.25)
+    size = max(6.4, 1.25 * columns + 1.4), stills_height + 2.6
+    figure = import_figure()(figsize=size, dpi=110, layout="constrained")
     figure.suptitle(headline, fontsize=11, color=INK, fontweight="bold", x=0.01, ha="left")
-    stills_part, scores_part = figure.subfigures(2, 1, height_ratios=[1.45 * len(strips), 2.0])
+    stills_part, scores_part = figure.subfigures(2, 1, height_ratios=[stills_height, 2.0])
     grid = stills_part.subplots(len(strips), columns, squeeze=False)
     for axes_row, strip, row in zip(grid, strips, table, strict=False):
         _draw_strip(axes_row, strip, row)
@@ -56,7 +61,7 @@ def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[st
             spine.set_color("#d0d4da")
     last = axes_row[len(strip) - 1]
     for spine in last.spines.values():
-        spine.set_color(SOLVED if row["success"] else FAILED)
+        spine.set_color(_OUTCOMES[row["success"]][1])
         spine.set_linewidth(2.5)
     axes_row[0].set_ylabel(
         f"seed {row['seed']}\nscore {row['score']:.2f}", fontsize=8, color=INK, rotation=0, ha="right", va="center"
@@ -64,21 +69,24 @@ def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[st
 
 
 def _draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
-    """All scores as bars from worst to best, their mean as a line."""
-    order = sorted(table, key=lambda row: row["score"])
+    """All scores as bars from worst to best, those that are no number first, and their mean as a line."""
+    order = sorted(table, key=lambda row: (math.isfinite(row["score"]), row["score"]))
     scores = [row["score"] for row in order]
-    colours = [SOLVED if row["success"] else FAILED for row in order]
-    axes.bar(range(len(scores)), scores, color=colours, width=0.82)
-    axes.axhline(np.mean(scores), color=MEAN, linewidth=1.2, linestyle=(0, (4, 2)))
-    axes.annotate(
-        f"mean {np.mean(scores):.3f}", (0, np.mean(scores)), (2, 3), textcoords="offset points", color=MEAN, fontsize=8
-    )
-    for outcome, colour in (("solved", SOLVED), ("not solved", FAILED)):
-        axes.bar([0], [0], color=colour, label=outcome)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncols=2, frameon=False, fontsize=8, handlelength=1.0)
+    n_missing = sum(not math.isfinite(score) for score in scores)
+    width = 0.82 if len(scores) <= 100 else 1.0
+    for outcome, (label, colour) in _OUTCOMES.items():
+        places = [i for i, row in enumerate(order) if row["success"] is outcome and math.isfinite(row["score"])]
+        if places:
+            axes.bar(places, [scores[i] for i in places], color=colour, width=width, label=label)
+    if not n_missing:
+        mean = np.mean(scores)
+        axes.axhline(mean, color=MEAN, linewidth=1.2, linestyle=(0, (4, 2)), label=f"mean {mean:.3f}")
+    if n_missing < len(scores):
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8, handlelength=1.4)
     axes.set_xlim(-0.6, len(scores) - 0.4)
     axes.set_xticks([])
-    axes.set_xlabel(f"{len(scores)} episodes, worst to best", fontsize=8, color=INK)
+    missing = f"{n_missing} without a score, " if n_missing else ""
+    axes.set_xlabel(f"{len(scores)} episodes, {missing}worst to best", fontsize=8, color=INK)
     axes.set_ylabel("score", fontsize=8, color=INK)
     axes.tick_params(labelsize=8, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)

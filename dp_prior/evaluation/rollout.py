@@ -6,6 +6,8 @@ share out, so a block's arithmetic, and with it every score, is the same bit for
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,7 +19,7 @@ from torch import nn
 
 from dp_prior.batch import Spec
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
+from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
@@ -117,16 +119,28 @@ class RolloutConfig(Config):
     def create(self, data: Any = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:
-            data: not needed.
+            data: has the `spec` that the environment must fit; None if nothing is known of the policy yet.
             output_dir: where reports, videos and pictures go; None for nowhere.
 
         Raises:
-            ImportError: the environment, or what films it, is not installed; now rather than hours later.
+            ImportError: the environment, or what films it, is not installed.
+            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy. All this
+                is found now rather than hours later.
         """
-        if self.videos and output_dir is not None:
+        is_filmed = self.videos > 0 and output_dir is not None
+        if is_filmed:
             import_av()
             import_figure()
-        self.env.create().close()
+        try:
+            env = self.env.model_copy(update={"n_envs": 1}).create()
+            with contextlib.closing(env):
+                if data is not None:
+                    _check_fit(env, data.spec, self.env.type)
+                if is_filmed:
+                    env.reset([self.first_seed])
+                    env.render([0])
+        except ValueError as error:
+            raise ConfigError(f"the environment of evaluator {self.name!r}", [str(error)]) from error
         return RolloutEvaluator(self, output_dir)
 
 
@@ -161,16 +175,23 @@ class RolloutEvaluator:
                 rows, film = self._run_blocks(env, policy, accelerator, stem)
         finally:
             env.close()
+        if not np.isnan(rows[:, 2]).all():  # one that speaks of success only where there is one means the rest is none
+            rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
         values = (
             *(*mean_and_deviation(scores), *mean_interval(scores)),
-            *(successes.mean(), *share_interval(int(successes.sum()), len(successes))),
+            *(successes.mean(), *share_interval(successes.sum(), len(successes))),
             *(len(scores), steps.mean()),
         )
         metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
         table = [
-            {"seed": config.first_seed + int(row[0]), "score": row[1], "success": bool(row[2]), "steps": int(row[3])}
-            for row in rows.tolist()
+            {
+                "seed": config.first_seed + int(episode),
+                "score": score,
+                "success": None if math.isnan(success) else bool(success),
+                "steps": int(steps),
+            }
+            for episode, score, success, steps in rows.tolist()
         ]
         result = EvalResult(metrics, tables={f"{config.name}/by_seed": table})
         if film is not None:
@@ -188,7 +209,8 @@ class RolloutEvaluator:
         score, low, high, solved = (
             metrics[f"{name}/{kind}"] for kind in ("score", "score_ci_low", "score_ci_high", "success_rate")
         )
-        return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}, solved {solved:.0%}"
+        share = "" if math.isnan(solved) else f", solved {solved:.0%}"
+        return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_blocks(
         self, env: VectorEnv, policy: Any, accelerator: Any, stem: Path | None
@@ -243,7 +265,7 @@ class RolloutEvaluator:
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0) as film:
-            film.add(env, done, rows[:, 2] > 0)
+            film.add(env, done, rows[:, 2])
             while not (done | broken).all():
                 sign_of_life(accelerator)
                 actions = agent.act(obs, active=~(done | broken))

@@ -21,8 +21,9 @@ class Counter(gymnasium.Env):
     )
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
-    def __init__(self, render_mode=None, offset=0.0, terminates=True):
+    def __init__(self, render_mode=None, offset=0.0, terminates=True, picture=(4, 4, 3), rewards=()):
         self.render_mode, self.offset, self.terminates, self.closed = render_mode, offset, terminates, False
+        self.picture, self.rewards = picture, rewards
 
     def _obs(self):
         return {"count": np.array([self.count + self.offset]), "image": np.full((2, 2, 3), self.count % 256, np.uint8)}
@@ -36,10 +37,14 @@ class Counter(gymnasium.Env):
     def step(self, action):
         self.count += 1
         age = self.count - self.first
-        return self._obs(), float(action.sum()), self.terminates and age == 4, False, {"is_success": age == 2}
+        reward = self.rewards[age - 1] if self.rewards else float(action.sum())
+        return self._obs(), reward, self.terminates and age == 4, False, self.news(age)
+
+    def news(self, age):
+        return {"is_success": age == 2}
 
     def render(self):
-        return np.full((4, 4, 3), self.count % 256, np.uint8)
+        return None if self.picture is None else np.full(self.picture, self.count % 256, np.uint8)
 
     def close(self):
         self.closed = True
@@ -49,9 +54,32 @@ class Refusing(Counter):
     observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Discrete(3)})
 
 
+class Talking(Counter):
+    """Observes words besides, says nothing of success, and knows no frame rate."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": None}
+    observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Text(3), **Counter.observation_space.spaces})
+
+    def _obs(self):
+        return {"word": "a", **super()._obs()}
+
+    def news(self, age):
+        return {}
+
+
+class Boasting(Counter):
+    """Speaks of success only where there is one: for seeds whose count starts high."""
+
+    def news(self, age):
+        return {"success": True} if self.first >= 500 else {}
+
+
 gymnasium.register("dp_prior_tests/Counter-v0", Counter, max_episode_steps=6)
 gymnasium.register("dp_prior_tests/Endless-v0", Counter)
 gymnasium.register("dp_prior_tests/Refusing-v0", Refusing, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Talking-v0", Talking, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/Boasting-v0", Boasting, max_episode_steps=6)
+gymnasium.register("dp_prior_tests/NoNumber-v0", Counter, max_episode_steps=6, kwargs={"rewards": [1.0, float("nan")]})
 ID = "dp_prior_tests/Counter-v0"
 UP = np.array([[0.5, 0.25], [1.0, 2.0]])  # the second is beyond the Box and counts as (1, 1)
 
@@ -91,6 +119,32 @@ def test_score_rules_on_clipped_actions():
     np.testing.assert_allclose(scores(score="success")[0][:, 0], [0, 1, 1, 1, 1, 1])
 
 
+def test_success_is_unknown_until_the_environment_speaks_of_it():
+    def success(name, **fields):
+        env = GymConfig(id=f"dp_prior_tests/{name}-v0", n_envs=8, **fields).create()
+        obs = env.reset(range(8))
+        return env.step(np.zeros((8, 2))).info["success"], obs["count"][:, 0] >= 500
+
+    assert np.isnan(success("Talking")[0]).all()
+    assert success("Talking", success_score=1.0)[0].tolist() == [0.0] * 8
+    found, expected = success("Boasting")
+    assert (found == 1).tolist() == expected.tolist() and np.isnan(found[~expected]).all() and 0 < expected.sum() < 8
+
+
+@pytest.mark.parametrize("rule", ["sum", "max", "last"])
+def test_reward_that_is_no_number_leaves_no_score(rule):
+    env = GymConfig(id="dp_prior_tests/NoNumber-v0", n_envs=1, score=rule).create()
+    env.reset([0])
+    scores = [env.step(np.zeros((1, 2))).info["score"][0] for _ in range(2)]
+    assert scores[0] == 1.0 and np.isnan(scores[1])
+
+
+def test_observations_that_are_no_boxes_are_left_out():
+    env = GymConfig(id="dp_prior_tests/Talking-v0", n_envs=1).create()
+    assert env.obs_shapes == {"count": (1,), "image": (2, 2, 3)} and set(env.reset([0])) == {"count", "image"}
+    assert env.fps == 30
+
+
 def test_success_score_replaces_what_the_environment_says():
     assert scores(success_score=3.0)[1].tolist() == [[False, False]] + [[False, True]] * 5
 
@@ -110,6 +164,23 @@ def test_pictures_and_close():
     assert env.render([1]).shape == (1, 4, 4, 3)
     env.close()
     assert all(single.unwrapped.closed for single in env.envs)
+
+
+@pytest.mark.parametrize("picture", [(4, 4), (4, 4, 1), (4, 4, 4)])
+def test_grey_and_transparent_pictures_become_rgb(picture):
+    env = GymConfig(id=ID, n_envs=1, make_arguments={"picture": list(picture)}).create()
+    count = env.reset([3])["count"].item()
+    assert (env.render([0]) == np.full((1, 4, 4, 3), count % 256)).all()
+
+
+@pytest.mark.parametrize(
+    ("picture", "found"), [(None, "renders None"), ([1, 4, 3], r"uint8 of shape \(1, 4, 3\)"), ([4], r"shape \(4,\)")]
+)
+def test_what_is_no_picture_says_what_to_do(picture, found):
+    env = GymConfig(id=ID, n_envs=1, make_arguments={"picture": picture}).create()
+    env.reset([0])
+    with pytest.raises(ValueError, match=f"{found}.*; expected uint8 .height, width, 3.*videos to 0"):
+        env.render([0])
 
 
 @pytest.mark.parametrize(
@@ -139,10 +210,10 @@ def test_what_the_loop_decides_is_no_argument_of_the_environment():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"id": "NoSuchThing-v3"}, "cannot make environment 'NoSuchThing-v3'.*is installed"),
+        ({"id": "NoSuchThing-v3"}, "cannot make environment 'NoSuchThing-v3'.*is imported where the run is started"),
         ({"id": ID, "make_arguments": {"colour": 1}}, "cannot make environment.*colour"),
         ({"id": "CartPole-v1"}, r"actions of environment 'CartPole-v1' are Discrete\(2\).*real numbers"),
-        ({"id": "dp_prior_tests/Refusing-v0"}, "observation 'word' of environment .* expected a Box"),
+        ({"id": "dp_prior_tests/Refusing-v0"}, "observations of environment .*word.* expected a Box"),
         ({"id": "dp_prior_tests/Endless-v0"}, "without a limit of steps; give max_steps"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.evaluation.curve import _minutes, _series, _smooth, draw_learning_curve, read_rows
 
-pytest.importorskip("matplotlib")
+Figure = pytest.importorskip("matplotlib.figure").Figure
 
 ROWS = [
     {"step": 50, "samples_seen": 6000, "train/loss": 0.9, "train/samples_per_second": 100.0},
@@ -68,3 +68,51 @@ def test_curve_of_a_run_without_metrics_says_so(tmp_path):
     metrics = write(tmp_path / "m.jsonl", [{"step": 1, "samples_seen": 2}])
     with pytest.raises(ValueError, match="holds no loss, action error or score against 'samples_seen' yet"):
         draw_learning_curve(metrics, tmp_path / "c.png")
+
+
+@pytest.fixture
+def drawn(tmp_path, monkeypatch, recwarn):
+    """`drawn(rows)` -> the panels as drawn: title -> axes, and the legends below them."""
+    from dp_prior.evaluation import curve
+
+    figures = []
+    monkeypatch.setattr(curve, "import_figure", lambda: lambda **how: figures.append(Figure(**how)) or figures[-1])
+
+    def draw(rows):
+        draw_learning_curve(write(tmp_path / "m.jsonl", rows), tmp_path / "c.png")
+        assert not recwarn.list
+        axes = figures[-1].axes
+        return {one.get_title(loc="left").split(",")[0]: one for one in axes[: len(axes) // 2]}, axes[len(axes) // 2 :]
+
+    return draw
+
+
+def many(value, step=10):
+    """A row with 12 metrics of each kind."""
+    names = [f"v{i}/ema/loss" for i in range(12)] + [f"a{i}/ema/mse[steps={i + 1}]" for i in range(12)]
+    return {
+        "step": step,
+        "samples_seen": 8 * step,
+        **dict.fromkeys([*names, *(f"r{i}/score" for i in range(12))], value),
+    }
+
+
+@pytest.mark.parametrize("rows", [ROWS[:1], [many(0.5)], [many(0.5), many(0.9, 20)], [{**ROWS[0], "samples_seen": 0}]])
+def test_legends_cover_nothing_and_tell_all_lines_apart(drawn, rows):
+    panels, below = drawn(rows)
+    for axes, under in zip(panels.values(), below, strict=True):
+        legend = under.get_legend()
+        assert legend.get_window_extent().y1 < axes.get_window_extent().y0
+        assert legend.get_window_extent().y0 >= 0
+        labels = [text.get_text() for text in legend.get_texts()]
+        looks = [(line.get_color(), line.get_linestyle(), line._dash_pattern) for line in legend.get_lines()]
+        assert len(set(labels)) == len(labels) == len(set(map(str, looks)))
+
+
+def test_points_lie_inside_and_negative_losses_are_shown(drawn):
+    panels, below = drawn([many(0.5), {**many(0.25, 20), "v0/ema/loss": -0.1, "r0/score": -1234.5678}])
+    assert panels["denoising loss"].get_yscale() == "linear"
+    assert drawn([many(0.5)])[0]["denoising loss"].get_yscale() == "log"
+    assert panels["action error (RMSE"].get_ylim()[1] > 0.5**0.5
+    assert [text.get_text() for text in below[2].get_legend().get_texts()][0] == "r0, best 0.5"
+    assert below[1].get_legend().get_texts()[0].get_text() == "a0/ema, 1 sampling step"

@@ -47,6 +47,14 @@ def test_share_interval_meets_published_values():
     assert share_interval(20, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
 
 
+def test_share_interval_holds_the_share_and_ends_at_0_and_1_exactly():
+    for n in range(1, 60):
+        assert share_interval(0, n)[0] == 0 and share_interval(n, n)[1] == 1
+        for successes in range(n + 1):
+            low, high = share_interval(successes, n)
+            assert 0 <= low <= successes / n <= high <= 1
+
+
 def test_share_interval_ends_solve_its_definition():
     """At each end the distance to the observed share is z standard errors of that end (Wilson 1927)."""
     for successes, n in ((1, 10), (30, 50), (49, 50)):
@@ -64,3 +72,4 @@ def test_confidence_widens_both():
 
 def test_value_without_number_gives_no_interval():
     assert all(math.isnan(end) for end in mean_interval(np.array([1.0, np.nan])))
+    assert all(math.isnan(end) for end in share_interval(math.nan, 10))

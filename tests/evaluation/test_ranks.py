@@ -25,7 +25,8 @@ def measure(accelerator=None):
     ]
     metrics = {}
     for config, policy in evaluators:
-        metrics |= config.create(data(37)).run({"ema": policy}, accelerator, NOW).metrics
+        evaluator = config.create(None if config.type == "rollout" else data(37))
+        metrics |= evaluator.run({"ema": policy}, accelerator, NOW).metrics
     similarity = SimilarityConfig(models=("ema",), eval_timesteps=(3,), batch_size=8).create(pairs(37))
     return metrics | similarity.run({"ema": prior()}, accelerator, NOW).metrics
 

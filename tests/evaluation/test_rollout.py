@@ -2,14 +2,16 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.envs.toy import ToyConfig
+from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
@@ -178,6 +180,54 @@ def test_warm_start_reaches_the_agent(warm_start):
 def test_policy_of_another_world_is_refused(policy, message):
     with pytest.raises(ValueError, match=message):
         measure(policy)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (2, 2), "target": (2, 2)}), "differ in target"),
+        (Spec(x_shape=(8, 3), cond_shapes={"agent_pos": (2, 2)}), "actions have 3 numbers"),
+    ],
+)
+def test_environment_that_does_not_fit_the_data_is_refused_before_training(spec, message):
+    with pytest.raises(ConfigError, match=f"the environment of evaluator 'rollout'(?s:.*){message}"):
+        config().create(SimpleNamespace(spec=spec))
+
+
+class Silent(Toy):
+    """A world that speaks of success only where `solved` says so, and does not draw itself."""
+
+    solved = ()
+
+    def step(self, actions):
+        step = super().step(actions)
+        success = np.where(np.isin(np.arange(len(actions)), self.solved), 1.0, np.nan)
+        return step._replace(info={**step.info, "success": success})
+
+    def render(self, rows):
+        raise ValueError("the environment renders None")
+
+
+@pytest.mark.parametrize(("solved", "rate"), [((), math.nan), ((0, 5), 0.2)])
+def test_success_that_nobody_speaks_of_is_unknown_and_not_zero(monkeypatch, tmp_path, solved, rate):
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
+    monkeypatch.setattr(Silent, "solved", solved)
+    result = config(env=ToyConfig(n_envs=10)).create(None, tmp_path).run({"online": Way()}, None, NOW)
+    names = [f"rollout/{kind}" for kind in ("success_rate", "success_ci_low", "success_ci_high")]
+    expected = [rate, *share_interval(20 * rate, 20)]
+    assert [result.metrics[name] for name in names] == pytest.approx(expected, nan_ok=True)
+    assert math.isfinite(result.metrics["rollout/score"])
+    told = [row["success"] for row in result.tables["rollout/by_seed"]]
+    assert told == ([row % 10 in solved for row in range(20)] if solved else [None] * 20)
+    json.loads((tmp_path / "rollout_00000100.json").read_text())
+
+
+def test_environment_that_cannot_be_filmed_is_refused_before_training(monkeypatch, tmp_path):
+    pytest.importorskip("av")
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
+    with pytest.raises(ConfigError, match="renders None"):
+        config(videos=2).create(None, tmp_path)
+    config(videos=2).create(None, None)
 
 
 def test_config_refuses_what_cannot_be_filmed_or_measured():

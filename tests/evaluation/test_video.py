@@ -175,3 +175,15 @@ def test_missing_packages_are_named_when_the_evaluator_is_made(monkeypatch, tmp_
     with pytest.raises(ImportError, match=message):
         config.create(None, tmp_path)
     config.model_copy(update={"videos": 0}).create(None, tmp_path)
+
+
+@pytest.mark.parametrize("score", [lambda i: i / 9, lambda i: np.nan if i % 2 else -1000.0 * i, lambda i: np.nan])
+@pytest.mark.parametrize("success", [lambda i: i > 5, lambda i: None])
+@pytest.mark.parametrize(("height", "n_stills"), [(20, 8), (200, 1)])
+def test_picture_of_any_scores_outcomes_and_shapes(tmp_path, recwarn, score, success, height, n_stills):
+    from dp_prior.evaluation.picture import draw_rollouts
+
+    strips = [[(step, np.zeros((height, 60, 3), np.uint8)) for step in range(n_stills)]] * 2
+    table = [{"seed": i, "score": score(i), "success": success(i), "steps": 9} for i in range(10)]
+    draw_rollouts(tmp_path / "p.png", strips, table, "headline")
+    assert (tmp_path / "p.png").stat().st_size > 5000 and not recwarn.list
