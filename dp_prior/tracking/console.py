@@ -15,7 +15,6 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.tracking.tracker import Run
 
-
 BAR, WIDE = 20, 100  # columns of the bar, and of a terminal that has room for one
 
 
