@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import platform
 import tempfile
 import time
@@ -44,6 +45,7 @@ from dp_prior.training.watch import Watch
 
 RESULT = "result.json"
 STACKS = "stacks"
+LAST_WORDS_S = 3.0  # from the farewell of the tracker to the end of the process
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,10 @@ class Experiment:
         """
         self.stop = stop or Stop()
         ends = [end, self.config.train.max_runtime and self.begun + self.config.train.max_runtime]
-        if any(ends):
-            self.stop.deadline = Deadline(min(one for one in ends if one))
+        self._end = min((one for one in ends if one), default=math.inf)
+        if self._end < math.inf:
+            farewell_s = min(self.config.tracker.farewell_s, (self._end - self.begun) / 10)
+            self.stop.deadline = Deadline(self._end - farewell_s)
         signals = stop_on_signal(self.stop) if stop is None else contextlib.nullcontext()
         try:
             with signals, self._watched(), self._services() as (tracker, store, writer):
@@ -184,7 +188,10 @@ class Experiment:
             except Abandoned:  # what is missing is the result, and the next start measures it
                 status = "stopped"
         with self.watch.busy():
-            failures = tracker.close()
+            failures = tracker.close(
+                self._end - time.time() - LAST_WORDS_S,
+                lambda: status != "stopped" and self.stop.reason is not None,
+            )
         return Outcome(
             status, progress, best, self.directory, failures, self.stop.reason if status == "stopped" else None
         )

@@ -149,6 +149,15 @@ def test_no_trouble_of_the_hub_costs_training_anything_and_push_ends_it(tmp_path
     assert not list((tmp_path / "run" / "outbox").glob("*/0*"))
 
 
+def test_a_time_limit_holds_whatever_a_place_does(tmp_path, hub, process):
+    """SLURM kills what is late, and what is killed is not put back into the queue."""
+    hub.fail("any", times=999, silent=True)
+    saver = {**SAVER, "drain_s": 1e5}
+    done = train(write(tmp_path, tracker__save=[saver], train__max_runtime="2s", train__steps=10**6))
+    assert done.exit_code == 75, done.output
+    assert "is not up yet: it was not done when the run ended. It waits in " in done.output
+
+
 def test_push_says_what_it_could_not_send(tmp_path, hub):
     hub.role = "read"
     train(write(tmp_path, tracker__save=[{**SAVER, "drain_s": 0}], train__steps=2))

@@ -80,6 +80,13 @@ class TrackerConfig(Config):
                 raise ValueError(f"two savers send to {place}; one can send both the latest and the best")
         return self
 
+    @property
+    def farewell_s(self) -> float:
+        """Seconds that the end of the run may wait for savers and loggers."""
+        is_behind_a_queue = any(not isinstance(record, JsonlConfig | ConsoleConfig) for record in self.log)
+        savers = [record.drain_s for record in self.save if isinstance(record, UploadConfig)]
+        return max(savers, default=0.0) + self.patience_s * is_behind_a_queue
+
     def check(self) -> list[str]:
         """Try once whether each remote place takes what will be sent; returns a line for each."""
         return [f"{one.place}: {try_out(one)}" for one in self.save if isinstance(one, UploadConfig)]

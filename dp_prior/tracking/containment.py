@@ -137,13 +137,13 @@ class Background:
         self._since: float | None = None  # when the call that is under way began
         self._is_closing = False
         self._is_given_up = False
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
 
     def begin(self, message: Message) -> None:
         """Start; what was queued before follows after this message."""
         self._first = message
-        self._thread = threading.Thread(target=self._work, name=self.contained.title, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._work, name=self.contained.title, daemon=True)
+        self.thread.start()
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
         """Queue a call, into a full queue too if one insists; always True, since nothing has failed yet."""
@@ -171,22 +171,19 @@ class Background:
             self._is_closing = True
             self._changed.notify()
 
-    def join(self, patience_s: float) -> None:
-        """Wait for the end at most so long, then give up what still waits."""
-        if self._thread is None:
+    def give_up(self) -> None:
+        """Leave the part behind, with what still waits, if it has not ended yet."""
+        if self.thread is None:
             return
-        self._thread.join(max(0.0, patience_s))
         with self._changed:
-            if not self._thread.is_alive():
+            if not self.thread.is_alive():
                 return
             self._is_given_up = True
             self.contained.dropped += len(self._waiting)
             self._waiting.clear()
         with contextlib.suppress(Exception):  # it is counted as left behind already
             self.contained.part.abandon()
-        self._thread.join(
-            FAREWELL_S
-        )  # what was let go ends soon, and must not do so while the interpreter is torn down
+        self.thread.join(FAREWELL_S)  # what was let go ends soon, but not while the interpreter is torn down
 
     def summary(self) -> str | None:
         """As `Contained.summary`, and whether it was given up."""

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import string
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +120,7 @@ class LocalSaver:
     """Copies checkpoints; see `LocalSaverConfig`."""
 
     name = "local"
+    patience_s = 0.0
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class LocalSaver:
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """A copy is already what it will be."""
 
-    def close(self) -> None:
+    def close(self, leave: threading.Event) -> None:
         """Nothing is left open."""
 
     def _metric(self, durable: Durable) -> float | None:

@@ -26,6 +26,8 @@ from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.redact import redact
 
 RESERVED = ("step", "samples_seen", "nonfinite")
+QUIET_S = 2.0  # the end of the run waits so long without a word
+LEAVING_S = 6.0  # what is asked to leave may take so long to do so
 
 log = logging.getLogger(__name__)
 
@@ -95,15 +97,20 @@ class Durable:
 
 
 class Saver(Protocol):
-    """Somebody who receives checkpoints. Saving the same one twice does no harm."""
+    """Somebody who receives checkpoints. Saving the same one twice does no harm.
+
+    Attributes:
+        patience_s: `close` may take so long, unless it is told to leave.
+    """
 
     name: str
+    patience_s: float
 
     def save(self, durable: Durable) -> None: ...
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
 
-    def close(self) -> list[str] | None: ...
+    def close(self, leave: threading.Event) -> list[str] | None: ...
 
 
 class Loader(Protocol):
@@ -251,28 +258,45 @@ class Tracker:
         """Reference of the checkpoint to go on from, None if there is none."""
         return self.loader.recall() if self.can_recall else None
 
-    def close(self) -> list[str]:
-        """Say farewell to all loggers. Returns one line for each part that failed; a second call returns none."""
+    def close(self, limit_s: float = math.inf, is_in_a_hurry: Callable[[], bool] = lambda: False) -> list[str]:
+        """Say farewell to all savers and loggers. An interrupt ends the waiting, not the farewell.
+
+        Args:
+            limit_s: seconds that all may wait; savers leave loggers their share of it.
+            is_in_a_hurry: whether somebody wants the end now; asked again and again.
+
+        Returns:
+            One line for each part that failed; a second call returns none.
+        """
         if self._is_closed:
             return []
         self._is_closed = True
+        end = time.monotonic() + limit_s
         for index, durable in list(self._unsaved.items()):
             if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
                 del self._unsaved[index]
         waiting: list[str] = []
-        farewells = [  # together, since each may wait for a place of its own
-            threading.Thread(target=saver.call, args=(lambda one: waiting.extend(one.close() or []),), daemon=True)
+        leave = threading.Event()
+        farewells = {  # together, since each may wait for a place of its own
+            saver.title: threading.Thread(
+                target=saver.call, args=(lambda one: waiting.extend(one.close(leave) or []),), daemon=True
+            )
             for saver in self._savers
-        ]
-        for farewell in farewells:
+        }
+        for farewell in farewells.values():
             farewell.start()
-        for farewell in farewells:
-            farewell.join()
-        deadline = time.monotonic() + self._patience_s
+        patience_s = max((saver.part.patience_s for saver in self._savers), default=0.0) + LEAVING_S
+        if not _wait(farewells, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
+            end, is_in_a_hurry = min(end, time.monotonic() + QUIET_S), lambda: False
+        leave.set()
+        for farewell in farewells.values():
+            farewell.join(LEAVING_S)
         for logger in self._queued:
             logger.finish()
+        threads = {logger.contained.title: logger.thread for logger in self._queued if logger.thread is not None}
+        _wait(threads, min(end, time.monotonic() + self._patience_s), is_in_a_hurry)
         for logger in self._queued:
-            logger.join(deadline - time.monotonic())
+            logger.give_up()
         with self._lock:
             for logger in self._direct:
                 logger.call(lambda one: one.close(), insist=True)
@@ -297,7 +321,7 @@ class Tracker:
     ) -> None:
         if error is not None:
             self.log_error(error)
-        for line in self.close():
+        for line in self.close(self._patience_s if kind is KeyboardInterrupt else math.inf):
             log.warning(line)
 
     def _tell(self, message: Message, *, insist: bool = False) -> None:
@@ -309,7 +333,8 @@ class Tracker:
         """Tell of a failure whoever still listens; called from any thread, which at the end may outlive the run."""
         if self._is_silent:
             return
-        log.warning(message)
+        if all(logger is source for logger in self._direct[1:]):  # nobody else shows it to people
+            log.warning(message)
         with self._lock:
             for logger in (*self._direct, *self._queued):
                 if source not in (logger, getattr(logger, "contained", None)):
@@ -332,6 +357,27 @@ class Tracker:
                 f"image {name!r} has shape {array.shape} and type {array.dtype}; expected (height, width, 3) uint8"
             )
         return array
+
+
+def _wait(threads: dict[str, threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:
+    """Wait for threads by title until a moment of the monotonic clock; False if nobody wants to wait any longer.
+
+    People are told when that takes a while.
+    """
+    begun, is_told = time.monotonic(), False
+    try:
+        while alive := [title for title, thread in threads.items() if thread.is_alive()]:
+            now = time.monotonic()
+            if now >= end or is_in_a_hurry():
+                return now >= end
+            if now - begun >= QUIET_S and not is_told:
+                is_told = True
+                names = ", ".join(alive)
+                log.warning(f"the end of the run waits for {names}, {end - now:.0f} s at most; Ctrl-C ends that")
+            threads[alive[0]].join(0.1)
+    except KeyboardInterrupt:
+        return False
+    return True
 
 
 def _number(name: str, value: Any) -> float | int:

@@ -97,6 +97,7 @@ class UploadSaver:
 
     def __init__(self, record: UploadConfig, directory: Path):
         self.name = record.place
+        self.patience_s = record.drain_s
         self.record = record
         self.outbox = record.outbox(directory)
         self.courier = Courier(record, self.outbox)
@@ -120,9 +121,9 @@ class UploadSaver:
         self.outbox.put(kind, directory, files=files, **card)
         self.courier.wake()
 
-    def close(self) -> list[str]:
+    def close(self, leave: threading.Event) -> list[str]:
         """Send what waits, for a limited time. Returns a line for each checkpoint that is not up yet."""
-        return self.courier.close()
+        return self.courier.close(leave)
 
 
 @dataclass
@@ -262,20 +263,22 @@ class Courier:
             self._release()
         return self.missing()
 
-    def close(self) -> list[str]:
-        """Give the thread a limited time, then end it. Returns a line for each checkpoint that is not up yet."""
+    def close(self, leave: threading.Event) -> list[str]:
+        """Give the thread a limited time, at most until `leave` is set, then end it.
+
+        Returns:
+            A line for each checkpoint that is not up yet.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
-            limit = self.record.drain_s
-            self._stop_at = self._clock() + limit
+            self._stop_at, end = self._clock() + self.record.drain_s, time.monotonic() + self.record.drain_s
             self._news.set()
-            try:
-                thread.join(limit)
-            finally:
-                self._is_closed = True
-                self._worker.kill()
-                self._news.set()
-                thread.join(5.0)
+            while thread.is_alive() and time.monotonic() < end and not leave.is_set():
+                thread.join(0.1)
+            self._is_closed = True
+            self._worker.kill()
+            self._news.set()
+            thread.join(5.0)
         return self.missing()
 
     def missing(self) -> list[str]:
@@ -320,7 +323,7 @@ class Courier:
             log.info("%s: %s", self.record.place, report.message)
             return
         self.problem = report.message
-        if f"{report.trouble} {report.message}" not in self._told:
+        if not self._is_closed and f"{report.trouble} {report.message}" not in self._told:
             self._told.add(f"{report.trouble} {report.message}")
             log.warning("%s: %s. Training goes on; checkpoints wait in %s",
                         self.record.place, report.message, self.outbox.directory)  # fmt: skip
@@ -358,6 +361,8 @@ class Worker:
             finally:
                 process.kill()
                 self._process = None
+        if self._is_over:
+            late = "it was not done when the run ended"
         return _read_report(output, late or f"the worker ended with code {process.returncode}")
 
     def kill(self) -> None:

@@ -92,7 +92,8 @@ def background(part, size=1000, first=lambda part: None, **options):
 
 def end(box, patience_s=10.0):
     box.finish()
-    box.join(patience_s)
+    box.thread.join(patience_s)
+    box.give_up()
     return box.summary()
 
 
@@ -222,7 +223,7 @@ def test_a_process_whose_part_hangs_ends_by_itself():
         "    def abandon(self): time.sleep(0)\n"
         "box = Background(Contained(Part(), 'part', report=print), size=9)\n"
         "box.begin(lambda part: threading.Event().wait())\n"
-        "box.finish(); box.join(0.01); print(box.summary())\n"
+        "box.finish(); box.give_up(); print(box.summary())\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 
 import fsspec
 import pytest
@@ -145,7 +146,7 @@ def test_through_the_worker_process(run, tmp_path):
     record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=60)
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
-    assert saver.close() == []
+    assert saver.close(threading.Event()) == []
     assert pointed_at(record.url) == 1
 
 
@@ -154,7 +155,7 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
     record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
-    assert saver.close() == []
+    assert saver.close(threading.Event()) == []
     assert pointed_at(record.url) == 1
     fsspec.filesystem("memory").store.clear()
 
@@ -199,7 +200,7 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     saver.save(run.save(2, value=9.0, is_best=False))
-    assert saver.close() == []
+    assert saver.close(threading.Event()) == []
     assert (pointed_at(s3), pointed_at(s3, "latest")) == (1, 2)
     for reference, step in [(s3, 1), (f"{s3}@latest", 2)]:
         found = resolve(reference, cache=tmp_path / "cache")

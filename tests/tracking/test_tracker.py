@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ def at(step):
 
 class Recorder:
     """A logger, saver and loader that remembers; `broken` names what fails."""
+
+    patience_s = 0.0
 
     def __init__(self, name="recorder", broken=(), reference=None):
         self.name = name
@@ -113,13 +117,13 @@ def test_a_logger_that_raises_is_contained_reported_once_muted_and_named_at_the_
             tracker.log({"loss": 1.0}, at(step))
     assert len(bad.called("log")) == 3
     assert [row["step"] for row in read_rows(tmp_path)] == list(range(1, 8))
-    first, muted = [record.getMessage() for record in caplog.records]
+    first, muted = [message for message, _ in good.called("log_error")]
     assert first == "logger 'bad' failed: OSError: log is broken. Training goes on."
     assert muted == (
         "logger 'bad' failed: OSError: log is broken; after 3 failures in a row it is tried again in 10 s, then ever "
         "less often. Training goes on."
     )
-    assert [message for message, _ in good.called("log_error")] == [first, muted]
+    assert caplog.records == []  # people see it once, on the console
     assert [json.loads(line)["message"] for line in (tmp_path / EVENTS).read_text().splitlines()] == [first, muted]
     [line] = tracker.close()
     assert line == ("logger 'bad' failed 3 times and missed 4 calls; last: OSError: log is broken")
@@ -196,7 +200,7 @@ def test_secrets_in_errors_are_hidden_from_everybody(tmp_path, caplog):
     tracker.log({}, at(1))
     tracker.log_error(ValueError(f"Authorization: Bearer {secret}"))
     assert secret not in "".join([*tracker.close(), caplog.text, str(listener.calls), (tmp_path / EVENTS).read_text()])
-    assert "[hidden]" in caplog.text
+    assert "[hidden]" in str(listener.calls)
 
 
 def test_arrays_are_copied_figures_become_files_and_other_things_are_refused(tmp_path):
@@ -274,6 +278,47 @@ def test_a_best_that_failed_is_not_forgotten_because_a_later_latest_succeeded(tm
     tracker.save(tmp_path, at(2), {})
     tracker.close()
     assert [durable.progress.global_step for (durable,) in saver.called("save")] == [1, 2, 1]
+
+
+class Hung(Recorder):
+    """A saver and logger that needs longer than a test may take, unless it is told to leave."""
+
+    patience_s = 1e5
+
+    def close(self, leave=None):
+        self.calls.append(("close",))
+        assert (leave or threading.Event()).wait(200)
+
+
+def test_the_end_waits_no_longer_than_it_may_or_somebody_wants_and_says_for_whom(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("dp_prior.tracking.tracker.QUIET_S", 0.0)
+    identity = Identity("id", "name")
+    for limit_s, is_in_a_hurry in ((0.5, lambda: False), (math.inf, lambda: bool(caplog.text))):
+        caplog.clear()
+        tracker = tracker_of(tmp_path, [], [Hung("place")], background=[Hung("service")], patience_s=0.2)
+        tracker.begin(identity, {})
+        [line] = tracker.close(limit_s, is_in_a_hurry)
+        assert line == "logger 'service'; it did not answer at the end and was left behind"
+        assert "the end of the run waits for saver 'place', " in caplog.text
+
+
+def test_an_interrupt_ends_the_waiting_and_not_the_farewell(tmp_path):
+    saver, record = Hung("place"), Recorder("record")
+    tracker = tracker_of(tmp_path, [record], [saver])
+
+    def interrupt():
+        while not saver.called("close"):
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert tracker.close() == []
+    assert record.called("close") == [()]
+
+
+def test_a_run_that_is_interrupted_does_not_wait_for_savers(tmp_path):
+    with pytest.raises(KeyboardInterrupt), tracker_of(tmp_path, [], [Hung("place")]):
+        raise KeyboardInterrupt
 
 
 def test_recall_is_what_the_loader_says(tmp_path):

@@ -175,7 +175,7 @@ def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
         place.saver.save(run.save(step))
         place.courier.step()
     assert caplog.text.count("huggingface me/x: no token. Training goes on; checkpoints wait in ") == 1
-    assert place.saver.close() == [
+    assert place.saver.close(threading.Event()) == [
         f"huggingface me/x: the {kind} checkpoint, of step 2, is not up yet: no token. It waits in "
         f"{place.saver.outbox.directory}; `dp-prior push RUN` sends it"
         for kind in ("latest", "best")
@@ -205,7 +205,7 @@ def test_offline_queues_and_starts_nothing(run, monkeypatch):
     monkeypatch.setattr(Courier, "start", lambda self: pytest.fail("nothing may be started"))
     saver = HuggingFaceSaverConfig(repo="me/x", offline=True).create(run.directory, None)
     saver.save(run.save(1))
-    assert len(saver.close()) == 1
+    assert len(saver.close(threading.Event())) == 1
 
 
 def test_a_saver_that_would_send_nothing_and_two_for_one_place_are_refused():
@@ -242,7 +242,7 @@ def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
     for step in (1, 2, 3):
         saver.save(run.save(step))
     start = time.monotonic()
-    assert len(saver.close()) == 1
+    assert len(saver.close(threading.Event())) == 1
     assert time.monotonic() - start < 10
     assert slow.deadlines[0] == record.deadline_s
 
@@ -251,10 +251,12 @@ def test_several_savers_are_waited_for_together(tmp_path):
     meeting = threading.Barrier(2)
 
     class Saver:
+        patience_s = 20.0
+
         def __init__(self, name):
             self.name = name
 
-        def close(self):
+        def close(self, leave):
             meeting.wait(20)
             return [f"{self.name} is not up yet"]
 
