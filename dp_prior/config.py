@@ -100,11 +100,12 @@ def _parse_json(text: str, source: str) -> Any:
     """Any JSON value; stricter than `json.loads`, which takes repeated keys, NaN and 1e999."""
 
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        repeated = sorted({key for key in keys if keys.count(key) > 1})
-        if repeated:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated = sorted(key for key in found if keys.count(key) > 1)
             raise ConfigError(source, [f"key {key!r} is written twice in one object; keep one" for key in repeated])
-        return dict(pairs)
+        return found
 
     def refuse_constant(name: str) -> float:
         raise ConfigError(source, [f"{name} is not a JSON number; write a finite number or null"])

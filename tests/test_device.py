@@ -2,7 +2,7 @@
 
 Tensors of torch's `meta` device have shapes and no values. To them the law of every accelerator applies: all tensors of
 an operation lie on one device, single numbers from the host excepted. And nobody can read them: where the loop would
-wait for an accelerator, it fails here.
+wait for an accelerator, to read from it or to send it numbers, it fails here.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 
 class OneDevice(TorchDispatchMode):
-    """Refuses operations over two devices, copies excepted. What is read from the device is zero, if it may be read."""
+    """Refuses operations over two devices and copies between them. If it may wait, copies pass; what is read is 0."""
 
     def __init__(self, may_wait: bool = False):
         super().__init__()
@@ -39,7 +39,9 @@ class OneDevice(TorchDispatchMode):
         kwargs = kwargs or {}
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         devices = {tensor.device.type for tensor in tensors if tensor.dim()}
-        if len(devices) > 1 and function is not aten.copy_.default:
+        if function in (aten._to_copy.default, aten.copy_.default) and "device" in kwargs:
+            devices |= {torch.device(kwargs["device"]).type} if devices else set()
+        if len(devices) > 1 and not (self.may_wait and function in (aten._to_copy.default, aten.copy_.default)):
             raise AssertionError(f"{function} takes tensors on {' and '.join(sorted(devices))}")
         if self.may_wait and tensors and tensors[0].device == ELSEWHERE:
             if function is aten._local_scalar_dense.default:
@@ -96,10 +98,9 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
         seed=0,
         documents={},
     )
-    batches = loader.from_sample(0)
-    with OneDevice():
-        for _ in range(steps):
-            trainer.step(next(batches))
+    for batches, _ in zip(loader.from_sample(0), range(steps), strict=False):
+        with OneDevice():
+            trainer.step(batches)
     return trainer, record, parts
 
 

@@ -70,8 +70,8 @@ class ElementMean:
         self,
         x: Tensor,
         mask: Tensor | None,
-        dim_weights: tuple[float, ...] | None = None,
-        horizon_weights: tuple[float, ...] | None = None,
+        dim_weights: Tensor | None = None,
+        horizon_weights: Tensor | None = None,
         known: Tensor | None = None,
     ):
         """See `DiffusionProcess.loss`.
@@ -79,8 +79,8 @@ class ElementMean:
         Args:
             x: (B, *x_shape), for its shape.
             mask: (B, *x_shape[:-1]) bool, or None.
-            dim_weights: of the last dimension of x.
-            horizon_weights: of the first dimension of a sample.
+            dim_weights: (D,) of the last dimension of x.
+            horizon_weights: (H,) of the first dimension of a sample.
             known: bool, broadcasts against x; elements that do not count.
         """
         positions = math.prod(x.shape[1:-1])
@@ -101,7 +101,7 @@ class ElementMean:
                     )
                 shape = [1] * x.dim()
                 shape[dim] = len(weights)
-                self.factors.append(torch.tensor(weights, device=x.device).view(shape))
+                self.factors.append(weights.view(shape))
 
     def __call__(self, cost: Tensor) -> Tensor:
         """(B,) from (B, *x_shape); what is not valid may be anything."""

@@ -156,8 +156,6 @@ class DiffusionProcess(nn.Module):
         self.table = schedule.table()
         self.objective = objective
         self.criterion = criterion
-        self.dim_weights = dim_weights
-        self.horizon_weights = horizon_weights
         self.timesteps = timesteps.create(len(self.table))
         self.variance = variance
         self.output_factor = 2 if isinstance(variance, Learned | LearnedRange) else 1
@@ -169,17 +167,21 @@ class DiffusionProcess(nn.Module):
         self.channel_dim = channel_dim
         alpha, sigma = self.table.alpha, self.table.sigma
         weight = weighting.weight(self.table.snr, objective.error_scale(alpha, sigma))
-        self._exact = torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])
-        self.register_buffer("levels", self._exact.float(), persistent=False)
+        self._exact = {"levels": torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])}
+        for name, weights in (("dim_weights", dim_weights), ("horizon_weights", horizon_weights)):
+            self._exact[name] = None if weights is None else torch.tensor(weights)
+        for name, values in self._exact.items():
+            self.register_buffer(name, None if values is None else values.float(), persistent=False)
         self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
         inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
         self._inversions = [(a, torch.tensor(b, device="cpu")) for a, b in inversions]
         self._kept_indices: tuple[Tensor, ...] = ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
-        """Follow the module to another device, but keep the levels float32 when it is cast."""
+        """Follow the module to another device, but keep levels and weights float32 when it is cast."""
         super()._apply(fn, recurse)
-        self.levels = self._exact.to(self.levels.device, torch.float32)
+        for name, values in self._exact.items():
+            setattr(self, name, None if values is None else values.to(self.levels.device, torch.float32))
         self._kept_indices = ()
         return self
 

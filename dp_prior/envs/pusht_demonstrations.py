@@ -75,7 +75,7 @@ def write_demonstrations(
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
     Args:
-        path: file to write; replaced in one piece, once all is done.
+        path: file to write; replaced in one piece, once all is done. Its directory is made if there is none.
         workers: processes, by default one per core; the result does not depend on them.
         progress: called after every seed with the number of solved episodes and of seeds tried.
 
@@ -85,6 +85,7 @@ def write_demonstrations(
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)  # what forbids it shows now, not after all the work
     solved: list[tuple[np.ndarray, np.ndarray]] = []
     tried = 0
     with get_context("spawn").Pool(workers) as pool:

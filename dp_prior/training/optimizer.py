@@ -74,10 +74,13 @@ LearningRateConfig = Annotated[
 ]
 
 
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+
+
 class AdamWConfig(Config):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused."""
 
-    betas: tuple[float, float] = (0.95, 0.999)
+    betas: tuple[Momentum, Momentum] = (0.95, 0.999)
     """Decay of the first and second moment; Diffusion Policy's values."""
 
     eps: float = Field(default=1e-8, gt=0)

@@ -23,20 +23,20 @@ def test_costs_equal_those_of_torch():
 def test_mean_is_over_real_elements_and_weights_do_not_change_the_count():
     mask = torch.rand(6, 5, generator=torch.Generator().manual_seed(1)) > 0.4
     mask[0] = False
-    dims, horizon = (1.0, 3.0), (1.0, 1.0, 0.5, 0.0, 2.0)
+    dims, horizon = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 1.0, 0.5, 0.0, 2.0])
     mean = ElementMean(OUTPUT, mask, dims, horizon)
     found = mean(OUTPUT)
     for row in range(1, 6):
-        weighted = OUTPUT[row] * torch.tensor(dims) * torch.tensor(horizon)[:, None]
+        weighted = OUTPUT[row] * dims * horizon[:, None]
         torch.testing.assert_close(found[row], weighted[mask[row]].mean())
     assert found[0] == 0 and torch.equal(mean.valid, mask.sum(1))
 
 
 def test_weights_of_the_wrong_length_are_refused():
     with pytest.raises(ValueError, match=r"dim_weights has 3 numbers, but x has 2 of these; its shape is \(5, 2\)"):
-        ElementMean(OUTPUT, None, (1.0, 1.0, 1.0))
+        ElementMean(OUTPUT, None, torch.ones(3))
     with pytest.raises(ValueError, match="horizon_weights has 1 numbers, but x has 5"):
-        ElementMean(OUTPUT, None, None, (1.0,))
+        ElementMean(OUTPUT, None, None, torch.ones(1))
 
 
 @pytest.mark.parametrize(

@@ -176,11 +176,11 @@ def test_the_first_shipped_episodes_come_again_from_their_seeds(gym_pusht, shipp
 def test_the_set_does_not_depend_on_the_number_of_workers(gym_pusht, tmp_path):
     seen = []
     for workers in (1, 2):
-        path = tmp_path / f"{workers}.npz"
+        path = tmp_path / "new" / f"{workers}.npz"
         write_demonstrations(path, episodes=2, seed=7, workers=workers, progress=lambda *counts: seen.append(counts))
-    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+    assert (tmp_path / "new" / "1.npz").read_bytes() == (tmp_path / "new" / "2.npz").read_bytes()
     assert seen[-1][0] == 2
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.npz", "2.npz"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["1.npz", "2.npz"]
 
 
 def test_a_set_of_no_episodes_is_refused(tmp_path):

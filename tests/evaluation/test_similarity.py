@@ -133,6 +133,15 @@ def test_batches_and_ranks_change_nothing():
             assert found == pytest.approx(alone, abs=1e-6)
 
 
+def test_every_batch_gives_a_sign_of_life():
+    """Without one for so long as `dist_timeout` the ranks take each other for lost; a stop is noticed by them too."""
+    beats = []
+    alone = SimpleNamespace(process_index=0, num_processes=1, beat=lambda: beats.append(0))
+    measure(alone, batch_size=4, models=("ema",), eval_timesteps=(3,))
+    batches = -(-N // 4)
+    assert len(beats) == batches + 1 + batches  # reading the split, the training set, drawing
+
+
 def test_every_knob_changes_the_measurement(tmp_path):
     plain = measure()
     for change in (

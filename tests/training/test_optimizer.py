@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dp_prior.config import ConfigError
 from dp_prior.training.optimizer import (
     AdamWConfig,
     ConstantLearningRate,
@@ -55,6 +56,13 @@ def test_only_weight_matrices_and_convolutions_decay_and_frozen_parameters_are_l
     decayed, free = decay_groups(Net())
     assert set(decayed) == {"linear.weight", "conv.weight"}
     assert set(free) == {"embedding.weight", "linear.bias", "norm.weight", "norm.bias", "conv.bias"}
+
+
+@pytest.mark.parametrize(("betas", "place"), [("[0.9, 1.0]", "betas.1"), ("[1.5, 0.9]", "betas.0")])
+def test_moments_that_forget_nothing_are_refused(betas, place):
+    """The correction of a moment with decay 1 divides by zero."""
+    with pytest.raises(ConfigError, match=f"{place}: input should be less than 1"):
+        AdamWConfig.from_json(f'{{"betas": {betas}}}')
 
 
 @pytest.mark.parametrize(
