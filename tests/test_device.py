@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,6 +49,16 @@ class OneDevice(TorchDispatchMode):
                 return torch.zeros((), dtype=tensors[0].dtype).item()
             if function is aten._to_copy.default and kwargs.get("device", ELSEWHERE) != ELSEWHERE:
                 return torch.zeros(tensors[0].shape, dtype=kwargs.get("dtype") or tensors[0].dtype)
+        return function(*args, **kwargs)
+
+
+class NothingSent(TorchFunctionMode):
+    """Refuses tensors of the host's numbers made there."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu") == ELSEWHERE:
+            raise AssertionError(f"{args[0]} is sent to the device")
         return function(*args, **kwargs)
 
 
@@ -99,7 +110,7 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
         documents={},
     )
     for batches, _ in zip(loader.from_sample(0), range(steps), strict=False):
-        with OneDevice():
+        with OneDevice(), NothingSent():
             trainer.step(batches)
     return trainer, record, parts
 
@@ -230,7 +241,7 @@ def _predicts_and_is_measured(trainer: PolicyTrainer, parts: SimpleNamespace) ->
     everywhere = torch.ones_like(batch.x, dtype=torch.bool)
     for model in trainer.models.values():
         model.eval()
-        with OneDevice(), torch.no_grad():
+        with OneDevice(), NothingSent(), torch.no_grad():
             model(batch, random)
             drawn = model.sample(batch.cond, random)
             model.sample(batch.cond, random, previous=batch.x, known=(batch.x, everywhere))
