@@ -36,9 +36,13 @@ def evaluate_checkpoint(
 
     Raises:
         FileExistsError: there is something in `out` already.
+        ConfigError: what is there is not a whole checkpoint.
     """
     directory = resolve(reference)
     snapshot = read_checkpoint(directory)
+    if "training.safetensors" not in snapshot.tensors:
+        problem = "holds only what is needed to act; name the checkpoint itself, or a copy by `dp-prior export --whole`"
+        raise ConfigError(str(directory), [problem])
     source = str(directory / "config.json")
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:

@@ -73,7 +73,7 @@ def train(
         with recorded(run_directory(config)):
             experiment = Experiment(config, report=click.echo)
         outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
-        experiment.report(_farewell(outcome, config.task.kind, config.train.budget))
+        experiment.report(_farewell(outcome, config.task.kind))
         if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
             click.echo(job.requeue())
         experiment.end()
@@ -249,13 +249,13 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
 
 
-def _farewell(outcome, task: str, budget: str) -> str:
+def _farewell(outcome, task: str) -> str:
     """How the run ended, the scores, where things are, and what to try next."""
     result, best = outcome.result(), outcome.best
     head = {
         "finished": "finished",
         "stopped": f"stopped on {outcome.stopped_by}; the same command goes on from here",
-        "complete": f"already complete; nothing to do. A larger budget (--set train.{budget}=...) goes on from here",
+        "complete": "already complete; nothing to do. A larger budget (--set train.samples=...) goes on from here",
     }[outcome.status]
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
     if result is not None and outcome.status != "stopped":

@@ -118,6 +118,14 @@ def test_evaluate_of_nothing_is_refused(tmp_path):
     assert f"no checkpoint at {tmp_path / 'none'}: there is no such directory" in nothing.output
 
 
+def test_evaluate_of_an_export_is_refused_and_of_a_whole_one_is_not(measured, tmp_path):
+    command("export", measured, tmp_path / "model")
+    refused = command("evaluate", tmp_path / "model")
+    assert refused.exit_code == 64 and "holds only what is needed to act; name the checkpoint itself" in refused.output
+    command("export", measured, tmp_path / "whole", "--whole")
+    assert command("evaluate", tmp_path / "whole").exit_code == 0
+
+
 def test_farewell_names_scores_places_and_what_to_do_next(tmp_path):
     config = write(tmp_path, train__steps=2, evaluate=[], test=[{**ROLLOUT, "name": "test"}])
     best = tmp_path / "run" / "checkpoints" / "step_00000002"

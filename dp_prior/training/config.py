@@ -90,11 +90,6 @@ class TrainingConfig(Config):
             raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {', '.join(given) or 'none'}")
         return self
 
-    @property
-    def budget(self) -> str:
-        """The setting that gives the budget: samples, epochs or steps."""
-        return next(name for name in ("samples", "epochs", "steps") if getattr(self, name) is not None)
-
     def total_samples(self, dataset_length: int, global_batch_size: int) -> int:
         """The budget in samples."""
         if self.samples is not None:
