@@ -77,7 +77,7 @@ class VectorAgent:
             )
         self.policy = policy
         self.n_action_steps = n_action_steps
-        self.seed = seed
+        self.seed = int(seed)
         self.sampler = sampler
         self.warm_start = warm_start
         self.obs_shapes = {key: shape[1:] for key, shape in policy.spec.cond_shapes.items()}

@@ -37,7 +37,8 @@ def load_policy(
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
         CheckpointError: there is no usable checkpoint, or a file is not what the manifest says.
         ConfigError: the configuration or the shapes are not ones of a policy.
-        ValueError: there is no average of that name, or the weights do not fit the configuration.
+        ValueError: there is no average of that name, the weights do not fit the configuration, or dtype is none of
+            floating point.
     """
     from dp_prior.tasks.policy import DiffusionPolicy  # the networks: a second that `import dp_prior` need not take
 

@@ -65,9 +65,11 @@ class Published(nn.Module):
             CheckpointError: there is no usable checkpoint, it cannot be fetched, or a file is not what the manifest
                 says.
             ConfigError: the configuration or the shapes are not ones of such a model.
-            ValueError: it holds a model of another task, there is no average of that name, or the weights do not fit
-                the configuration.
+            ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
+                the configuration, or dtype is none of floating point.
         """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
         hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download or None}
         hub |= {"local_files_only": local_files_only or None}
         asked = str(pretrained_model_name_or_path)
@@ -88,9 +90,9 @@ class Published(nn.Module):
         name = _weights_file(config, weights, directory)
         record = record_type.from_json(json.dumps(config["task"]), source=source)
         shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
+        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that goes on may prune it
         with torch.random.fork_rng(devices=[]):
             model = record.create(shapes)
-        tensors = read_checkpoint(directory, [name]).tensors[name]
         what = f"{directory / name} does not fit its config.json"
         load_weights(model, tensors, what, "Were files of two runs mixed?")
         model.requires_grad_(False).eval().to(device)

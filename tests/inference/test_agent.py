@@ -90,7 +90,7 @@ def test_noise_depends_on_seed_episode_and_step_alone():
         agent.reset([episode])
         return [agent.act(obs).item(0), agent.act(obs).item(0)]
 
-    assert first_two(0, 1) == first_two(0, 1)
+    assert first_two(0, 1) == first_two(0, 1) == first_two(np.int64(0), np.int64(1))
     values = [v for pair in (first_two(0, 1), first_two(0, 2), first_two(1, 1)) for v in pair]
     assert len(set(values)) == 6
 

@@ -114,6 +114,12 @@ def test_bfloat16_is_for_the_network_alone(policy, save):
     assert (found - exact).abs().max() < 0.02 * 512  # bfloat16 has 8 bits; actions span 512
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, "bfloat16"])
+def test_weights_stay_numbers_with_a_point(save, dtype):
+    with pytest.raises(ValueError, match="dtype is .*; expected a floating-point torch.dtype such as torch.bfloat16"):
+        load_policy(save(), dtype=dtype)
+
+
 def test_real_policy_acts_alone_as_in_a_batch(save):
     """Up to the rounding of matrix products of another height; actions span 512."""
     loaded = load_policy(save())
