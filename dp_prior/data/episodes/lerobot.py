@@ -288,7 +288,8 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DataError(str(path), [f"cannot be read ({error.strerror}); is this a LeRobot data set?"]) from None
+        found = f"cannot be read ({error.strerror}); is this a LeRobot data set?"
+        raise DataError(str(path.absolute()), [found]) from None
     except ValueError as error:
         raise DataError(str(path), [f"is not text: {error}"]) from None
 
