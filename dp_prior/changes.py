@@ -22,6 +22,10 @@ KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest cou
     "task.n_action_steps": "schedule-changing",  # decides where the windows of an episode end
     "data": "data",
     "data.episodes": "harmless",  # wherever they lie and in which format, the fingerprint is of what is in them
+    "data.image.path": "harmless",  # so it is for embeddings
+    "data.image.metadata": "harmless",  # the rows of each part are compared by themselves
+    "data.text.path": "harmless",
+    "data.text_encodings.path": "harmless",
     "data.batch_size": "harmless",  # as long as the global batch stays, which is looked at by itself
     "data.device": "harmless",
     "data.verify": "harmless",
@@ -44,6 +48,7 @@ KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest cou
 }
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
+SPLIT = "data.split"
 
 
 def check_changes(
@@ -82,8 +87,11 @@ def check_changes(
         if old.get(key) != new.get(key) and key != "description":
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
     was, becomes = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
+    rows_were, rows = before["data.json"].get("rows"), now["data.json"].get("rows")
     if was != becomes:
         see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set is another one")
+    elif rows_were != rows:
+        see(SPLIT, f"{rows_were} rows", f"{rows} rows", "data", ": other metadata put rows into other parts")
     progress = before["progress.json"]
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)

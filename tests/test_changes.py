@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dp_prior.changes import KINDS, check_changes
+from dp_prior.changes import KINDS, check_changes, kind_of
 from dp_prior.config import ConfigError
 from dp_prior.train_config import TrainConfig
 from tests.tiny import tiny
@@ -81,6 +81,21 @@ def test_everything_else_may_change_and_is_told(override, documents):
     (line,) = check_changes(documents(), documents(override), 8)
     assert {**SCHEDULE, **HARMLESS}[override] in line
     assert line.endswith(" now (schedule-changing)" if override in SCHEDULE else " now (harmless)")
+
+
+def test_rows_of_embeddings_in_other_parts_are_other_data(documents):
+    before, now = documents(), documents()
+    before["data.json"]["rows"], now["data.json"]["rows"] = {"train": 8, "val": 2}, {"train": 7, "val": 3}
+    with pytest.raises(ConfigError, match="data.split: {'train': 8, 'val': 2} rows in the checkpoint, {'train': 7, "):
+        check_changes(before, now, 8)
+    assert check_changes(before, now, 8, allowed=["data.split"])[0].endswith("into other parts (data), allowed")
+    now["data.json"]["fingerprint"] = "b" * 64
+    assert len(check_changes(before, now, 8, allowed=["data.fingerprint"])) == 1
+
+
+@pytest.mark.parametrize("key", ["image.path", "image.metadata", "text.path", "text_encodings.path"])
+def test_embeddings_may_lie_elsewhere(key):
+    assert kind_of(f"data.{key}") == "harmless" and kind_of("data.image.format") == "data"
 
 
 @pytest.mark.promise("B5")

@@ -199,14 +199,6 @@ def test_own_data_become_a_policy_that_acts(place):
     assert names["action"].shape == (2,)
 
 
-def test_an_environment_of_ones_own_is_registered_as_told(place, monkeypatch):
-    monkeypatch.setitem(sys.modules, "my_package", types.ModuleType("my_package"))
-    monkeypatch.setattr(sys, "argv", ["mine.py", "evaluate", "--help"])
-    with pytest.raises(SystemExit) as end:
-        run_page("docs/environments.md", {})
-    assert end.value.code == 0
-
-
 def test_published_weights_load_as_told(embedded):
     policy = load_policy(embedded)
     tokens, dim = policy.encoder.cond_shape
@@ -235,6 +227,6 @@ def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):
 
 
 def test_every_page_with_python_is_run():
-    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "environments", "networks", "prior", "hub"))}
+    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "hub"))}
     snippets = {page for page in PAGES for _, _, text in blocks(page, "python") if not text.startswith("# ")}
     assert snippets == run

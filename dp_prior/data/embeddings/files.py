@@ -59,7 +59,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
         return Files(fs, [path], is_local, False)
     if not fs.isdir(path):
-        raise DataError(place, ["there is no such file or folder; look at the path"])
+        raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
     found = sorted(name for name in fs.find(path) if name.endswith(endings))  # a glob would read brackets in names
     found = [name for name in found if "/." not in name[len(path) :]]  # what file browsers and notebooks leave behind
     if not found:

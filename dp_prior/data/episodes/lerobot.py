@@ -165,7 +165,7 @@ class LeRobotStore:
             raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
         rows: list[dict[str, int]] = []
         for listing in listings:
-            table = _read_table(listing, columns).to_pylist()
+            table = _read_columns(listing, columns).to_pylist()
             try:
                 rows += [{name: _count(value) for name, value in row.items()} for row in table]
             except (ValueError, TypeError) as error:
@@ -190,11 +190,8 @@ class LeRobotStore:
 
     def _read_file(self, file: _File, key: str) -> np.ndarray:
         """(rows, ...) of one column of one file, its rows checked against the episode list."""
-        schema = _schema(file.path)
-        if key not in schema:
-            raise DataError(str(file.path), [f"has no column {key!r}, which meta/info.json declares"])
-        checks = [] if self._order_checked else [c for c in ("episode_index", "frame_index") if c in schema]
-        table = _read_table(file.path, list(dict.fromkeys([key, *checks])))
+        checks = () if self._order_checked else ("episode_index", "frame_index")
+        table = _read_columns(file.path, [key], checks, ", which meta/info.json declares")
         lengths = [self._lengths[episode] for episode in file.episodes]
         if table.num_rows != sum(lengths):
             expected = f"the episode list gives its episodes {sum(lengths)}"
@@ -203,7 +200,7 @@ class LeRobotStore:
             "episode_index": np.repeat(file.episodes, lengths),
             "frame_index": np.concatenate([np.arange(length) for length in lengths]),
         }
-        for check in checks:
+        for check in filter(table.column_names.__contains__, checks):
             values = _to_numpy(table.column(check), file.path, check)
             wrong = np.flatnonzero(values != expected_columns[check])
             if len(wrong):
@@ -258,37 +255,34 @@ def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
     return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def _schema(path: Path) -> list[str]:
-    """Column names of a parquet file."""
+def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
+    """The wanted columns of a parquet file, and those of the others that it has; opened once, for files are many."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_schema(path).names
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        known = file.schema_arrow.names
     except FileNotFoundError:
         raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"]) from None
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not Unicode
         raise DataError(str(path), [f"is not a readable parquet file: {error}"]) from None
-
-
-def _read_table(path: Path, columns: list[str]) -> pyarrow.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    missing = sorted(set(columns) - set(_schema(path)))
-    if missing:
-        raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}"])
-    try:
-        return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise DataError(str(path), [f"is damaged: {error}"]) from None
+    with file:
+        missing = [name for name in wanted if name not in known]
+        if missing:
+            raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}{why}"])
+        try:
+            return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DataError(str(path), [f"is damaged: {error}"]) from None
 
 
 def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DataError(str(path), [f"cannot be read ({error.strerror}); is this a LeRobot data set?"]) from None
+        found = f"cannot be read ({error.strerror}); is this a LeRobot data set?"
+        raise DataError(str(path.absolute()), [found]) from None
     except ValueError as error:
         raise DataError(str(path), [f"is not text: {error}"]) from None
 

@@ -37,7 +37,7 @@ class NpzStore:
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
         if not path.is_file():
-            raise DataError(str(path), ["no such file; check data.episodes.path"])
+            raise DataError(str(path.absolute()), ["no such file; check data.episodes.path"])
         try:
             with zipfile.ZipFile(path) as archive:
                 members = [name for name in archive.namelist() if name.endswith(".npy")]

@@ -168,7 +168,7 @@ class ZarrStore:
 def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of every array, by its name from the top."""
     if not path.exists():
-        raise DataError(str(path), ["no such file or directory; check data.episodes.path"])
+        raise DataError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
     try:
         if path.is_file():
             with zipfile.ZipFile(path) as archive:
