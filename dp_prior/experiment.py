@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -178,7 +178,7 @@ class Experiment:
             status = "stopped"
         best = decide(self.ranks, lambda: store.best() or store.latest())
         progress = trainer.progress
-        if best is not None and (status == "finished" or (status == "complete" and not self._has_result())):
+        if best is not None and (status == "finished" or (status == "complete" and not self._has_result(best))):
             try:
                 self._test(trainer, tracker, best)
             except Abandoned:  # what is missing is the result, and the next start measures it
@@ -372,9 +372,8 @@ class Experiment:
                 tracker.log_images({"curve": media["curve"]}, end)
             except (ImportError, ValueError) as error:
                 self.report(f"no learning curve was drawn: {error}")
-            selected = snapshot.documents["progress.json"]
             result = {
-                "best": {"checkpoint": str(best), "step": selected["global_step"], "metrics": selected["metrics"]},
+                "best": {"checkpoint": str(best), **_selected(best)},
                 "test": metrics,
                 "media": {name: str(path) for name, path in media.items()},
             }
@@ -393,8 +392,17 @@ class Experiment:
                 self.report(f"no GIF was made: {error}")
         return pictures
 
-    def _has_result(self) -> bool:
-        return decide(self.ranks, (self.directory / RESULT).exists)
+    def _has_result(self, best: Path) -> bool:
+        """Whether the result is of these weights; one of a smaller budget is not, once that was enlarged."""
+
+        def look() -> bool:
+            path = self.directory / RESULT
+            if not path.exists():
+                return False
+            measured = json.loads(path.read_text(encoding="utf-8"))["best"]
+            return measured == {"checkpoint": measured["checkpoint"], **_selected(best)}  # runs are moved and renamed
+
+        return decide(self.ranks, look)
 
     def _sample(self, batch: Batch) -> Tensor:
         """An x for each sample of a batch, always with the same noise."""
@@ -425,3 +433,9 @@ class Experiment:
         }
         shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
+
+
+def _selected(checkpoint: Path) -> dict[str, Any]:
+    """Step and metrics by which a checkpoint was selected."""
+    progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
+    return {"step": progress["global_step"], "metrics": progress["metrics"]}

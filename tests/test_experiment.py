@@ -11,6 +11,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.experiment import Experiment
 from dp_prior.randomness import Randomness
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
@@ -102,6 +103,21 @@ def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
     (tmp_path / "run" / "result.json").unlink()
     again = experiment(config).run()
     assert again.status == "complete" and again.result()["test"] == first["test"]
+
+
+def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_of_the_smaller(tmp_path, monkeypatch):
+    test = [{"type": "loss", "name": "again", "split": "train"}]
+    first = experiment(tiny(tmp_path, train__steps=2, test=test)).run().result()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Experiment, "_test", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        experiment(tiny(tmp_path, train__steps=6, test=test)).run()
+    again = experiment(tiny(tmp_path, train__steps=6, test=test)).run()
+    assert again.status == "complete" and again.result()["best"]["step"] == 6
+    assert again.result()["test"] != first["test"]
+    measured = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    (tmp_path / "run").rename(tmp_path / "moved")
+    experiment(tiny(tmp_path, train__steps=6, test=test, tracker__data_path=str(tmp_path / "moved"))).run()
+    assert (tmp_path / "moved" / "result.json").stat().st_mtime_ns == measured, "measured once"
 
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):
