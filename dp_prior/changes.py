@@ -32,6 +32,11 @@ KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest cou
     "train.save_every": "harmless",
     "train.monitor": "harmless",
     "train.nonfinite_limit": "harmless",
+    "train.rollback": "harmless",
+    "train.init_from": "harmless",  # where a fresh run begins
+    "train.dist_timeout": "harmless",
+    "train.max_runtime": "harmless",
+    "train.requeue": "harmless",
     "evaluate": "harmless",
     "test": "harmless",
     "checkpoints": "harmless",
