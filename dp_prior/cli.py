@@ -8,8 +8,13 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from dp_prior.experiment import Outcome
+    from dp_prior.train_config import TrainConfig
 
 
 @contextlib.contextmanager
@@ -50,7 +55,7 @@ def train(
 ) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
-    with exit_codes(), contextlib.ExitStack() as ends:
+    with _said(), exit_codes(), contextlib.ExitStack() as ends:
         from dp_prior.exits import STOPPED, recorded
         from dp_prior.experiment import Experiment
         from dp_prior.lifeline import end_with_parent
@@ -61,7 +66,7 @@ def train(
 
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
-            experiment = Experiment(config, report=click.echo)
+            experiment = Experiment(config, report=_say)
             experiment.report(experiment.check())
             experiment.end()
             return
@@ -71,11 +76,11 @@ def train(
             ends.enter_context(end_with_parent(stop))
         job = SlurmJob.of(os.environ)
         with recorded(run_directory(config)):
-            experiment = Experiment(config, report=click.echo)
+            experiment = Experiment(config, report=_say)
         outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
-        experiment.report(_farewell(outcome, config.task.kind))
+        experiment.report(_farewell(outcome, config))
         if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
-            click.echo(job.requeue())
+            _say(job.requeue())
         experiment.end()
     if outcome.status == "stopped":
         sys.exit(STOPPED)
@@ -249,13 +254,14 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
 
 
-def _farewell(outcome, task: str) -> str:
+def _farewell(outcome: Outcome, config: TrainConfig) -> str:
     """How the run ended, the scores, where things are, and what to try next."""
     result, best = outcome.result(), outcome.best
+    larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
     head = {
         "finished": "finished",
         "stopped": f"stopped on {outcome.stopped_by}; the same command goes on from here",
-        "complete": "already complete; nothing to do. A larger budget (--set train.samples=...) goes on from here",
+        "complete": f"already complete; nothing to do. A larger budget ({larger}) goes on from here",
     }[outcome.status]
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
     if result is not None and outcome.status != "stopped":
@@ -266,8 +272,27 @@ def _farewell(outcome, task: str) -> str:
         lines.append(f"  {'best checkpoint':<40} {best}")
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
-        lines.append(f"  python -c \"from dp_prior import load_{task}; print(load_{task}('{best}'))\"")
+        lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}'))\"")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
+
+
+def _say(line: str) -> None:
+    """Print; a training does not end because nobody reads on, or because its log is on a full disk."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    """Leave nothing behind that could not be printed: the interpreter would try again and change the exit code."""
+    try:
+        yield
+    finally:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _quiet() -> None:

@@ -47,7 +47,7 @@ class Cadence(Config):
     def _one_unit(self) -> Cadence:
         given = {name: value for name, value in self.arguments().items() if value is not None}
         if len(given) != 1:
-            found = ", ".join(given) or "none of them"
+            found = f"{', '.join(given)}; set the others to null" if given else "none of them"
             raise ValueError(f"a cadence needs exactly one of steps, samples, epochs; found {found}")
         return self
 

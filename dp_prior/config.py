@@ -55,7 +55,7 @@ class Config(BaseModel):
         data.pop("$schema", None)
         cls.complete(data)
         problems = []
-        for override in overrides:
+        for override in sorted(overrides, key=_rank_of_override):
             try:
                 _apply_override(cls, data, override)
             except ConfigError as error:
@@ -126,6 +126,12 @@ def _parse_json(text: str, source: str) -> Any:
         raise
     except ValueError:  # Python's limit on integers, 4300 digits
         raise ConfigError(source, ["an integer has too many digits"]) from None
+
+
+def _rank_of_override(override: str) -> float:
+    """The whole comes before its parts and `type` before what belongs to it, so that no override undoes another."""
+    keys = override.partition("=")[0].split(".")
+    return len(keys) - 0.5 * (keys[-1] == "type")
 
 
 def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> None:

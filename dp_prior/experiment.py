@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -186,9 +186,7 @@ class Experiment:
             status = "stopped"
         best = decide(self.ranks, lambda: store.best() or store.latest())
         progress = trainer.progress
-        if best is not None and (
-            status == "finished" or (status == "complete" and not self._is_measured(best, progress))
-        ):
+        if best is not None and (status == "finished" or (status == "complete" and not self._has_result(best))):
             try:
                 self._test(trainer, tracker, best)
             except Abandoned:  # what is missing is the result, and the next start measures it
@@ -385,10 +383,8 @@ class Experiment:
                 tracker.log_images({"curve": media["curve"]}, end)
             except (ImportError, ValueError) as error:
                 self.report(f"no learning curve was drawn: {error}")
-            selected = snapshot.documents["progress.json"]
             result = {
-                "samples_seen": end.samples_seen,
-                "best": {"checkpoint": str(best), "step": selected["global_step"], "metrics": selected["metrics"]},
+                "best": {"checkpoint": str(best), **_selected(best)},
                 "test": metrics,
                 "media": {name: str(path) for name, path in media.items()},
             }
@@ -407,14 +403,15 @@ class Experiment:
                 self.report(f"no GIF was made: {error}")
         return pictures
 
-    def _is_measured(self, best: Path, end: Progress) -> bool:
-        """Whether `result.json` is of this end of the run; a run with a larger budget still has that of the last."""
+    def _has_result(self, best: Path) -> bool:
+        """Whether the result is of these weights; one of a smaller budget is not, once that was enlarged."""
 
         def look() -> bool:
-            found = _read_result(self.directory)
-            if found is None or found.get("samples_seen") != end.samples_seen:
+            result = _read_result(self.directory)
+            if result is None:
                 return False
-            return Path(found["best"]["checkpoint"]).name == best.name
+            measured = result["best"]
+            return measured == {"checkpoint": measured["checkpoint"], **_selected(best)}  # runs are moved and renamed
 
         return decide(self.ranks, look)
 
@@ -447,3 +444,9 @@ class Experiment:
         }
         shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
+
+
+def _selected(checkpoint: Path) -> dict[str, Any]:
+    """Step and metrics by which a checkpoint was selected."""
+    progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
+    return {"step": progress["global_step"], "metrics": progress["metrics"]}

@@ -16,9 +16,10 @@ ECHO_S = 2.0  # a launcher passes on the Ctrl-C that the terminal has sent to ev
 
 @contextlib.contextmanager
 def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGUSR1 into a request while inside. The handler only takes a note.
+    """Turn SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a request while inside. The handler only takes a note.
 
-    A second SIGINT raises KeyboardInterrupt at once; SIGTERM and SIGUSR1 may come as often as schedulers please.
+    A second SIGINT raises KeyboardInterrupt at once; the others may come as often as schedulers please. SIGHUP, which a
+    closed terminal sends, stays ignored where `nohup` has it so.
     Outside the main thread, where no handler can be set, it does nothing.
 
     Args:
@@ -36,7 +37,10 @@ def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
                 raise KeyboardInterrupt
             first.append(time.monotonic())
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield
     finally:

@@ -1,6 +1,9 @@
 """The commands: what they print, what they leave behind, and how they exit."""
 
+import json
 import re
+import subprocess
+import sys
 import tempfile
 
 import pytest
@@ -139,6 +142,14 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path):
         f"load_policy('{best}')",
     ):
         assert part in said
+
+
+def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[], tracker__log=[{"type": "console"}])
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "train_policy.py", "--config_file", config], stdout=full, timeout=200)
+    assert ended.returncode == 0
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
 
 
 def test_help_names_the_commands():

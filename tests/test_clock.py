@@ -93,7 +93,10 @@ def test_the_epoch_is_whole_passes(samples, length):
     ("text", "message"),
     [
         ("{}", "a cadence needs exactly one of steps, samples, epochs; found none of them"),
-        ('{"steps": 1, "epochs": 2}', "a cadence needs exactly one of steps, samples, epochs; found steps, epochs"),
+        (
+            '{"steps": 1, "epochs": 2}',
+            "a cadence needs exactly one of steps, samples, epochs; found steps, epochs; set the others to null",
+        ),
         ('{"steps": 0}', "steps: input should be greater than or equal to 1; found 0"),
         ('{"epochs": 0}', "epochs: input should be greater than 0; found 0"),
         ('{"step": 3}', "step: unknown key. Did you mean 'steps'?"),

@@ -307,6 +307,14 @@ def test_overrides_apply_in_order_and_do_not_touch_the_defaults():
     assert read(MINIMAL).task.encoders["left"] == Linear() and read(MINIMAL).evaluate[0].name == "loss"
 
 
+@pytest.mark.parametrize("type_at", [0, 1, 2])
+def test_an_override_of_a_type_or_of_a_whole_undoes_no_override_of_its_parts(type_at):
+    parts = ["task.schedule.steps=7", "task.schedule.beta=0.9"]
+    for first in ("task.schedule.type=linear", 'task.schedule={"type": "linear"}'):
+        given = [*parts[:type_at], first, *parts[type_at:]]
+        assert read(MINIMAL, *given).task.schedule == Linear(steps=7, beta=0.9)
+
+
 def test_an_override_can_give_what_the_file_lacks():
     assert read({}, "task.horizon=8").task.horizon == 8
 

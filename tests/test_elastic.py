@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from dp_prior.clock import Progress
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny
 
@@ -127,3 +128,18 @@ def test_another_global_batch_is_said_and_no_sample_is_left_out_or_repeated(tmp_
     assert any("global batch size: 8 in the checkpoint, 6 now; no sample is skipped" in line for line in lines)
     assert [len(ids) for ids in steps] == [8] * 5 + [6] * 15
     assert_each_once_an_epoch(steps)
+
+
+@pytest.mark.parametrize("batch", [16, 4])
+@pytest.mark.parametrize("budget", [{"train__steps": 24}, {"train__steps": None, "train__samples": 192}])
+def test_learning_rate_falls_to_the_end_of_the_budget_whatever_becomes_of_the_global_batch(tmp_path, batch, budget):
+    """Half of the budget at 8 samples a step, the rest at others: the rate neither jumps nor ends early or late."""
+    schedule = {"type": "linear", "peak": 1.0, "warmup_steps": 0}
+    quiet = {"evaluate": [], "train__log_every": {"steps": 1}, "train__lr": schedule, **budget}
+    go(tmp_path, (1, 8, 1), until=12, **quiet)
+    left = 12 if "train__samples" not in budget else 96 // batch
+    outcome = experiment(config(tmp_path, batch, 1, **quiet)).run()
+    assert outcome.progress == Progress(96 + left * batch, 12 + left)
+    rates = [row["train/lr"] for row in rows(tmp_path / "run")]
+    assert rates[:12] == pytest.approx([1 - step / 24 for step in range(12)])
+    assert rates[12:] == pytest.approx([0.5 - 0.5 * step / left for step in range(left)])

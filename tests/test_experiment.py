@@ -105,21 +105,19 @@ def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
     assert again.status == "complete" and again.result()["test"] == first["test"]
 
 
-def test_result_of_a_smaller_budget_does_not_stand_for_that_of_a_larger_one(tmp_path, monkeypatch):
-    """The run goes on beyond its first end and is killed once more after its last save, before the test."""
+def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_of_the_smaller(tmp_path, monkeypatch):
     test = [{"type": "loss", "name": "again", "split": "train"}]
-    first = experiment(tiny(tmp_path, train__steps=3, test=test)).run().result()
-    larger = tiny(tmp_path, train__steps=12, test=test)
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
+    first = experiment(tiny(tmp_path, train__steps=2, test=test)).run().result()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Experiment, "_test", killed)
-        experiment(larger).run()
-    outcome = experiment(larger).run()
-    assert outcome.status == "complete" and outcome.result()["best"]["checkpoint"] == str(outcome.best)
-    assert outcome.result()["test"] != first["test"]
+        patch.setattr(Experiment, "_test", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        experiment(tiny(tmp_path, train__steps=6, test=test)).run()
+    again = experiment(tiny(tmp_path, train__steps=6, test=test)).run()
+    assert again.status == "complete" and again.result()["best"]["step"] == 6
+    assert again.result()["test"] != first["test"]
+    measured = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    (tmp_path / "run").rename(tmp_path / "moved")
+    experiment(tiny(tmp_path, train__steps=6, test=test, tracker__data_path=str(tmp_path / "moved"))).run()
+    assert (tmp_path / "moved" / "result.json").stat().st_mtime_ns == measured, "measured once"
 
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):

@@ -156,7 +156,7 @@ def test_complete_run_says_so_and_writes_nothing_anew(tmp_path):
     before = everything_in(tmp_path / "run")
     again = train(config)
     assert again.exit_code == 0
-    assert "already complete; nothing to do. A larger budget (--set train.samples=...) goes on" in again.output
+    assert "already complete; nothing to do. A larger budget (--set train.steps=...) goes on" in again.output
     after = everything_in(tmp_path / "run")
     assert after.keys() == before.keys()
     for name in ("checkpoints/index.json", "config.json"):  # written again, and the same

@@ -14,7 +14,7 @@ from dp_prior.training.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, rows, state, train, write
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def signals_in_step(monkeypatch, number, count=1):
@@ -45,6 +45,17 @@ def test_schedulers_may_repeat_themselves_and_a_second_ctrl_c_does_not_wait():
             os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_hangup_stays_ignored_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        stop = Stop()
+        with stop_on_signal(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.is_asked() and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_ctrl_c_that_a_launcher_passes_on_is_the_same_one(monkeypatch):

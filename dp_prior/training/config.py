@@ -6,12 +6,15 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dp_prior.clock import Cadence
+from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.deadline import Duration
 from dp_prior.training.ema import DecayConfig, PowerDecay
 from dp_prior.training.optimizer import AdamWConfig, CosineLearningRate, LearningRateConfig
+
+_UNITS = ("samples", "epochs", "steps")
+_START = Progress()
 
 
 class TrainingConfig(Config):
@@ -85,15 +88,28 @@ class TrainingConfig(Config):
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainingConfig:
-        given = [name for name in ("samples", "epochs", "steps") if getattr(self, name) is not None]
+        given = [name for name in _UNITS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {', '.join(given) or 'none'}")
+            found = f"{', '.join(given)}; set the others to null" if given else "none"
+            raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {found}")
         return self
 
-    def total_samples(self, dataset_length: int, global_batch_size: int) -> int:
-        """The budget in samples."""
+    @property
+    def unit(self) -> str:
+        """What the budget is given in: samples, epochs or steps."""
+        return next(name for name in _UNITS if getattr(self, name) is not None)
+
+    def total_samples(self, dataset_length: int, global_batch_size: int, progress: Progress = _START) -> int:
+        """The budget in samples, seen from a moment of the run: steps that are over may have been of other sizes."""
         if self.samples is not None:
             return self.samples
         if self.steps is not None:
-            return self.steps * global_batch_size
+            return progress.samples_seen + (self.steps - progress.global_step) * global_batch_size
         return round(self.epochs * dataset_length)
+
+    def spent(self, dataset_length: int, global_batch_size: int, progress: Progress) -> tuple[int, int]:
+        """What is spent of the budget and the whole of it, both in optimizer steps with this global batch."""
+        if self.steps is not None:
+            return progress.global_step, self.steps
+        total = self.total_samples(dataset_length, global_batch_size)
+        return progress.samples_seen // global_batch_size, -(-total // global_batch_size)

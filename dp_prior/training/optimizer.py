@@ -25,12 +25,17 @@ class LearningRate(Config):
     warmup_steps: int = Field(default=500, ge=0)
     """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none."""
 
-    def at(self, step: int, total_steps: int) -> float:
-        """The learning rate of optimizer step `step`, counted from 0, in a run of `total_steps`."""
+    def at(self, step: int, total_steps: int, spent_steps: int | None = None) -> float:
+        """The learning rate of optimizer step `step`, counted from 0.
+
+        Args:
+            total_steps: what the budget of the run is worth with the global batch of this step.
+            spent_steps: what is spent of it; other than `step` (None) once a run has changed its global batch.
+        """
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
-        rest = max(1, total_steps - self.warmup_steps)
-        return self.peak * self._shape(min(1.0, (step - self.warmup_steps) / rest))
+        spent = (step if spent_steps is None else spent_steps) - self.warmup_steps
+        return self.peak * self._shape(min(1.0, max(0, spent) / max(1, total_steps - self.warmup_steps)))
 
     def _shape(self, fraction: float) -> float:
         raise NotImplementedError

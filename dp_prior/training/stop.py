@@ -7,7 +7,7 @@ from dp_prior.training.deadline import Deadline
 REQUEST = "request"  # by whoever holds the trainer
 TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
-REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE)
+REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
 
 
 class Stop:

@@ -78,8 +78,6 @@ class PolicyTrainer:
         self.device = accelerator.device
         self.progress = Progress()
         self.best = Best(config.monitor)
-        self.total_samples = config.total_samples(len(loader), loader.global_batch_size)
-        self.total_steps = -(-self.total_samples // loader.global_batch_size)
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
@@ -94,6 +92,17 @@ class PolicyTrainer:
         self.measured: dict[str, float] = {}  # what was known of the step that was restored
         self.agreement = Agreement(accelerator, loader, tracker, self.stop, self.guard, config.nonfinite_limit)
         self._measured_from = (0, time.perf_counter())
+
+    @property
+    def total_samples(self) -> int:
+        """The budget in samples."""
+        return self.config.total_samples(len(self.loader), self.loader.global_batch_size, self.progress)
+
+    @property
+    def total_steps(self) -> int:
+        """The budget in optimizer steps: those taken and those left."""
+        spent, whole = self._spent()
+        return self.progress.global_step + whole - spent
 
     @property
     def models(self) -> dict[str, nn.Module]:
@@ -163,7 +172,8 @@ class PolicyTrainer:
         now, position = self.progress, self.progress.global_step + 1
         self.watch.mark("forward", position)
         torch.manual_seed(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen))
-        set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, self.total_steps))
+        spent, whole = self._spent()
+        set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
         self.online.train()
         self_condition = self.online.process.self_conditions(self.seed, now.samples_seen)
         losses: list[Loss] = []
@@ -246,6 +256,9 @@ class PolicyTrainer:
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
         self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # a new row begins
+
+    def _spent(self) -> tuple[int, int]:
+        return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
 
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples
