@@ -53,8 +53,9 @@ def evaluate_checkpoint(
         trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
         experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
         metrics: dict[str, float] = {}
-        for evaluator in evaluators:
-            metrics |= evaluator.run(trainer.models, experiment.accelerator, trainer.progress).metrics
+        with experiment._watched():
+            for evaluator in evaluators:
+                metrics |= evaluator.run(trainer.models, experiment.ranks, trainer.progress).metrics
         experiment.end()
     stored = snapshot.documents["progress.json"]["metrics"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if experiment.is_main else []

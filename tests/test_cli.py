@@ -12,6 +12,9 @@ from click.testing import CliRunner
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
+from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.training.signs import RanksAtWork
 from tests.tiny import read_rows, train, write
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
@@ -113,6 +116,14 @@ def test_evaluate_leaves_reports_where_they_are_wanted_and_replaces_none(measure
     assert names == {"action_error", "rollout"}
     again = command("evaluate", measured, "--out", tmp_path / "kept")
     assert again.exit_code == 64 and "kept is not empty; choose another folder" in again.output
+
+
+def test_evaluators_wait_for_slow_ranks_as_in_training(measured, monkeypatch):
+    """A collective alone has a limit, which a rank that has more episodes to run may exceed."""
+    given = []
+    monkeypatch.setattr(RolloutEvaluator, "run", lambda self, models, ranks, now: given.append(ranks) or EvalResult({}))
+    assert command("evaluate", measured).exit_code == 0
+    assert [type(ranks) for ranks in given] == [RanksAtWork]
 
 
 def test_evaluate_of_nothing_is_refused(tmp_path):
