@@ -96,6 +96,7 @@ class Loss(NamedTuple):
         t: (B,) int64 timesteps.
         terms: (B,) parts of `per_sample` by name, where it has several: `simple`, and `vb` in bits per dimension.
         valid: (B,) number of valid positions of each sample.
+        factor: (B,) those factors, with which the mean is that of uniform timesteps; None where they are all 1.
     """
 
     total: Tensor
@@ -103,6 +104,7 @@ class Loss(NamedTuple):
     t: Tensor
     terms: dict[str, Tensor]
     valid: Tensor
+    factor: Tensor | None = None
 
 
 class BitsPerDim(NamedTuple):
@@ -273,6 +275,7 @@ class DiffusionProcess(nn.Module):
             t=t,
             terms=terms,
             valid=mean.valid,
+            factor=factor,
         )
 
     def denoiser(

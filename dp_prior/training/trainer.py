@@ -267,14 +267,16 @@ class PolicyTrainer:
         return cadence.due(before, self.progress, len(self.loader))
 
     def _count(self, losses: list[Loss]) -> None:
-        """Add a step's losses to the means, weighted by valid elements."""
+        """Add a step's losses to the means, weighted by valid elements; as if timesteps were drawn evenly."""
         process = self.online.process
         t, valid = (torch.cat([getattr(loss, name) for loss in losses]) for name in ("t", "valid"))
+        factor = None if losses[0].factor is None else torch.cat([loss.factor for loss in losses])
         terms = {"loss": torch.cat([loss.per_sample.detach() for loss in losses])}
         terms |= {name: torch.cat([loss.terms[name].detach() for loss in losses]) for name in losses[0].terms}
         for name, values in terms.items():
-            self.means.add_batch(f"train/{name}", values, valid)
-            self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, valid))
+            self.means.add_batch(f"train/{name}", values if factor is None else values * factor, valid)
+            weight = valid if factor is None else valid * factor
+            self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:
         """Show a step's losses to timesteps that learn, in the order of the run whatever ranks and micro-batches."""

@@ -171,6 +171,27 @@ def test_logged_loss_is_the_mean_over_the_samples_since_the_last_line():
         assert quartiles == pytest.approx([sum(part[q::2]) / 4 for q in range(2)])
 
 
+def test_logged_loss_is_that_of_evenly_drawn_timesteps():
+    """Timesteps of losses 1, 2, 6 and 7 drawn with odds of 1, 2, 6 and 7: factors 4, 2, 2/3 and 4/7."""
+    trainer, drawn = build(), [0] + 2 * [1] + 6 * [2] + 7 * [3]
+    t, loss = torch.tensor(drawn), torch.tensor([1.0, 2.0, 6.0, 7.0])
+    parts = [
+        Loss(
+            total=torch.tensor(0.0),
+            per_sample=loss[part],
+            t=part,
+            terms={"vb": 2 * loss[part]},
+            valid=torch.ones(8),
+            factor=torch.tensor([4, 2, 2 / 3, 4 / 7])[part],
+        )
+        for part in t.split(8)
+    ]
+    trainer._count(parts)
+    found = trainer.means.reduce()
+    assert [found[f"train/loss_q{quartile}"] for quartile in range(4)] == pytest.approx([1, 2, 6, 7])
+    assert found["train/loss"] == pytest.approx(4) and found["train/vb"] == pytest.approx(8)
+
+
 def test_step_depends_on_the_clock_and_not_on_torchs_random_state():
     def weight(disturb, seed=0):
         trainer = build(seed=seed)
