@@ -7,6 +7,7 @@ share out, so a block's arithmetic, and with it every score, is the same bit for
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.evaluation.video import import_av
 from dp_prior.inference.agent import VectorAgent
+
+log = logging.getLogger(__name__)
 
 
 class RolloutConfig(Config):
@@ -136,8 +139,13 @@ class RolloutConfig(Config):
             with contextlib.closing(env):
                 if data is not None:
                     _check_fit(env, data.spec, self.env.type)
+                first, again = (env.reset([self.first_seed]) for _ in range(2))
+                if any(not np.array_equal(first[key], again[key], equal_nan=True) for key in first):
+                    log.warning(
+                        "the environment of evaluator %r starts otherwise each time it is reset with seed %d, "
+                        "so scores will not repeat; let it draw from self.np_random alone", self.name, self.first_seed,
+                    )  # fmt: skip
                 if is_filmed:
-                    env.reset([self.first_seed])
                     env.render([0])
         except ValueError as error:
             raise ConfigError(f"the environment of evaluator {self.name!r}", [str(error)]) from error

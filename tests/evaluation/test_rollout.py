@@ -222,6 +222,18 @@ def test_success_that_nobody_speaks_of_is_unknown_and_not_zero(monkeypatch, tmp_
     json.loads((tmp_path / "rollout_00000100.json").read_text())
 
 
+@pytest.mark.parametrize("is_obedient", [True, False])
+def test_environment_that_ignores_its_seed_is_pointed_out(monkeypatch, caplog, is_obedient):
+    original, resets = Toy.reset, iter(range(9))
+
+    def reset(self, seeds):
+        return original(self, seeds if is_obedient else [next(resets) for _ in seeds])
+
+    monkeypatch.setattr(Toy, "reset", reset)
+    config().create()
+    assert ("reset with seed 100000, so scores will not repeat" in caplog.text) == (not is_obedient)
+
+
 def test_environment_that_cannot_be_filmed_is_refused_before_training(monkeypatch, tmp_path):
     pytest.importorskip("av")
     monkeypatch.setattr(ToyConfig, "create", lambda self: Silent(**self.arguments()))
