@@ -95,7 +95,7 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
     for record in records:
         courier = Courier(record.model_copy(update={"offline": False}), record.outbox(run))
         lines = courier.drain(limit_s)
-        report("\n".join(lines) if lines else f"{record.place}: everything is up")
+        report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is up'}")
         missing += lines
     return missing
 

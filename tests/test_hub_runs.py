@@ -79,7 +79,8 @@ def test_the_best_of_another_run_in_the_same_repository_stays_there(tmp_path, hu
     for place in (first, second, fresh):
         place.mkdir()
     train(write(first, tracker__save=[SAVER], train__steps=14))
-    train(write(second, tracker__save=[SAVER], seed=1, train__steps=3))
+    worse = train(write(second, tracker__save=[SAVER], seed=1, train__steps=3))
+    assert "warning: huggingface me/tiny: the best there is better: validation/ema/loss " in worse.output
     assert (
         json.loads(hub.files("me/tiny")["best.json"])["step"]
         > 3

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,9 +65,10 @@ class CsvLogger:
         start = self._start if is_same else self._end()
         new = [name for name in row if name not in self._columns]
         if new:
-            columns, rows = _read(self._path)
-            replace_file(self._path, _text([*columns, *new], [*(rows[:-1] if is_same else rows), row]))
-            self._open(None)
+            before = (one for one in _read(self._path)[1] if one["step"] != row["step"])
+            columns = [*self._columns, *new]
+            replace_file(self._path, _text(columns, itertools.chain(before, [row])))
+            self._go_on(columns, row)
             return
         os.ftruncate(self._file.fileno(), start)
         try:
@@ -107,23 +110,31 @@ class CsvLogger:
         if not self._path.exists():
             replace_file(self._path, _text(CLOCK, []))
         columns, rows = _read(self._path)
-        kept: list[Row] = []
+        last: Row | None = None
+        is_kept: list[bool] = []
         cut: list[Row] = []
         for row in rows:
             number = int(row["step"]) if row["step"].isdecimal() else -1
-            last = int(kept[-1]["step"]) if kept else -1
-            is_kept = number > last and TORN not in row and (step is None or 0 < step >= number)
-            (kept if is_kept else cut).append(row)
+            is_next = number > (int(last["step"]) if last else -1)
+            is_kept.append(is_next and TORN not in row and (step is None or 0 < step >= number))
+            if is_kept[-1]:
+                last = row
+            else:
+                cut.append(row)
         if cut:
             known, aside = _read(self._cut) if self._cut.exists() else (CLOCK, [])
             names = [*known, *(name for row in [dict.fromkeys(columns), *cut] for name in row if name not in known)]
-            replace_file(self._cut, _text(list(dict.fromkeys(names)), [*aside, *cut]))
-            replace_file(self._path, _text(columns, kept))
+            replace_file(self._cut, _text(list(dict.fromkeys(names)), itertools.chain(aside, cut)))
+            replace_file(self._path, _text(columns, itertools.compress(_read(self._path)[1], is_kept)))
+        self._go_on(columns, last)
+
+    def _go_on(self, columns: list[str], last: Row | None) -> None:
+        """Append from here; `last` is the last row of the table, None if there is none."""
         if self._file is not None:
             self._file.close()
-        self._columns, self._row = columns, kept[-1] if kept else None
+        self._columns, self._row = columns, last
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 (closed by close)
-        self._start = self._end() - (len(_text(columns, kept[-1:], header=False)) if kept else 0)
+        self._start = self._end() - (len(_text(columns, [last], header=False)) if last else 0)
 
     def _append(self, row: Row) -> None:
         line = _text(self._columns, [row], header=False)
@@ -134,25 +145,29 @@ class CsvLogger:
         return os.fstat(self._file.fileno()).st_size
 
 
-def _read(path: Path) -> tuple[list[str], list[Row]]:
-    """Columns, and rows without their empty cells; what follows the last whole line is a row with a cell `torn`.
+def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """Columns, and one by one the rows without their empty cells; half a line at the end is a row with a cell `torn`.
 
     Raises:
         ValueError: the file does not begin with the columns of the clock.
     """
-    whole, newline, torn = path.read_bytes().decode().rpartition("\n")
-    table = list(csv.reader(io.StringIO(whole + newline, newline="")))
-    columns = table[0] if table else []
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    table = csv.reader(io.TextIOWrapper(io.BytesIO(content[:end]), "utf-8", newline=""))
+    columns = next(table, [])
     if columns[:2] != CLOCK or len(set(columns)) < len(columns):
         raise ValueError(f"{path} begins with {columns[:2]}, not with {CLOCK}, so it is no log of a run; move it away")
-    rows = [{"step": ""} | {n: cell for n, cell in zip(columns, row, strict=False) if cell} for row in table[1:]]
-    return columns, [*rows, {"step": "", TORN: torn}] if torn else rows
+    rows = ({"step": ""} | {n: cell for n, cell in zip(columns, row, strict=False) if cell} for row in table)
+    torn = [{"step": "", TORN: content[end:].decode()}] if content[end:] else []
+    return columns, itertools.chain(rows, torn)
 
 
-def _text(columns: list[str], rows: list[Row], *, header: bool = True) -> bytes:
-    stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator="\n")
+def _text(columns: list[str], rows: Iterable[Row], *, header: bool = True) -> bytes:
+    stream = io.BytesIO()
+    text = io.TextIOWrapper(stream, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
     if header:
         writer.writerow(columns)
     writer.writerows([row.get(name, "") for name in columns] for row in rows)
-    return stream.getvalue().encode()
+    text.flush()
+    return stream.getvalue()

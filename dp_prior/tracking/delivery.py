@@ -112,11 +112,14 @@ class Parcel:
 
 
 class Destination(Protocol):
-    """Where checkpoints go. Lives in the worker process; `spend` is called just before each commit or the like."""
+    """Where checkpoints go. Lives in the worker process; `spend` is called just before each commit or the like.
+
+    `deliver` answers with what was done, and why the best that was there stayed, None if it did not.
+    """
 
     def check(self) -> str: ...
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> str: ...
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]: ...
 
 
 def file_hash(path: Path) -> tuple[int, str]:

@@ -70,7 +70,7 @@ class Folder:
             self._fs.rm(f"{self._root}/write_test.json")
         return f"{self.url} can be written to"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> str:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
         """Folder, comparison, pointer; what an earlier attempt has done is found and not done again."""
         with self._told():
             folder = self._folder(parcel)
@@ -83,14 +83,12 @@ class Folder:
                 self._fs.put_file(str(parcel.directory / name), f"{self._root}/{path}")
                 if self._hash(path) != (size, sha256):
                     raise DeliveryError("unavailable", f"{self.url}/{path} is not what was sent")
-            moved, reason = [], None
-            for kind in parcel.kinds:
-                reason = stays(self._read("best.json"), parcel) if kind == "best" else None
-                if reason is None:
-                    spend()
-                    self._write(f"{kind}.json", parcel.pointer(folder))
-                    moved.append(kind)
-        return f"{folder} is up" + (f" as {' and '.join(moved)}" if moved else "") + (f". {reason}" if reason else "")
+            reason = stays(self._read("best.json"), parcel) if "best" in parcel.kinds else None
+            moved = [kind for kind in parcel.kinds if kind != "best" or reason is None]
+            for kind in moved:
+                spend()
+                self._write(f"{kind}.json", parcel.pointer(folder))
+        return f"{folder} is up" + (f" as {' and '.join(moved)}" if moved else ""), reason
 
     def _folder(self, parcel: Parcel) -> str:
         """Of this checkpoint; a name under which another one is complete is not used."""

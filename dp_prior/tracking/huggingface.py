@@ -71,7 +71,7 @@ class Hub:
             api.auth_check(self.record.repo, write=True)
         return f"user {user} may write to {self.record.repo}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> str:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
         """Folder, comparison, pointer, tag; what an earlier attempt has done is found and not done again."""
         with _translated():
             api = _connect()
@@ -79,8 +79,7 @@ class Hub:
             if not found:
                 spend()
                 self._commit_folder(api, parcel, folder)
-            message = self._move(api, parcel, folder, spend)
-        return message
+            return self._move(api, parcel, folder, spend)
 
     def _head(self, api: HfApi) -> str:
         from huggingface_hub.errors import RepositoryNotFoundError
@@ -112,7 +111,7 @@ class Hub:
         if wrong:
             raise DeliveryError("unavailable", f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
-    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> str:
+    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> tuple[str, str | None]:
         """Move the pointers in one commit that only succeeds on top of what was read before."""
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -123,7 +122,7 @@ class Hub:
             if reason is not None:
                 kinds.remove("best")
             if not kinds:
-                return f"{folder} is up. {reason}"
+                return f"{folder} is up", reason
             operations = self._pointers(api, parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest['step']}"
             try:
@@ -134,7 +133,7 @@ class Hub:
                     raise
                 continue
             api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
-            return f"{folder} is up as {' and '.join(kinds)}" + (f". {reason}" if reason else "")
+            return f"{folder} is up as {' and '.join(kinds)}", reason
         raise AssertionError("the last attempt returns or raises")
 
     def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:

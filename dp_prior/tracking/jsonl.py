@@ -121,25 +121,30 @@ class JsonlLogger:
     def _cut_beyond(self, step: int | None) -> None:
         """Rewrite the log without unreadable lines and without rows that come after `step`; keep them aside."""
         path = self._directory / ROWS
-        kept: list[tuple[bytes, dict[str, Any]]] = []
+        self._row, self._start, end, length = None, 0, 0, 0
+        kept: list[list[int]] = []  # [start, stop] in the file: a log may be longer than memory would like its rows
         cut: list[bytes] = []
-        for line in path.read_bytes().splitlines(keepends=True):
-            row = parse_row(line)
-            last = kept[-1][1]["step"] if kept else -1
-            if row is None or row["step"] <= last or (step is not None and (row["step"] > step or step == 0)):
-                cut.append(line if line.endswith(b"\n") else line + b"\n")
-            else:
-                kept.append((line, row))
+        with open(path, "rb") as file:
+            for line in file:
+                start, end = end, end + len(line)
+                row = parse_row(line)
+                last = self._row["step"] if self._row else -1
+                if row is None or row["step"] <= last or (step is not None and (row["step"] > step or step == 0)):
+                    cut.append(line if line.endswith(b"\n") else line + b"\n")
+                    continue
+                self._row = row
+                if not kept or kept[-1][1] != start:
+                    kept.append([start, start])
+                kept[-1][1], self._start, length = end, length, length + len(line)
         if cut:
             with open(self._directory / CUT, "ab") as aside:
                 aside.write(b"".join(cut))
                 aside.flush()
                 os.fsync(aside.fileno())
-            replace_file(path, b"".join(line for line, _ in kept))
+            content = path.read_bytes()
+            replace_file(path, b"".join(content[start:stop] for start, stop in kept))
             self._file.close()
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        self._row = kept[-1][1] if kept else None
-        self._start = self._end() - len(kept[-1][0]) if kept else 0
 
 
 def _line(row: dict[str, Any]) -> bytes:

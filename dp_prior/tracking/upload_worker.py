@@ -28,7 +28,7 @@ def perform(job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None
 
     from dp_prior.tracking import SaverConfig
 
-    outcome: dict[str, Any] = {"trouble": None, "retry_after": None}
+    outcome: dict[str, Any] = {"trouble": None, "retry_after": None, "remark": None}
     try:
         destination = TypeAdapter(SaverConfig).validate_python(job["saver"]).destination()
         if job["entry"] is None:
@@ -36,7 +36,7 @@ def perform(job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None
         else:
             parcel = Parcel(Path(job["entry"]), tuple(job["kinds"]))
             parcel.verify()
-            outcome["message"] = destination.deliver(parcel, lambda: tell({"commit": 1}))
+            outcome["message"], outcome["remark"] = destination.deliver(parcel, lambda: tell({"commit": 1}))
     except DeliveryError as error:
         outcome |= {"message": str(error), "trouble": error.trouble, "retry_after": error.retry_after}
     except ImportError as error:

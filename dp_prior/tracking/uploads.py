@@ -133,12 +133,14 @@ class Report:
     Attributes:
         trouble: None if all went well; else see `dp_prior.tracking.delivery.Trouble`.
         commits: made or at least begun.
+        remark: why the best that was there stayed, None if it did not.
     """
 
     message: str
     trouble: str | None = None
     retry_after: float | None = None
     commits: int = 0
+    remark: str | None = None
 
 
 @dataclass
@@ -203,7 +205,9 @@ class Courier:
         self._is_closed = False
         self._stop_at: float | None = None
         self._told: set[str] = set()
+        self._outlook = f"Training goes on; checkpoints wait in {outbox.directory}"
         self.problem = ""
+        self.remark: str | None = None
         state = outbox.read_state()
         self.schedule = Schedule(record.max_commits_per_hour)
         with contextlib.suppress(TypeError, ValueError):  # of an older version, or altered
@@ -255,6 +259,7 @@ class Courier:
             return self.missing()
         end = self._clock() + limit_s
         self._stop_at = end
+        self._outlook = f"It is tried again, for {limit_s:.0f} s at most"
         self._is_checked = True
         try:
             while (wait := self.step()) is not None and self._clock() + wait < end:
@@ -267,7 +272,7 @@ class Courier:
         """Give the thread a limited time, at most until `leave` is set, then end it.
 
         Returns:
-            A line for each checkpoint that is not up yet.
+            A line for each checkpoint that is not up yet, and one if a better best stayed or the last was damaged.
         """
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -279,7 +284,7 @@ class Courier:
             self._worker.kill()
             self._news.set()
             thread.join(5.0)
-        return self.missing()
+        return [*self.missing(), *([f"{self.record.place}: {self.remark}"] if self.remark else [])]
 
     def missing(self) -> list[str]:
         """A line for each checkpoint that waits."""
@@ -317,16 +322,21 @@ class Courier:
         return max(0.1, min(self.record.deadline_s, left))
 
     def _note(self, report: Report) -> None:
-        """Tell of trouble once per kind and text; what went well is only for those who asked to hear it."""
+        """Tell of trouble once per kind and text, and once that a better best stays; the rest only to who asks."""
         if report.trouble is None:
-            self.problem = ""
+            self.problem, self.remark = "", report.remark
             log.info("%s: %s", self.record.place, report.message)
+            if report.remark and "stays" not in self._told:
+                self._told.add("stays")
+                log.warning("%s: %s", self.record.place, report.remark)
             return
-        self.problem = report.message
-        if not self._is_closed and f"{report.trouble} {report.message}" not in self._told:
+        self.problem, outlook = report.message, self._outlook
+        if report.trouble == "damaged":
+            self.remark, outlook = report.message, "It is not sent"
+        is_told_at_the_end = self._is_closed or (self._stop_at is not None and report.trouble in ("refused", "offline"))
+        if not is_told_at_the_end and f"{report.trouble} {report.message}" not in self._told:
             self._told.add(f"{report.trouble} {report.message}")
-            log.warning("%s: %s. Training goes on; checkpoints wait in %s",
-                        self.record.place, report.message, self.outbox.directory)  # fmt: skip
+            log.warning("%s: %s. %s", self.record.place, report.message, outlook)
 
 
 class Worker:
@@ -412,4 +422,4 @@ def _read_report(output: bytes, otherwise: str) -> Report:
             outcome = line if "message" in line else outcome
     if outcome is None:
         return Report(otherwise, "unavailable", commits=commits)
-    return Report(outcome["message"], outcome["trouble"], outcome["retry_after"], commits)
+    return Report(outcome["message"], outcome["trouble"], outcome["retry_after"], commits, outcome["remark"])

@@ -62,7 +62,7 @@ class Artifacts:
             wandb = _client()
             return f"user {wandb.Api(timeout=_API_TIMEOUT_S).viewer.username} logs to {self.record.project}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> str:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
         """One version with all files; the client sends only what the server does not have."""
         record = self.record
         with _translated(), tempfile.TemporaryDirectory(prefix="dp_prior_wandb_") as place:
@@ -88,7 +88,7 @@ class Artifacts:
                     raise DeliveryError("unavailable", f"{logged.name} is not what was sent: {', '.join(wrong)}")
             finally:
                 run.finish()
-        return f"{logged.name} is up" + (f" as {' and '.join(aliases)}" if aliases else "") + f"{_and(reason)}"
+        return f"{logged.name} is up" + (f" as {' and '.join(aliases)}" if aliases else ""), reason
 
     def _pointer(self, wandb: Any, path: str) -> bytes | None:
         """What the present best says of itself."""
@@ -100,10 +100,6 @@ class Artifacts:
             raise
         except ValueError:
             return None
-
-
-def _and(reason: str | None) -> str:
-    return f". {reason}" if reason else ""
 
 
 def _client() -> Any:

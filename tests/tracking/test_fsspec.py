@@ -52,7 +52,7 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == "checkpoints/step_00000001 is up as best"
+    assert send(run, url, 1) == ("checkpoints/step_00000001 is up as best", None)
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2
@@ -127,7 +127,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
     send(run, url, 1, value=0.1)
     other = Run(tmp_path / "other")
     try:
-        assert "the best there is better" in send(other, url, 1, value=0.2)
+        assert "the best there is better" in send(other, url, 1, value=0.2)[1]
     finally:
         other.lock.release()
     assert pointed_at(url) == 1

@@ -166,7 +166,9 @@ def test_a_damaged_checkpoint_is_told_and_dropped(run, caplog):
     place.saver.save(run.save(1))
     assert place.courier.step() is None
     assert place.saver.outbox.waiting() == []
-    assert "model.safetensors is not what its manifest says" in caplog.text
+    told = "huggingface me/x: model.safetensors is not what its manifest says"
+    assert f"{told}. It is not sent" in caplog.text
+    assert place.saver.close(threading.Event()) == [told]
 
 
 def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
@@ -272,6 +274,18 @@ def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
     assert "another process, perhaps the training itself, is about to send it" in best and place.jobs == []
     right.close()
     assert place.courier.drain(1000.0) == [] and len(place.jobs) == 1
+
+
+def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run, caplog):
+    for answer in (UNAVAILABLE, REFUSED):
+        caplog.clear()
+        place = Place(run, answer)
+        place.saver.save(run.save(1))
+        assert len(place.courier.drain(1.0)) == 2
+        assert [record.getMessage().rpartition(". ")[2] for record in caplog.records] == (
+            ["It is tried again, for 1 s at most"] if answer is UNAVAILABLE else []
+        )
+        place.saver.outbox.remove(place.saver.outbox.waiting())
 
 
 def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
