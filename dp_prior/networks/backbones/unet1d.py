@@ -17,17 +17,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.networks.layers import (
-    Conv1d,
-    Downsample1d,
-    FiLM,
-    GroupNorm,
-    PointwiseConv1d,
-    StepEmbedding,
-    Upsample1d,
-    compute_dtype,
-    mish,
-)
+from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
+from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
 
 class UNet1DConfig(Config):
