@@ -109,7 +109,8 @@ def test_settings_that_are_named_exist(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
 def test_commands_that_are_named_exist_with_their_options(page):
-    for line in re.findall(r"dp-prior ((?:[a-z][\w-]*)\b[^`\n]*)", text_of(page).replace("\\\n", " ")):
+    text = text_of(page).replace("\\\n", " ").replace("train_policy.py --", "dp-prior train --")
+    for line in re.findall(r"dp-prior ([a-z][\w-]*\b[^`\n]*)", text):
         command: click.Command = main
         words = line.split()
         while isinstance(command, click.Group):
