@@ -28,9 +28,6 @@ def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list
 
     Returns:
         (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last.
-
-    Raises:
-        ConfigError: what is there is not a whole checkpoint.
     """
     directory = resolve(reference)
     snapshot = read_checkpoint(directory)
