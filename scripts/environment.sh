@@ -27,7 +27,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && ! pip config list | grep -qE 'index|find-links'; then
         sources=(--extra-index-url https://download.pytorch.org/whl/cpu)
     fi
-    pip install --quiet -c constraints.txt "${sources[@]}" torch
+    pip install --quiet -c constraints.txt ${sources[@]+"${sources[@]}"} torch
     pip install --quiet -c constraints.txt -e ".[$extras]"
     echo "$wanted" > "$stamp"
 fi

@@ -109,7 +109,8 @@ def test_settings_that_are_named_exist(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in GENERATED])
 def test_commands_that_are_named_exist_with_their_options(page):
-    for line in re.findall(r"dp-prior ((?:[a-z][\w-]*)\b[^`\n]*)", text_of(page).replace("\\\n", " ")):
+    text = text_of(page).replace("\\\n", " ").replace("train_policy.py --", "dp-prior train --")
+    for line in re.findall(r"dp-prior ([a-z][\w-]*\b[^`\n]*)", text):
         command: click.Command = main
         words = line.split()
         while isinstance(command, click.Group):
@@ -167,8 +168,9 @@ def run_page(page: str, names: dict) -> dict:
             if not text.startswith("# "):
                 exec(code, names)
         elif trained and '"data": {' in text and '"train": {' in text:
-            small = ["data.batch_size=16", "train.samples=32"]
-            Experiment(TrainConfig.from_json(text, small), report=lambda line: None).run()
+            config = TrainConfig.from_json(text, ["data.batch_size=16", "train.samples=32"])
+            Path("mine.json").write_text(config.to_json())
+            Experiment(config, report=lambda line: None).run()
     return names
 
 
@@ -197,6 +199,7 @@ def test_own_data_become_a_policy_that_acts(place):
     episodes = [{"state": draw.normal(size=(n, 4)), "action": draw.normal(size=(n, 2))} for n in (20, 30, 25)]
     names = run_page("docs/own_data.md", {"episodes": episodes, "robot": np.zeros(2), "object_": np.zeros(2)})
     assert names["action"].shape == (2,)
+    assert names["outcome"].status == "finished" and names["score"] > 0
 
 
 def test_published_weights_load_as_told(embedded):
