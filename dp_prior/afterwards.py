@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
+from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
@@ -28,8 +28,19 @@ def evaluate_checkpoint(reference: str, overrides: tuple[str, ...] = ()) -> list
 
     Returns:
         (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last.
+
+    Raises:
+        ConfigError: it is an export of what is needed to act, without the trained weights and what they scored.
     """
     directory = resolve(reference)
+    if "training.safetensors" not in read_manifest(directory).files:
+        raise ConfigError(
+            str(directory),
+            [
+                "it holds only what is needed to act; measure the checkpoint it comes from, or what dp-prior export "
+                "--whole made of it"
+            ],
+        )
     snapshot = read_checkpoint(directory)
     source = str(directory / "config.json")
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)

@@ -102,6 +102,14 @@ def test_evaluate_leaves_the_run_as_it_was(measured):
     assert {path: path.stat().st_mtime_ns for path in measured.rglob("*")} == before
 
 
+def test_evaluate_of_an_export_says_what_it_lacks(measured, tmp_path):
+    command("export", measured, tmp_path / "export")
+    refused = command("evaluate", tmp_path / "export")
+    assert refused.exit_code == 64 and "holds only what is needed to act; measure the checkpoint it" in refused.output
+    assert command("export", "--whole", measured, tmp_path / "whole").exit_code == 0
+    assert "equal to the stored" in command("evaluate", tmp_path / "whole").output
+
+
 def test_evaluate_of_nothing_is_refused(tmp_path):
     nothing = command("evaluate", tmp_path / "none")
     assert nothing.exit_code == 64
