@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
+from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment
 from dp_prior.ranks import decide
@@ -39,10 +39,10 @@ def evaluate_checkpoint(
         ConfigError: what is there is not a whole checkpoint.
     """
     directory = resolve(reference)
-    snapshot = read_checkpoint(directory)
-    if "training.safetensors" not in snapshot.tensors:
+    if "training.safetensors" not in read_manifest(directory).files:
         problem = "holds only what is needed to act; name the checkpoint itself, or a copy by `dp-prior export --whole`"
         raise ConfigError(str(directory), [problem])
+    snapshot = read_checkpoint(directory)
     source = str(directory / "config.json")
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:

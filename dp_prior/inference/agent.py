@@ -212,16 +212,22 @@ class Agent:
             (action_dim,) float32, data units.
 
         Raises:
-            ValueError: an observation is missing, no array of numbers, or has the wrong shape.
+            ValueError: an observation is missing, no array of finite numbers, or has the wrong shape; nothing changed.
             RuntimeError: the policy's action is not finite; a robot must not be given that.
         """
         read = self._one.obs_shapes
         batched = {key: _numbers(key, value)[None] if key in read else value for key, value in obs.items()}
+        for key in read:
+            if key in batched and not _is_finite(batched[key]):
+                raise ValueError(
+                    f"observation {key!r} holds NaN or infinity. It is not remembered: act can be called again with a "
+                    f"good one"
+                )
         action = self._one.act(batched)[0]
         if not np.isfinite(action).all():
             raise RuntimeError(
-                f"the policy's action is {action.tolist()}, which is not finite. Look for NaN in the observations; "
-                f"if there is none, the weights are damaged"
+                f"the policy's action is {action.tolist()}, which is not finite, though all observations are: the "
+                f"weights are damaged"
             )
         return action
 
@@ -237,6 +243,12 @@ def _numbers(key: str, value: Any) -> np.ndarray | Tensor:
     if array.dtype.kind not in "biuf":
         raise ValueError(f"observation {key!r} holds {array.dtype}, expected numbers")
     return array
+
+
+def _is_finite(value: np.ndarray | Tensor) -> bool:
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool(value.isfinite().all())
+    return value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def _copied(value: np.ndarray | Tensor) -> Tensor:

@@ -272,7 +272,11 @@ class DiffusionPrior(Published, DiffusionModel):
         cond = {key: value for key, value in given.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
         if shapes != self.spec.cond_shapes:
-            raise ValueError(f"the prior reads {self.spec.cond_shapes} for each text; found {shapes or 'nothing'}")
+            wanted, found = (
+                {"text_embed" if key == EMBEDDING else key: shape for key, shape in each.items()}
+                for each in (self.spec.cond_shapes, shapes)
+            )
+            raise ValueError(f"the prior reads {wanted} for each text; found {found or 'nothing'}")
         candidates = self.candidates if candidates is None else candidates
         if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
             raise ValueError(

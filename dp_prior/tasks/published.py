@@ -108,6 +108,10 @@ class Published(nn.Module):
         Args:
             save_directory: it must not exist, or be empty; it appears whole.
             push_to_hub: push it as well, to `repo_id` or else the directory's name, with the other arguments.
+
+        Raises:
+            FileExistsError: something is there.
+            ValueError: a weight is not finite.
         """
         directory = vacant(save_directory)
         manifest = Manifest(
@@ -123,7 +127,11 @@ class Published(nn.Module):
         }
         # torch.compile puts a module where another was, and its own name into those of the weights
         weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
-        write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
+        written, _ = write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
+        if written != directory:
+            raise ValueError(
+                f"the weights are not all finite, so they lie at {written}, to be looked at, and not there"
+            )
         if push_to_hub:
             self.push_to_hub(repo_id or directory.name, **push)
         return directory

@@ -42,6 +42,11 @@ def test_guiding_x0_is_guiding_the_prediction(objective):
         torch.testing.assert_close(found, mixed, rtol=1e-4, atol=1e-4)
 
 
+def test_rescale_leaves_a_single_number_alone():
+    one, two = torch.tensor([[[0.5]], [[-2.0]]]), torch.zeros(2, 1, 1)
+    assert torch.equal(Guidance(scale=3.0, rescale=0.7).mix(one, two), Guidance(scale=3.0).mix(one, two))
+
+
 def test_rescale_brings_the_spread_back_to_the_conditional_one():
     one, two = X_0, 0.3 * X_0.flip(0)
     full = Guidance(scale=4.0, rescale=1.0).mix(one, two)

@@ -230,8 +230,21 @@ def test_wrong_number_of_rows_and_missing_reset():
         agent.act(stream(2, 1)[0])
 
 
+@pytest.mark.parametrize("form", [np.asarray, torch.tensor, list])
+@pytest.mark.parametrize("glitch", [np.nan, np.inf])
+def test_a_glitch_of_a_sensor_is_told_at_once_and_spoils_nothing(form, glitch):
+    """It would come out as actions that are not finite one step later, for the whole of a chunk."""
+    agent, undisturbed = Agent(Fake()), Agent(Fake())
+    for obs in stream(1, 9):
+        good = rows_of(obs, 0)
+        with pytest.raises(ValueError, match="observation 'a' holds NaN or infinity. It is not remembered"):
+            agent.act({**good, "a": form([0.0, glitch, 0.0])})
+        np.testing.assert_array_equal(agent.act(good), undisturbed.act(good))
+
+
 def test_robot_is_never_given_an_action_that_is_not_finite():
-    obs = rows_of(stream(1, 1)[0], 0)
-    obs["a"] = np.array([0.0, np.nan, 0.0])
-    with pytest.raises(RuntimeError, match="action is .*nan.*not finite. Look for NaN in the observations"):
-        Agent(Fake()).act(obs)
+    policy = Fake()
+    predict = policy.predict
+    policy.predict = lambda *args, **kwargs: predict(*args, **kwargs) * torch.nan
+    with pytest.raises(RuntimeError, match="action is .*nan.*not finite, though all observations are: the weights"):
+        Agent(policy).act(rows_of(stream(1, 1)[0], 0))

@@ -206,7 +206,9 @@ def test_wrong_inputs_are_refused():
     assert prior.predict(text_encodings=torch.randn(2, 3, 4)).shape == (2, DIM)
     with pytest.raises(ValueError, match="above 1 needs text embeddings"):
         prior.predict(text_encodings=torch.randn(2, 3, 4), candidates=2)
-    with pytest.raises(ValueError, match=r"reads \{'text': \(6,\)\} for each text; found \{'text': \(5,\)\}"):
+    with pytest.raises(
+        ValueError, match=r"reads \{'text_embed': \(6,\)\} for each text; found \{'text_embed': \(5,\)\}"
+    ):
         build().predict(torch.randn(2, 5))
     with pytest.raises(ValueError, match="found nothing"):
         build().predict()

@@ -37,6 +37,13 @@ def test_saved_and_loaded_it_acts_the_same(policy, tmp_path):
     assert (once_more / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
 
 
+def test_weights_that_are_not_finite_are_told_and_kept_aside(policy, tmp_path):
+    policy.backbone.head.out.bias.data[0] = torch.nan
+    with pytest.raises(ValueError, match="not all finite, so they lie at .*quarantine_policy"):
+        policy.save_pretrained(tmp_path / "policy")
+    assert os.listdir(tmp_path) == ["quarantine_policy"]
+
+
 def test_a_compiled_network_is_saved_under_the_names_of_its_weights(policy, tmp_path):
     expected = predict(policy)
     policy.backbone = torch.compile(policy.backbone)  # which compiles at its first call: never, here
