@@ -417,8 +417,8 @@ def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
             listed = ", ".join(map(str, constant[:20])) + (", ..." if len(constant) > 20 else "")
             effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
             warnings.append(
-                f"{_called(key)}, dimensions {listed} ({len(constant)} of {count}): constant over the train episodes, or "
-                f"within a millionth of their size; {effect}"
+                f"{_called(key)}, dimensions {listed} ({len(constant)} of {count}): constant over the train episodes, "
+                f"or within a millionth of their size; {effect}"
             )
     return warnings
 
