@@ -392,6 +392,9 @@ def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: di
         digest.update(array.data)
     for key in sorted(embeddings):
         digest.update(f"{key}{embeddings[key].folder.fingerprint()}".encode())
+        rows = embeddings[key].row_of
+        if (np.diff(rows, prepend=-1) != 1).any():  # as recorded, they are told by the folder alone
+            digest.update(rows.astype("<i8").tobytes())
     return digest.hexdigest()
 
 
