@@ -272,7 +272,7 @@ def test_a_tilde_is_the_home_directory(path, tmp_path, monkeypatch, kind):
 
 
 def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
-    kept = tmp_path / "kept.json"
+    kept = tmp_path / "a folder" / "of them" / "kept.json"
     plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")
     plain.integrity(tmp_path / "one").note([path])
     assert kept.exists()
