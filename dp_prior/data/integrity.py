@@ -97,6 +97,7 @@ class Integrity:
             except OSError as error:
                 raise DataError(str(error.filename), [f"cannot be read: {error.strerror}"]) from None
         manifest = DataManifest(root=str(self._root.absolute()), files=dict(sorted(notes.items())))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._path, seal(manifest.model_dump(mode="json")))
 
     def _read(self) -> DataManifest | None:

@@ -355,6 +355,8 @@ class Trajectories:
     def report(self) -> dict[str, Any]:
         """What the data set is: counts per part, padding, ranges, and warnings. JSON-able."""
         statistics = self.statistics()
+        keys = {key: _describe_key(value) for key, value in statistics.items()}
+        range_warnings = [*_constant_warnings(keys), *_range_warnings(statistics)]
         return {
             **self._described,
             "episodes": len(self._lengths),
@@ -363,9 +365,9 @@ class Trajectories:
             "horizon": self._horizon,
             "dropped_train_episodes": len(self._split.dropped),
             "parts": self._counts,
-            "keys": {key: _describe_key(value) for key, value in statistics.items()},
+            "keys": keys,
             "fingerprint": self.fingerprint,
-            "warnings": [*self._warnings, *_split_warnings(self._split), *_range_warnings(statistics)],
+            "warnings": [*self._warnings, *_split_warnings(self._split), *range_warnings],
         }
 
 
@@ -390,6 +392,9 @@ def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: di
         digest.update(array.data)
     for key in sorted(embeddings):
         digest.update(f"{key}{embeddings[key].folder.fingerprint()}".encode())
+        rows = embeddings[key].row_of
+        if (np.diff(rows, prepend=-1) != 1).any():  # as recorded, they are told by the folder alone
+            digest.update(rows.astype("<i8").tobytes())
     return digest.hexdigest()
 
 
@@ -403,6 +408,24 @@ def _split_warnings(split: Split) -> list[str]:
     return [] if split.val else ["no episode is left to validate on: val metrics will be missing"]
 
 
+def _called(key: str) -> str:
+    return "action" if key == ACTION else f"{key!r}"
+
+
+def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
+    warnings = []
+    for key, found in keys.items():
+        constant, count = found["constant_dimensions"], len(found["min"])
+        if constant:
+            listed = ", ".join(map(str, constant[:20])) + (", ..." if len(constant) > 20 else "")
+            effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
+            warnings.append(
+                f"{_called(key)}, dimensions {listed} ({len(constant)} of {count}): constant over the train episodes, "
+                f"or within a millionth of their size; {effect}"
+            )
+    return warnings
+
+
 def _range_warnings(statistics: dict[str, Statistics]) -> list[str]:
     warnings = []
     for key, value in statistics.items():
@@ -413,7 +436,7 @@ def _range_warnings(statistics: dict[str, Statistics]) -> list[str]:
             far = width > 0 and max(high - q99, q01 - low) > OUTLIER_WIDTHS * width
             if far or max(abs(low), abs(high)) > HUGE:
                 warnings.append(
-                    f"{key!r}, dimension {i}: values reach from {low:g} to {high:g}, but 98 % of them lie in "
+                    f"{_called(key)}, dimension {i}: values reach from {low:g} to {high:g}, but 98 % of them lie in "
                     f"[{q01:g}, {q99:g}]; look for sentinels or outliers, or use the quantile normalizer"
                 )
     return warnings

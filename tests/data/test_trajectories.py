@@ -185,10 +185,14 @@ def test_the_report_warns_of_outliers_huge_values_constant_dimensions_and_a_miss
     data = configure(tmp_path / "set.npz", split={"train": 1.0, "val": 0.0}).create(16, 2, 8)
     report = data.report()
     assert report["keys"]["agent"]["constant_dimensions"] == [1]
-    first, second, third = report["warnings"]
+    first, constant, second, third = report["warnings"]
+    assert constant == (
+        "'agent', dimensions 1 (1 of 2): constant over the train episodes, or within a millionth of their size; "
+        "they tell the policy nothing"
+    )
     assert first.startswith("no episode is left to validate on")
     assert second.startswith("'agent', dimension 0: values reach from -9999 to ") and "98 % of them lie in" in second
-    assert third.startswith("'x', dimension 1: values reach from ")
+    assert third.startswith("action, dimension 1: values reach from ")
 
 
 def test_batches_of_the_loader_are_those_of_the_set(path):
@@ -268,7 +272,7 @@ def test_a_tilde_is_the_home_directory(path, tmp_path, monkeypatch, kind):
 
 
 def test_verify_and_manifest_decide_what_is_compared_with_what(path, tmp_path):
-    kept = tmp_path / "kept.json"
+    kept = tmp_path / "a folder" / "of them" / "kept.json"
     plain, careful = configure(path, manifest=str(kept)), configure(path, manifest=str(kept), verify="hashes")
     plain.integrity(tmp_path / "one").note([path])
     assert kept.exists()

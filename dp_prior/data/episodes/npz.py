@@ -37,7 +37,8 @@ class NpzStore:
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
         if not path.is_file():
-            raise DataError(str(path.absolute()), ["no such file; check data.episodes.path"])
+            found = "is a folder; expected one .npz file" if path.is_dir() else "no such file"
+            raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
         try:
             with zipfile.ZipFile(path) as archive:
                 members = [name for name in archive.namelist() if name.endswith(".npy")]

@@ -99,9 +99,9 @@ class ZarrStore:
         if self.path.is_file():
             return [self.path]
         arrays = [self.path / name for name in (self._ends, *(self._prefix + key for key in keys))]
-        found = {file for array in arrays for file in array.rglob("*")}
+        found = {file for array in arrays for file in array.rglob("*") if not _is_hidden(file)}
         groups = {group for array in arrays for group in array.parents if group.is_relative_to(self.path)}
-        found |= {group / name for group in groups for name in (".zgroup", ".zmetadata", "zarr.json")}
+        found |= {group / name for group in groups for name in (".zgroup", "zarr.json")}
         return sorted(file for file in found if file.is_file())
 
     def describe(self) -> dict[str, Any]:
@@ -199,6 +199,11 @@ def _is_metadata(name: str) -> bool:
     return name.rpartition("/")[2] in (".zgroup", ".zarray", "zarr.json")
 
 
+def _is_hidden(file: Path) -> bool:
+    """Whether it was left by a file browser or a network disk, and is none of zarr's."""
+    return file.name.startswith(".") and not file.name.startswith(".z")
+
+
 def _is_array(document: Any) -> bool:
     return isinstance(document, dict) and isinstance(document.get("shape"), list)
 
@@ -235,7 +240,7 @@ def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:
         return []
     problems = []
     for file in folder.rglob("*"):
-        if file.is_file() and not file.name.startswith(".") and file.name != "zarr.json":
+        if file.is_file() and not _is_hidden(file) and file.name not in (".zarray", ".zattrs", "zarr.json"):
             size = file.stat().st_size
             with file.open("rb") as stream:
                 header = stream.read(16)

@@ -148,3 +148,12 @@ def test_other_embeddings_are_other_data(tmp_path):
     values[0, 0] += 1
     np.save(folder.rows.paths[0], values)
     assert make(tmp_path, {"view": record}).fingerprint != before
+
+
+def test_other_frames_for_the_same_embeddings_are_other_data(tmp_path):
+    before = make(tmp_path, {"view": write(tmp_path / "e", np.arange(N))}).fingerprint
+    frame = FRAME.copy()
+    frame[:2] = 1, 0  # the same files, but the metadata
+    write(tmp_path / "e", np.arange(N), frame=frame)
+    record = {"folder": {"path": str(tmp_path / "e/img"), "metadata": str(tmp_path / "e/meta.parquet")}}
+    assert make(tmp_path, {"view": record}).fingerprint != before

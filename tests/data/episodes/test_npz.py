@@ -47,6 +47,10 @@ def test_a_missing_file_is_named(tmp_path):
     assert message == f"{tmp_path / 'none.npz'}: 1 problem\n  no such file; check data.episodes.path"
 
 
+def test_a_folder_is_not_called_missing(tmp_path):
+    assert "is a folder; expected one .npz file" in problem_of(lambda: NpzStoreConfig(path=tmp_path).create())
+
+
 def test_a_file_that_is_no_npz_is_refused(tmp_path):
     (tmp_path / "set.npz").write_bytes(b"no zip file")
     assert "is not a readable .npz file" in problem_of(lambda: NpzStoreConfig(path=tmp_path / "set.npz").create())

@@ -82,7 +82,9 @@ def test_attributes_and_hidden_files_beside_the_chunks_do_not_matter(tmp_path, z
     )
     state.attrs["converted from"] = "demonstrations.pickle"
     (path / "data/state/.DS_Store").write_bytes(b"left by a file browser")
-    np.testing.assert_array_equal(ZarrStoreConfig(path=path).create().read("state"), STATE)
+    store = ZarrStoreConfig(path=path).create()
+    np.testing.assert_array_equal(store.read("state"), STATE)
+    assert path / "data/state/.DS_Store" not in store.files(["state"])
 
 
 @pytest.mark.parametrize("link", ["data", "data/state"])
