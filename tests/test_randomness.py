@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.randomness import Randomness, derive_seed, generator
+from dp_prior.randomness import Randomness, derive_seed, generator, seed_torch
 
 
 def rows(count: int, seed: int = 0, purpose: str = "test") -> Randomness:
@@ -222,3 +222,10 @@ def test_generators_of_one_purpose_agree_and_of_two_differ():
     drawn = torch.randperm(1000, generator=first)
     assert torch.equal(drawn, torch.randperm(1000, generator=again))
     assert not torch.equal(drawn, torch.randperm(1000, generator=other))
+
+
+def test_layers_that_draw_from_torch_draw_as_after_manual_seed():
+    seed_torch(derive_seed(3, "dropout", 0), torch.device("cpu"))
+    found = torch.rand(4)
+    torch.manual_seed(derive_seed(3, "dropout", 0))
+    assert torch.equal(found, torch.rand(4))
