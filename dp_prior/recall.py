@@ -57,8 +57,11 @@ def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
     """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
     directory = decide(ranks, lambda: resolve(reference, whole=False))
     tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
-    what, hint = f"train.init_from {reference!r} does not fit", "Is it of another architecture or data set?"
-    load_weights(model, tensors, what, hint)
+    what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
+    try:
+        load_weights(model, tensors, what, hint)
+    except ValueError as error:
+        raise ConfigError("train.init_from", [str(error)]) from None
     count = sum(tensor.numel() for tensor in tensors.values())
     return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
 

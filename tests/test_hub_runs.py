@@ -262,7 +262,9 @@ def test_weights_that_do_not_fit_are_refused_with_a_list(tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     wider = tiny(other, train__init_from=str(tmp_path / "run"), task__backbone__hidden_dim=8)
-    with pytest.raises(ValueError, match=r"train.init_from '.*run' does not fit: .* has shape .*\d+ of \d+ tensors"):
+    with pytest.raises(
+        ConfigError, match=r"train.init_from: .*\n.*run' does not fit: .* has shape .*\d+ of \d+ tensors"
+    ):
         experiment(wider).run()
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.randomness import Randomness, derive_seed, seed_torch
 
 
 def rows(count: int, seed: int = 0, purpose: str = "test") -> Randomness:
@@ -215,3 +215,10 @@ def test_seeds_tell_purposes_numbers_and_texts_apart():
     seeds = {derive_seed(seed, *path) for seed in range(5) for path in paths}
     assert len(seeds) == 5 * len(paths)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_layers_that_draw_from_torch_draw_as_after_manual_seed():
+    seed_torch(derive_seed(3, "dropout", 0), torch.device("cpu"))
+    found = torch.rand(4)
+    torch.manual_seed(derive_seed(3, "dropout", 0))
+    assert torch.equal(found, torch.rand(4))

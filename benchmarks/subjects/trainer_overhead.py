@@ -30,7 +30,7 @@ def run(options: Options) -> list[Case]:
             bare.online(batch, random).total.backward()
             update(bare.optimizer, 1.0)
             for average in bare.averages.values():
-                average.update(bare.online, step, finite)
+                average.update(step, finite)
 
     parts = whole.loader.from_sample(0)
 

@@ -41,7 +41,7 @@ def run(options: Options) -> list[Case]:
         moving = compare(
             {
                 "baseline": lambda: training.ema.step(theirs_parameters),
-                "dp_prior": lambda: average.update(ours.online, 1000, finite),
+                "dp_prior": lambda: average.update(1000, finite),
                 "one copy": copy,
             },
             options.times(15),

@@ -110,6 +110,7 @@ class CheckpointStore:
         self.world_size = world_size
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
+        self._sequence: int | None = None  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
         """Take the run directory for this process, try that it can be written, and clear what dead processes left.
@@ -118,7 +119,7 @@ class CheckpointStore:
             LockedError: another run works there.
             CheckpointError: the directory cannot be written.
         """
-        self._lock = RunLock(self.root.parent, wait_s)
+        self._lock, self._sequence = RunLock(self.root.parent, wait_s), None
         try:
             self.root.mkdir(exist_ok=True)
             for created in (self.root.parent, self.root.parent.parent):
@@ -237,15 +238,15 @@ class CheckpointStore:
             if all([self._is_sound(one) for one in stored if one.manifest.sequence in kept]):
                 break
         try:
-            self.write_index(kept)
+            self.write_index([one for one in stored if one.manifest.sequence in kept])
         except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
         dropped = [one.path for one in stored if one.manifest.sequence not in kept]
         return [path for path in dropped if self._delete(path)]
 
-    def write_index(self, kept: set[int] | None = None) -> None:
-        """Repeat in `index.json` what a scan finds."""
-        stored = [one for one in self._scan() if kept is None or one.manifest.sequence in kept]
+    def write_index(self, stored: list[Stored] | None = None) -> None:
+        """Repeat in `index.json` what a scan finds, or has found."""
+        stored = self._scan() if stored is None else stored
         best = next(iter(self._by_rank(stored)), None)
         index = {
             "latest": stored[0].path.name if stored else None,
@@ -322,7 +323,11 @@ class CheckpointStore:
                     log.warning("%s was left by a dead process and cannot be deleted: %s", path, error)
 
     def _next_sequence(self) -> int:
-        return max((one.manifest.sequence for one in self._scan()), default=0) + 1
+        """Looked up once: while the directory is locked nobody else adds to it."""
+        if self._sequence is None:
+            self._sequence = max((one.manifest.sequence for one in self._scan()), default=0)
+        self._sequence += 1
+        return self._sequence
 
 
 def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:

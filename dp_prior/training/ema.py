@@ -91,24 +91,26 @@ class EMA:
     """One average: `model` is a copy of the trained one whose weights are the average."""
 
     def __init__(self, model: nn.Module, decay: DecayConfig):
+        """
+        Args:
+            model: the trained model, unwrapped and on its device; its tensors are followed, whatever is put into them.
+        """
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._averages, self._weights = (list(one.parameters()) for one in (self.model, model))
+        self._buffers, self._sources = (list(one.buffers()) for one in (self.model, model))
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int, finite: Tensor) -> None:
+    def update(self, step: int, finite: Tensor) -> None:
         """average = decay * average + (1 - decay) * weights; other tensors are copied.
 
         Args:
-            model: the trained model, unwrapped.
             step: optimizer step just taken, counted from 1.
             finite: () bool on the model's device; False leaves the average as it is.
         """
-        averages = list(self.model.parameters())
-        weights = [parameter.detach() for parameter in model.parameters()]
-        _lerp(averages, weights, (1.0 - self.decay.at(step)) * finite)
-        buffers = list(self.model.buffers())
-        if buffers:
-            torch._foreach_copy_(buffers, list(model.buffers()))
+        _lerp(self._averages, self._weights, (1.0 - self.decay.at(step)) * finite)
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._sources)
 
 
 def _lerp(averages: list[Tensor], weights: list[Tensor], fraction: Tensor) -> None:

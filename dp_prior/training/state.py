@@ -55,17 +55,19 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
 def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     """Put a snapshot back into a freshly built trainer of the same configuration.
 
+    Averages may be others than those of the snapshot: new ones begin at the trained weights.
+
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
     """
     exported, *others = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
-    models = trainer.models
     training = snapshot.tensors["training.safetensors"]
-    models[exported].load_state_dict(snapshot.tensors["model.safetensors"])
-    for name in others:
-        models[name].load_state_dict(snapshot.tensors[f"model_{name}.safetensors"])
-    if trainer.averages:
-        trainer.online.load_state_dict(_under("online.", training))
+    averages = {exported: snapshot.tensors["model.safetensors"]}
+    averages |= {name: snapshot.tensors[f"model_{name}.safetensors"] for name in others}
+    online = averages.get("online") or _under("online.", training)
+    trainer.online.load_state_dict(online)
+    for name, average in trainer.averages.items():
+        average.model.load_state_dict(averages.get(name, online))
     _load_optimizer_state(trainer, _under("optimizer.", training))
     share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums of all ranks, to be counted once
     trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})

@@ -18,7 +18,7 @@ from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
 from dp_prior.metrics import Means, by_quartile
-from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.training.agreement import Agreement
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
@@ -171,7 +171,7 @@ class PolicyTrainer:
         """One optimizer step over one global batch."""
         now, position = self.progress, self.progress.global_step + 1
         self.watch.mark("forward", position)
-        torch.manual_seed(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen))
+        seed_torch(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen), self.device)
         spent, whole = self._spent()
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
         self.online.train()
@@ -190,7 +190,7 @@ class PolicyTrainer:
         norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
         self.progress = now.advance(self.loader.global_batch_size)
         for average in self.averages.values():
-            average.update(self.online, self.progress.global_step, finite)
+            average.update(self.progress.global_step, finite)
         self._show_timesteps(micro_batches, losses, finite)
         share = float(self.accelerator.is_main_process)  # all ranks hold the same norm; it counts once
         self.means.add("train/grad_norm", torch.where(finite, norm, 0.0) * share, finite * share)

@@ -23,7 +23,7 @@ def test_constant_decay_is_the_weighted_sum_of_all_weights():
     expected = 1.0
     for step, value in enumerate([2.0, -1.0, 5.0], start=1):
         drift(model, value)
-        average.update(model, step, FINITE)
+        average.update(step, FINITE)
         expected = 0.75 * expected + 0.25 * value
     torch.testing.assert_close(average.model.weight, torch.full((2, 2), expected))
 
@@ -49,7 +49,7 @@ def test_power_decay_equals_diffusers_ema_model():
         with torch.no_grad():
             model.weight.add_(torch.randn(3, 3))
         theirs.step(model.parameters())
-        ours.update(model, step, FINITE)
+        ours.update(step, FINITE)
         assert ours.decay.at(step) == pytest.approx(theirs.cur_decay_value)
     torch.testing.assert_close(ours.model.weight, theirs.shadow_params[0])
 
@@ -74,7 +74,7 @@ def test_power_function_recursion_gives_each_step_its_integral_of_the_profile(re
     for step in range(1, n_steps + 1):
         with torch.no_grad():
             model.weight.copy_(torch.eye(n_steps)[step - 1])
-        average.update(model, step, FINITE)
+        average.update(step, FINITE)
     edges = np.linspace(0.0, 1.0, n_steps + 1)
     expected = np.diff(edges ** (decay.exponent + 1))
     found = average.model.weight[0].numpy()
@@ -101,7 +101,7 @@ def test_buffers_are_copied_and_the_average_takes_no_gradient():
     model = nn.BatchNorm1d(3)
     average = EMA(model, ConstantDecay())
     model(torch.randn(8, 3))
-    average.update(model, 1, FINITE)
+    average.update(1, FINITE)
     assert torch.equal(average.model.running_mean, model.running_mean)
     assert average.model.num_batches_tracked == 1
     assert not any(parameter.requires_grad for parameter in average.model.parameters())
@@ -113,5 +113,5 @@ def test_a_skipped_step_leaves_the_average_alone():
     average = EMA(model, ConstantDecay(decay=0.5))
     before = average.model.weight.clone()
     drift(model, 9.0)
-    average.update(model, 1, torch.tensor(False))
+    average.update(1, torch.tensor(False))
     assert torch.equal(average.model.weight, before)

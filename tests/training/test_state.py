@@ -31,6 +31,19 @@ def test_snapshot_of_a_restored_trainer_is_the_same(ema):
     assert again.documents == first.documents
 
 
+@pytest.mark.parametrize(
+    "before", [{}, {"a": {"type": "constant"}}, {"a": {"type": "constant"}, "b": {"type": "power"}}]
+)
+@pytest.mark.parametrize("now", [{}, {"b": {"type": "power"}}, {"c": {"type": "constant"}, "a": {"type": "constant"}}])
+def test_averages_may_go_and_new_ones_begin_at_the_trained_weights(before, now):
+    trained_before = trained(ema=before)
+    fresh = build(ema=now)
+    read_state(fresh, take_snapshot(trained_before, {}).copy())
+    for name, model in fresh.models.items():
+        expected = trained_before.models.get(name, trained_before.online).state_dict()
+        assert all(torch.equal(value, expected[key]) for key, value in model.state_dict().items()), name
+
+
 def test_every_counter_comes_back():
     first = trained()
     fresh = build()
