@@ -175,6 +175,18 @@ def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
     assert command("push", tmp_path / "nothing").exit_code == 64
 
 
+def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn(tmp_path, hub):
+    train(write(tmp_path, tracker__save=[SAVER], train__steps=2, test=[{"type": "loss", "name": "final"}]))
+    sent = hub.files("me/tiny")
+    assert b"final/ema/loss" in sent["README.md"] and "media/curve.png" in sent
+    assert command("push", tmp_path / "run", "--repo", "me/tiny").exit_code == 0
+    assert hub.files("me/tiny")["README.md"] == sent["README.md"]
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert command("push", moved, "--repo", "me/later").exit_code == 0
+    later = hub.files("me/later")
+    assert later["media/curve.png"] == sent["media/curve.png"] and b"final/ema/loss" in later["README.md"]
+
+
 @pytest.mark.promise("E2")
 def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
     local = {"type": "local", "save_latest_to": str(tmp_path / "copy")}

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.tracking.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.tracking.redact import without_password
 from dp_prior.tracking.uploads import UploadConfig
 
 _PIECE = 1 << 20
@@ -34,7 +35,7 @@ class FsspecSaverConfig(UploadConfig):
     def _has_a_scheme(cls, url: str) -> str:
         if "://" not in url or "@" in url.rpartition("/")[2]:
             raise ValueError(f"{url!r} is no URL of a folder, such as s3://bucket/runs/pusht; for a path use `local`")
-        return url.rstrip("/") if not url.endswith("://") else url
+        return without_password(url.rstrip("/") if not url.endswith("://") else url)
 
     @property
     def in_process(self) -> bool:

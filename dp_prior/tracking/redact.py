@@ -30,6 +30,20 @@ def redact(text: str) -> str:
     return text
 
 
+def without_password(url: str) -> str:
+    """The address as it is.
+
+    Raises:
+        ValueError: it holds a password.
+    """
+    if re.search(r"://[^/\s@]*:[^/\s@]+@", url):
+        raise ValueError(
+            f"{redact(url)} would be saved with the run and shown with its password; leave it out, and give it to the "
+            f"file system itself: by its environment variables, its keys, or a file in ~/.config/fsspec"
+        )
+    return url
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a field of this name would hold a secret."""
     return re.search(rf"(?i){SECRET_NAME}$", name) is not None

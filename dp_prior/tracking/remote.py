@@ -9,6 +9,7 @@ from pydantic import field_validator
 
 from dp_prior.config import Config
 from dp_prior.tracking.local import LocalLoader
+from dp_prior.tracking.redact import without_password
 
 
 class RemoteLoaderConfig(Config):
@@ -29,7 +30,7 @@ class RemoteLoaderConfig(Config):
     def _has_a_scheme(cls, reference: str) -> str:
         if "://" not in reference:
             raise ValueError(f"{reference!r} has no scheme such as hf://; for a path use the local loader")
-        return reference
+        return without_password(reference)
 
     def create(self, directory: Path) -> RemoteLoader:
         """A loader for the run in `directory`."""

@@ -30,6 +30,7 @@ from dp_prior.tracking.outbox import OUTBOX, Outbox
 from dp_prior.tracking.tracker import Durable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
+LONG_WAIT_S = 5.0  # whoever waits for longer is told
 _BUSY = "another process, perhaps the training itself, is about to send it"
 COMMITS = 2  # that one delivery needs at most: the files, and the pointer
 
@@ -263,6 +264,8 @@ class Courier:
         self._is_checked = True
         try:
             while (wait := self.step()) is not None and self._clock() + wait < end:
+                if wait > LONG_WAIT_S:
+                    log.warning("%s: the next attempt is in %.0f s", self.record.place, wait)
                 time.sleep(wait)
         finally:
             self._release()
@@ -288,7 +291,9 @@ class Courier:
 
     def missing(self) -> list[str]:
         """A line for each checkpoint that waits."""
-        why = f": {self.problem}" if self.problem else ""
+        wait = self.schedule.wait(self._clock())
+        problem = self.problem or (f"the next attempt may be in {wait:.0f} s" if wait else "")
+        why = f": {problem}" if problem else ""
         return [
             f"{self.record.place}: the {entry.kind} checkpoint, of step {entry.step}, is not up yet{why}. It waits in "
             f"{self.outbox.directory}; `dp-prior push RUN` sends it"

@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.config import ConfigError
+from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.delivery import DeliveryError
 from dp_prior.tracking.fsspec import Folder, FsspecSaverConfig
 from dp_prior.tracking.uploads import UploadSaver, Worker
@@ -164,6 +166,20 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
 def test_what_is_no_url_is_refused(url, message):
     with pytest.raises(ValidationError, match=message):
         FsspecSaverConfig(url=url)
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [("save", {"type": "fsspec", "url": "{}"}), ("load", {"type": "remote", "reference": "{}"})]
+)
+def test_a_password_has_no_place_in_a_url_since_urls_are_saved_and_shown(record, field):
+    def config(url):
+        filled = {name: value.format(url) for name, value in field.items()}
+        return TrackerConfig.from_json(json.dumps({record: [filled] if record == "save" else filled}))
+
+    with pytest.raises(ConfigError, match="leave it out") as refused:
+        config("sftp://me:geheim99@host/runs/x")
+    assert "geheim99" not in str(refused.value)
+    config("sftp://me@host:22/runs/x")
 
 
 def test_a_file_system_that_is_not_installed_is_named(monkeypatch):

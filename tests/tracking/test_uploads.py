@@ -288,6 +288,17 @@ def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run,
         place.saver.outbox.remove(place.saver.outbox.waiting())
 
 
+def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatch):
+    place = Place(run, UNAVAILABLE, max_commits_per_hour=2)
+    place.saver.save(run.save(1))
+    place.courier.schedule.not_before = place.clock.now + 60.0
+    assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.courier.drain(30.0))
+    place.answers = [DONE]
+    monkeypatch.setattr(uploads.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
+    assert place.courier.drain(90.0) == []
+    assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
+
+
 def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
     place = Place(run, UNAVAILABLE, deadline_s=100.0)
     place.saver.save(run.save(1))
