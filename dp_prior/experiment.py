@@ -41,7 +41,7 @@ from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
 from dp_prior.training.stop import TIME_LIMIT, Stop
 from dp_prior.training.trainer import PolicyTrainer
-from dp_prior.training.watch import Watch
+from dp_prior.training.watch import PATIENCE, Watch
 
 RESULT = "result.json"
 STACKS = "stacks"
@@ -97,7 +97,7 @@ class Experiment:
         self.directory = directory or run_directory(config)
         self.exits = ExitFile(self.directory, self.accelerator.process_index, self.accelerator.num_processes)
         self._integrity = config.data.integrity(self.directory)
-        decide(self.accelerator, self._integrity.check)
+        decide(self.accelerator, self._integrity.check, PATIENCE * config.train.dist_timeout)
         self.data = config.task.open(config.data)
         self.data.to(self.accelerator.device)
         self.loader = self.data.loader(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import (
     DistributedDataParallelKwargs,
@@ -21,11 +22,14 @@ from dp_prior.config import ConfigError
 T = TypeVar("T")
 
 
-def decide(accelerator: Accelerator, choose: Callable[[], T]) -> T:
+def decide(accelerator: Accelerator, choose: Callable[[], T], patience_s: float | None = None) -> T:
     """Run `choose` on the main rank alone and give its result to all ranks, or raise its error on all of them.
 
     A collective: every rank calls it, so a file that only one rank can read never sends the ranks different ways. With
     `RanksAtWork` the others wait for the choice as long as the main rank lives, and not only as long as for a step.
+
+    Args:
+        patience_s: how long the others wait where nobody watches yet; None as long as for a step.
     """
     outcome: list = [None, None, None]
     cause: Exception | None = None
@@ -37,12 +41,24 @@ def decide(accelerator: Accelerator, choose: Callable[[], T]) -> T:
             cause = error
             outcome[1:] = type(error), str(error)  # an error with arguments of its own would not survive the journey
     if accelerator.num_processes > 1:
+        if patience_s is not None:
+            _await_main(accelerator, patience_s)
         getattr(accelerator, "meet", lambda: None)()
         broadcast_object_list(outcome)
     result, kind, message = outcome
     if kind is not None:
         raise cause or kind.__new__(kind, message)
     return result
+
+
+def _await_main(accelerator: Accelerator, patience_s: float) -> None:
+    """Wait until the main rank is here too, by the job's store, which has no limit for steps."""
+    store = dist.PrefixStore("dp_prior/decisions", dist.distributed_c10d._get_default_store())
+    number = store.add(f"of rank {accelerator.process_index}", 1)
+    if accelerator.is_main_process:
+        store.set(f"{number}", "made")
+    else:
+        store.wait([f"{number}"], datetime.timedelta(seconds=patience_s))
 
 
 def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:

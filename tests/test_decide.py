@@ -56,3 +56,15 @@ def test_error_of_the_main_rank_is_raised_on_the_others_with_its_message(error, 
     with pytest.raises(type(error)) as caught:
         decide(other, lambda: None)
     assert str(caught.value) == str(error)
+
+
+def test_other_ranks_wait_for_a_choice_that_takes_longer_than_a_step_may(run_ranks):
+    """As long as they are told to: hashing a large data set, say, before anybody watches."""
+    source = """
+import datetime, time
+from torch.distributed import distributed_c10d
+from dp_prior.ranks import decide
+distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1))
+print([decide(accelerator, lambda: time.sleep(3 * (turn == 0)) or turn, 60) for turn in range(3)])
+"""
+    assert run_ranks(source, 2) == ["[0, 1, 2]\n"] * 2

@@ -60,6 +60,16 @@ def test_before_the_first_save_is_timed_some_time_is_set_aside():
     assert Deadline(20.0, clock=lambda: 0.0).margin_s == 5.0
 
 
+def test_the_longest_save_so_far_is_set_aside_twice():
+    now = [0.0]
+    deadline = Deadline(10_000.0, clock=lambda: now[0])
+    for duration, longest in ((2.0, 2.0), (80.0, 80.0), (10.0, 80.0)):
+        deadline.save_begins()
+        now[0] += duration
+        deadline.save_ends()
+        assert deadline.margin_s == 2 * longest + 1.0
+
+
 def test_first_step_and_evaluations_do_not_count_as_steps():
     now = [0.0]
     deadline = Deadline(1000.0, clock=lambda: now[0])
