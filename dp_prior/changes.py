@@ -32,11 +32,6 @@ KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest cou
     "train.save_every": "harmless",
     "train.monitor": "harmless",
     "train.nonfinite_limit": "harmless",
-    "train.rollback": "harmless",
-    "train.dist_timeout": "harmless",
-    "train.max_runtime": "harmless",
-    "train.requeue": "harmless",
-    "train.init_from": "harmless",  # a run that goes on has its own weights
     "evaluate": "harmless",
     "test": "harmless",
     "checkpoints": "harmless",

@@ -72,13 +72,9 @@ class Outcome:
         return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
 
     def result(self) -> dict | None:
-        """Scores of the best weights when the run was last finished, and where pictures are; None if it never was."""
-        return _read_result(self.directory)
-
-
-def _read_result(directory: Path) -> dict | None:
-    path = directory / RESULT
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        """Scores of the best weights and where pictures of them are; None as long as the run is not finished."""
+        path = self.directory / RESULT
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 class Experiment:
@@ -182,9 +178,7 @@ class Experiment:
             status = "stopped"
         best = decide(self.ranks, lambda: store.best() or store.latest())
         progress = trainer.progress
-        if best is not None and (
-            status == "finished" or (status == "complete" and not self._is_measured(best, progress))
-        ):
+        if best is not None and (status == "finished" or (status == "complete" and not self._has_result())):
             try:
                 self._test(trainer, tracker, best)
             except Abandoned:  # what is missing is the result, and the next start measures it
@@ -380,7 +374,6 @@ class Experiment:
                 self.report(f"no learning curve was drawn: {error}")
             selected = snapshot.documents["progress.json"]
             result = {
-                "samples_seen": end.samples_seen,
                 "best": {"checkpoint": str(best), "step": selected["global_step"], "metrics": selected["metrics"]},
                 "test": metrics,
                 "media": {name: str(path) for name, path in media.items()},
@@ -400,16 +393,8 @@ class Experiment:
                 self.report(f"no GIF was made: {error}")
         return pictures
 
-    def _is_measured(self, best: Path, end: Progress) -> bool:
-        """Whether `result.json` is of this end of the run; a run with a larger budget still has that of the last."""
-
-        def look() -> bool:
-            found = _read_result(self.directory)
-            if found is None or found.get("samples_seen") != end.samples_seen:
-                return False
-            return Path(found["best"]["checkpoint"]).name == best.name
-
-        return decide(self.ranks, look)
+    def _has_result(self) -> bool:
+        return decide(self.ranks, (self.directory / RESULT).exists)
 
     def _sample(self, batch: Batch) -> Tensor:
         """An x for each sample of a batch, always with the same noise."""

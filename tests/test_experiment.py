@@ -11,7 +11,6 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.experiment import Experiment
 from dp_prior.randomness import Randomness
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
@@ -103,23 +102,6 @@ def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
     (tmp_path / "run" / "result.json").unlink()
     again = experiment(config).run()
     assert again.status == "complete" and again.result()["test"] == first["test"]
-
-
-def test_result_of_a_smaller_budget_does_not_stand_for_that_of_a_larger_one(tmp_path, monkeypatch):
-    """The run goes on beyond its first end and is killed once more after its last save, before the test."""
-    test = [{"type": "loss", "name": "again", "split": "train"}]
-    first = experiment(tiny(tmp_path, train__steps=3, test=test)).run().result()
-    larger = tiny(tmp_path, train__steps=12, test=test)
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Experiment, "_test", killed)
-        experiment(larger).run()
-    outcome = experiment(larger).run()
-    assert outcome.status == "complete" and outcome.result()["best"]["checkpoint"] == str(outcome.best)
-    assert outcome.result()["test"] != first["test"]
 
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):

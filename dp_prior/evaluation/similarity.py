@@ -21,6 +21,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measuring import (
+    Samples,
     at_rest,
     device_of,
     pick_models,
@@ -31,7 +32,6 @@ from dp_prior.evaluation.measuring import (
 )
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.model import Samples
 
 TEXT = "text"
 RANKS = (1, 5, 10)
@@ -126,9 +126,9 @@ class SimilarityEvaluator(HeldOutEvaluator):
     def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
         """Measure; a collective when there are several ranks."""
         config = self.config
-        images, texts = self._originals(accelerator)
+        images, texts = self._originals()
         gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions is there once
-        baseline, mean = _cosine(texts, images), _cosine(self._mean(accelerator), images)
+        baseline, mean = _cosine(texts, images), _cosine(self._mean(), images)
         values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
         metrics = {f"{config.name}/{name}": _mean_of(value) for name, value in values.items()}
@@ -152,45 +152,42 @@ class SimilarityEvaluator(HeldOutEvaluator):
         result = EvalResult({name: metrics[name] for name in self.metric_names()})
         return self.report(result, progress, accelerator)
 
-    def _originals(self, accelerator: Any) -> tuple[Tensor, Tensor]:
+    def _originals(self) -> tuple[Tensor, Tensor]:
         """(n, D) unit images and texts of the split."""
-        batches = []
-        for ids in self.ids.split(self.config.batch_size):
-            sign_of_life(accelerator)
-            batches.append(self.samples.fetch(ids))
+        batches = [self.samples.fetch(ids) for ids in self.ids.split(self.config.batch_size)]
         parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
         return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
 
-    def _mean(self, accelerator: Any) -> Tensor:
+    def _mean(self) -> Tensor:
         """(1, D) mean image of the training set."""
         if self._mean_image is None:
             count = min(len(self.train), ROWS_OF_THE_MEAN)
-            total = torch.zeros((), dtype=torch.float64)
-            for ids in (torch.arange(count) * len(self.train) // count).split(4096):
-                sign_of_life(accelerator)
-                total = total + F.normalize(self.train.fetch(ids).x, dim=-1).double().sum(0)
+            ids = torch.arange(count) * len(self.train) // count
+            total = sum(F.normalize(self.train.fetch(part).x, dim=-1).double().sum(0) for part in ids.split(4096))
             self._mean_image = F.normalize(total, dim=0).float()[None]
         return self._mean_image
 
     def _draw(self, model: Any, sampler: SamplerConfig, accelerator: Any) -> Tensor:
         """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
-        config, (rank, ranks) = self.config, rank_of(accelerator)
+        config, n, (rank, ranks) = self.config, len(self.ids), rank_of(accelerator)
         device = device_of(model)
-        own = self.ids[rank::ranks]
-        drawn = torch.zeros(-(-len(self.ids) // ranks), *model.spec.x_shape, device=device)  # as long on every rank
-        for begin in range(0, len(own), config.batch_size):
-            sign_of_life(accelerator)
-            batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
-            drawn[begin : begin + len(batch)] = model.predict(
-                batch.cond[TEXT],
-                text_encodings=batch.cond.get("text_encodings"),
-                candidates=config.candidates,
-                random=Randomness.from_counts(config.seed, "similarity", batch.ids),
-                sampler=sampler,
-            )
+        drawn = torch.zeros(-(-n // ranks), *model.spec.x_shape, device=device)  # as many on every rank, to be gathered
+        for rows in torch.arange(len(self.ids[rank::ranks])).split(config.batch_size):
+            if len(rows):  # splitting nothing gives one empty part
+                sign_of_life(accelerator)
+                batch = self.samples.fetch(self.ids[rank::ranks][rows]).to(device)
+                random = Randomness.from_counts(config.seed, "similarity", batch.ids)
+                encodings = batch.cond.get("text_encodings")
+                drawn[rows] = model.predict(
+                    batch.cond[TEXT],
+                    text_encodings=encodings,
+                    candidates=config.candidates,
+                    random=random,
+                    sampler=sampler,
+                )
         if ranks > 1:
-            drawn = accelerator.gather(drawn).view(ranks, *drawn.shape).transpose(0, 1).flatten(0, 1)
-        return F.normalize(drawn[: len(self.ids)].cpu(), dim=-1)
+            drawn = accelerator.gather(drawn[None]).transpose(0, 1).flatten(0, 1)[:n]  # as they were dealt out
+        return F.normalize(drawn.cpu(), dim=-1)
 
 
 def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor]:

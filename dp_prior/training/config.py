@@ -96,4 +96,4 @@ class TrainingConfig(Config):
             return self.samples
         if self.steps is not None:
             return self.steps * global_batch_size
-        return max(1, round(self.epochs * dataset_length))
+        return round(self.epochs * dataset_length)

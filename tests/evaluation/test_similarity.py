@@ -13,6 +13,8 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
+from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
+from dp_prior.training.stop import Stop
 from tests.evaluation.fakes import NOW, on_ranks
 
 DIM, N = 6, 23
@@ -109,6 +111,16 @@ def test_recall_of_the_images_themselves_is_one_and_of_their_opposites_none():
     assert not recalls(-gallery, gallery, place)["recall_at_10"].any()
 
 
+def test_drawing_says_that_it_goes_on_and_ends_when_the_run_is_asked_to_stop():
+    """Other ranks take one that says nothing for lost, and a job that is about to end cannot wait."""
+    stop = Stop()
+    ranks = RanksAtWork(SimpleNamespace(process_index=0, num_processes=1), Alone(stop))
+    measure(ranks)
+    stop.reason = "SIGTERM"
+    with pytest.raises(Abandoned):
+        measure(ranks)
+
+
 def test_batches_and_ranks_change_nothing():
     alone = measure()
     assert measure(batch_size=4) == pytest.approx(alone, abs=1e-6)
@@ -119,15 +131,6 @@ def test_batches_and_ranks_change_nothing():
     for ranks in (2, 3):
         for found in on_ranks(ranks, run, {"ema": prior()}):
             assert found == pytest.approx(alone, abs=1e-6)
-
-
-def test_every_batch_gives_a_sign_of_life():
-    """Without one for so long as `dist_timeout` the ranks take each other for lost; a stop is noticed by them too."""
-    beats = []
-    alone = SimpleNamespace(process_index=0, num_processes=1, beat=lambda: beats.append(0))
-    measure(alone, batch_size=4, models=("ema",), eval_timesteps=(3,))
-    batches = -(-N // 4)
-    assert len(beats) == batches + 1 + batches  # reading the split, the training set, drawing
 
 
 def test_every_knob_changes_the_measurement(tmp_path):
