@@ -35,6 +35,11 @@ def derive_seed(seed: int, *path: str | int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
+def generator(seed: int, *path: str | int) -> torch.Generator:
+    """A CPU generator for one purpose; see `derive_seed`."""
+    return torch.Generator().manual_seed(derive_seed(seed, *path))
+
+
 def _high(bits: Tensor, shift: int) -> Tensor:
     """A logical shift to the right, which torch has not for int64."""
     amount, mask = _SHIFTS[shift]

@@ -19,7 +19,7 @@ from dp_prior.randomness import Randomness, _counters
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
-from dp_prior.training.ema import EMA, PowerDecay
+from dp_prior.training.ema import _lerp
 from dp_prior.training.guard import Guard
 from dp_prior.training.optimizer import AdamWConfig, update
 
@@ -129,9 +129,8 @@ def test_step_and_sample_stay_on_their_device(name, fake):
         spec = Spec(x_shape=(6,), cond_shapes={"text": (6,), "text_encodings": (3, 4)})
     model = record.create(spec)
     model.normalizer.has_statistics = True
-    average = EMA(model, PowerDecay())
     with fake:
-        moved(model, fake), moved(average.model, fake)
+        moved(model, fake)
         optimizer, means, guard = AdamWConfig().create(model), Means(), Guard(DEVICE)
         x = torch.randn(3, *spec.x_shape, device=DEVICE)
         cond = {key: torch.randn(3, *shape, device=DEVICE) for key, shape in spec.cond_shapes.items()}
@@ -143,7 +142,8 @@ def test_step_and_sample_stay_on_their_device(name, fake):
             loss = model.train()(batch, random, model.process.self_conditions(0, 0))
             loss.total.backward()
             norm, finite = update(optimizer, 1.0)
-            average.update(model, 2, finite)
+            weights = [parameter.detach() for parameter in model.parameters()]
+            _lerp([torch.zeros_like(weight) for weight in weights], weights, 0.1 * finite)
             per_sample = loss.per_sample.detach()
             means.add_batch("loss", per_sample, loss.valid)
             means.add("loss_q", *by_quartile(per_sample, loss.t, model.process.steps, loss.valid))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.randomness import Randomness, derive_seed, generator
 
 
 def rows(count: int, seed: int = 0, purpose: str = "test") -> Randomness:
@@ -215,3 +215,10 @@ def test_seeds_tell_purposes_numbers_and_texts_apart():
     seeds = {derive_seed(seed, *path) for seed in range(5) for path in paths}
     assert len(seeds) == 5 * len(paths)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_generators_of_one_purpose_agree_and_of_two_differ():
+    first, again, other = generator(3, "order", 0), generator(3, "order", 0), generator(3, "order", 1)
+    drawn = torch.randperm(1000, generator=first)
+    assert torch.equal(drawn, torch.randperm(1000, generator=again))
+    assert not torch.equal(drawn, torch.randperm(1000, generator=other))

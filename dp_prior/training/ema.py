@@ -106,7 +106,7 @@ class EMA:
         averages = list(self.model.parameters())
         weights = [parameter.detach() for parameter in model.parameters()]
         _lerp(averages, weights, (1.0 - self.decay.at(step)) * finite)
-        buffers = list(self.model.buffers())
+        buffers = [b for b in self.model.buffers()]
         if buffers:
             torch._foreach_copy_(buffers, list(model.buffers()))
 
