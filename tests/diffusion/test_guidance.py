@@ -48,11 +48,12 @@ def test_rescale_leaves_a_single_number_alone():
 
 
 def test_rescale_brings_the_spread_back_to_the_conditional_one():
-    one, two = X_0, 0.3 * X_0.flip(0)
-    full = Guidance(scale=4.0, rescale=1.0).mix(one, two)
-    torch.testing.assert_close(full.flatten(1).std(1), one.flatten(1).std(1))
-    plain, half = Guidance(scale=4.0).mix(one, two), Guidance(scale=4.0, rescale=0.5).mix(one, two)
-    torch.testing.assert_close(half, (full + plain) / 2)
+    for unit in (1.0, 1e-3):  # however small that spread is
+        one, two = unit * X_0, unit * 0.3 * X_0.flip(0)
+        full = Guidance(scale=4.0, rescale=1.0).mix(one, two)
+        torch.testing.assert_close(full.flatten(1).std(1), one.flatten(1).std(1))
+        plain, half = Guidance(scale=4.0).mix(one, two), Guidance(scale=4.0, rescale=0.5).mix(one, two)
+        torch.testing.assert_close(half, (full + plain) / 2)
 
 
 def test_guidance_without_an_unconditional_network_is_refused():
