@@ -130,6 +130,27 @@ def measured(tmp_path_factory):
     return place / "run"
 
 
+@pytest.mark.parametrize("count", [1, 8, 25, 60])
+def test_evaluation_that_fails_is_made_up_for_and_no_step_is_lost(count, tmp_path, monkeypatch, measured):
+    """Memory that a batch of the evaluator does not fit into, say, or a simulator that is gone."""
+    calls = itertools.count(1)
+
+    def failing(self):
+        if next(calls) == count:
+            raise OSError("the simulator is gone")
+
+    config = write(tmp_path, **{**MEASURED, "train__save_every": {"steps": 1000}})
+    with monkeypatch.context() as patch:
+        patch.setattr(Alone, "beat", failing)
+        with pytest.raises(OSError, match="gone"):
+            train(config)
+    saved = state(tmp_path / "run")["progress"]
+    assert saved["global_step"] == 9 if saved["unmeasured"] is None else saved["global_step"] in (3, 6, 9)
+    assert train(config).exit_code == 0
+    assert_equal(state(tmp_path / "run"), state(measured))
+    assert rows(tmp_path / "run") == rows(measured)
+
+
 @pytest.mark.promise("B1", "B6", "C1")
 @pytest.mark.parametrize("count", [1, 4, 8, 25, 40, 60])
 def test_evaluation_that_a_stop_cuts_short_is_made_up_for(count, tmp_path, monkeypatch, measured):

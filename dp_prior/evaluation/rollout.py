@@ -241,6 +241,8 @@ class RolloutEvaluator:
                     )
                 except Exception as caught:  # told to the other ranks first: they wait in the gather
                     error = caught
+                    seeds = config.first_seed + start, config.first_seed + episodes[-1]
+                    error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                     rows[:, 0] = -2.0  # -2: failed
             gathered = _gather(rows, accelerator)
             if error is not None:

@@ -144,7 +144,8 @@ class PolicyTrainer:
         return self._finish_step(before, self.training_metrics() if is_due else {}, is_stopping)
 
     def _finish_step(self, before: Progress, row: dict[str, float], is_stopping: bool) -> bool:
-        """Measure, log and save what is due after a step. A stop puts the measuring off to the next start.
+        """Measure, log and save what is due after a step. A stop puts the measuring off to the next start, and so does
+        an evaluator that fails where there is one process: nothing is lost but the measuring.
 
         Args:
             before: the clock before the step.
@@ -159,6 +160,11 @@ class PolicyTrainer:
                 row = row | self.evaluate(due)
             except Abandoned:
                 is_stopping = self._agree_to_stop()
+            except Exception:
+                if self.accelerator.num_processes == 1:  # several may be in different collectives
+                    self.unmeasured = before
+                    self.save(row, is_best=False)
+                raise
         self.unmeasured = before if due and is_stopping else None
         if row:
             self.tracker.log(row, self.progress)

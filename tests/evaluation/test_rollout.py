@@ -125,6 +125,7 @@ def test_failure_on_one_rank_reaches_all(monkeypatch):
 
     first, second = on_ranks(2, run, {"online": Way()})
     assert isinstance(second, OSError)
+    assert second.__notes__ == ["in evaluator 'rollout', in an episode of the seeds 100008 to 100015"]
     assert isinstance(first, RuntimeError) and "evaluator 'rollout' failed on rank 1" in str(first)
 
 
