@@ -72,6 +72,7 @@ class TrainConfig(Config):
     def _names_fit(self) -> TrainConfig:
         models = [*self.train.ema, "online"]
         produced: list[str] = []
+        reported: list[str] = []
         for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):
             for index, evaluator in enumerate(evaluators):
                 unknown = sorted(set(evaluator.measured_models()) - set(models))
@@ -83,7 +84,13 @@ class TrainConfig(Config):
                 repeated = sorted(set(evaluator.metric_names()) & set(produced))
                 if repeated:
                     raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
+                if evaluator.reports and evaluator.name in reported:
+                    raise ValueError(
+                        f"{part}.{index} would write its reports over those of another evaluator named "
+                        f"{evaluator.name!r}; give it a name"
+                    )
                 produced += evaluator.metric_names()
+                reported += [evaluator.name] * evaluator.reports
                 self._check_evaluator(f"{part}.{index}", evaluator)
                 if part == "evaluate" and getattr(evaluator, "split", None) == "test":
                     raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")

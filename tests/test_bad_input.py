@@ -77,6 +77,10 @@ SETTINGS = {
         "evaluate.0 measures ['fast'], but the run has ['ema', 'slow', 'online']; name one of these there or add the "
         "average to train.ema",
     ),
+    "reports of one name": (
+        {"evaluate": [LOSS, *({"type": "action_error", "eval_timesteps": [steps]} for steps in (1, 2))]},
+        "evaluate.2 would write its reports over those of another evaluator named 'action_error'; give it a name",
+    ),
     "metric measured twice": (
         {"evaluate": [LOSS, LOSS]},
         "evaluate.1 would measure 'validation/ema/loss' a second time; give it a name",

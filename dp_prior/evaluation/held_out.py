@@ -19,6 +19,9 @@ class HeldOutConfig(Config):
     tasks: ClassVar[tuple[str, ...] | None] = None
     """Kinds of tasks that can be measured; None for all."""
 
+    reports: ClassVar[bool] = True
+    """Whether it leaves files, named after it and the step."""
+
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 

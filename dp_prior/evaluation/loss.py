@@ -7,7 +7,7 @@ values differ only because the weights do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -27,6 +27,8 @@ class LossConfig(HeldOutConfig):
     """
 
     type: Literal["loss"] = "loss"
+
+    reports: ClassVar = False
 
     name: str = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""

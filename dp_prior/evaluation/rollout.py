@@ -44,6 +44,7 @@ class RolloutConfig(Config):
     type: Literal["rollout"] = "rollout"
 
     tasks: ClassVar = ("policy",)
+    reports: ClassVar = True
 
     name: str = "rollout"
     """First part of the metrics' names, for example `rollout/score`, and of the files'."""
