@@ -287,7 +287,8 @@ class RolloutEvaluator:
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
                 film.add(env, done, info["success"])
-        rows[broken, 1:3] = np.nan, 0.0
+        rows[broken, 1] = np.nan
+        rows[broken, 2] *= 0.0  # what is not known stays so
         return rows
 
 

@@ -218,6 +218,8 @@ def test_success_that_nobody_speaks_of_is_unknown_and_not_zero(monkeypatch, tmp_
     expected = [rate, *share_interval(20 * rate, 20)]
     assert [result.metrics[name] for name in names] == pytest.approx(expected, nan_ok=True)
     assert math.isfinite(result.metrics["rollout/score"])
+    broken = config(env=ToyConfig(n_envs=10)).create().run({"online": Way(broken=True)}, None, NOW).metrics
+    assert math.isnan(broken["rollout/success_rate"]) == (not solved)
     told = [row["success"] for row in result.tables["rollout/by_seed"]]
     assert told == ([row % 10 in solved for row in range(20)] if solved else [None] * 20)
     json.loads((tmp_path / "rollout_00000100.json").read_text())
