@@ -12,6 +12,7 @@ from dp_prior.config import Config
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.metric_names import find_metric
 from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
@@ -99,6 +100,12 @@ class TrainConfig(Config):
             raise ValueError(
                 f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
                 f"they measure {', '.join(names)}"
+            )
+        wanted = {"lower": "min", "higher": "max"}.get(getattr(find_metric(self.train.monitor.metric), "better", None))
+        if self.evaluate and wanted is not None and self.train.monitor.mode != wanted:
+            raise ValueError(
+                f"train.monitor.mode is {self.train.monitor.mode!r}, which would select the worst checkpoint by "
+                f"{self.train.monitor.metric!r}; set it to {wanted!r}"
             )
         return self
 

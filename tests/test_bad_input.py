@@ -77,6 +77,13 @@ SETTINGS = {
         "evaluate.0 measures ['fast'], but the run has ['ema', 'slow', 'online']; name one of these there or add the "
         "average to train.ema",
     ),
+    "best that is the worst": (
+        {
+            "evaluate": [{"type": "rollout", "env": {"type": "toy"}, "n_episodes": 2, "videos": 0}],
+            "train__monitor": {"metric": "rollout/score"},
+        },
+        "train.monitor.mode is 'min', which would select the worst checkpoint by 'rollout/score'; set it to 'max'",
+    ),
     "reports of one name": (
         {"evaluate": [LOSS, *({"type": "action_error", "eval_timesteps": [steps]} for steps in (1, 2))]},
         "evaluate.2 would write its reports over those of another evaluator named 'action_error'; give it a name",
