@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -60,8 +61,19 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         return Files(fs, [path], is_local, False)
     if not fs.isdir(path):
         raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
-    found = sorted(name for name in fs.find(path) if name.endswith(endings))  # a glob would read brackets in names
+    names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
+    found = sorted(name for name in names if name.endswith(endings))
     found = [name for name in found if "/." not in name[len(path) :]]  # what file browsers and notebooks leave behind
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
     return Files(fs, found, is_local, True)
+
+
+def _files_below(path: str) -> Iterator[str]:
+    """Files in a local folder and in those inside, links to folders included, which fsspec would leave out."""
+    for folder, inside, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if folder != path and os.path.commonpath([real, os.path.realpath(os.path.dirname(folder))]) == real:
+            inside.clear()  # a link back to where it came from
+        else:
+            yield from (os.path.join(folder, name) for name in names)

@@ -120,6 +120,13 @@ def test_hidden_files_and_folders_are_passed_over(tmp_path):
     assert_reads(FolderConfig(path=str(folder)), embeddings(8))
 
 
+def test_folders_behind_links_are_read_once(tmp_path):
+    folder = write_npy(tmp_path / "img", embeddings(8)[:4], [4])
+    (folder / "more").symlink_to(write_npy(tmp_path / "disk", embeddings(8)[4:], [4]))
+    (folder / "back").symlink_to(folder)
+    assert_reads(FolderConfig(path=str(folder)), embeddings(8))
+
+
 def test_one_file_is_a_folder_of_one(tmp_path):
     rows = embeddings(7)
     np.save(tmp_path / "image.npy", rows)
