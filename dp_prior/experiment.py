@@ -443,7 +443,8 @@ class Experiment:
             "start from": start,
         }
         shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
-        return "\n".join([*shown, *(f"  warning       {warning}" for warning in report["warnings"])])
+        warnings = [*report["warnings"], *self.model.warnings()]
+        return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
 
 
 def _selected(checkpoint: Path) -> dict[str, Any]:

@@ -228,10 +228,13 @@ class Normalizer(nn.Module):
         self._check(key, value)
         return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/divisor"])
 
-    def bounds(self, key: str) -> tuple[Tensor, Tensor]:
-        """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant."""
-        low, high = self._buffers[f"{key}/min"], self._buffers[f"{key}/max"]
-        return self.normalize(key, low), self.normalize(key, high)
+    def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor]:
+        """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant.
+
+        Args:
+            low, high: other two of `QUANTITIES`.
+        """
+        return self.normalize(key, self._buffers[f"{key}/{low}"]), self.normalize(key, self._buffers[f"{key}/{high}"])
 
     def _set_divisors(self) -> None:
         """What `unnormalize` divides by: the scale, and infinity where the data were constant."""

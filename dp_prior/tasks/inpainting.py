@@ -96,13 +96,13 @@ class JoinedNormalizer(Normalizer):
         """See `Normalizer.unnormalize`."""
         return self._each(super().unnormalize, value) if key == "x" else super().unnormalize(key, value)
 
-    def bounds(self, key: str) -> tuple[Tensor, Tensor]:
+    def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor]:
         """See `Normalizer.bounds`."""
         if key != "x":
-            return super().bounds(key)
-        ends = ([self._buffers[f"{part}/{end}"].flatten() for part in self.order] for end in ("min", "max"))
-        low, high = (self.normalize(key, torch.cat(parts)) for parts in ends)  # (action_dim + obs_dim,)
-        return low, high
+            return super().bounds(key, low, high)
+        ends = ([self._buffers[f"{part}/{end}"].flatten() for part in self.order] for end in (low, high))
+        lowest, highest = (self.normalize(key, torch.cat(parts)) for parts in ends)  # (action_dim + obs_dim,)
+        return lowest, highest
 
     @property
     def order(self) -> list[str]:

@@ -6,6 +6,7 @@ border is in data units, everything inside is normalised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -162,6 +163,19 @@ class DiffusionModel(nn.Module):
             samples: the training data, for models that diffuse something else than x as it is.
         """
         self.normalizer.fit(statistics)
+
+    def warnings(self) -> list[str]:
+        """What a person should know of a model that is fitted, before it is trained."""
+        ends, bound = self.normalizer.bounds("x", "q01", "q99"), getattr(self.process.clip, "bound", None)
+        if ends is None or bound is None:
+            return []
+        reach = max(-ends[0].min().item(), ends[1].max().item())
+        if reach <= 1.01 * bound:
+            return []
+        return [
+            f"task.diffusion.clip keeps samples within +-{bound:g} in normalised units, but the data reach to "
+            f"{reach:.3g} and beyond, which can never be drawn; use clip 'bounds', or a bound of {math.ceil(reach + 1)}"
+        ]
 
     def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
         """The backbone under a condition, as the process sees it.

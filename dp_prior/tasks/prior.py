@@ -170,7 +170,7 @@ class UnitLength(nn.Module):
         """(B, D) of length `scale` -> length 1."""
         return value.to(torch.float32) / self.scale
 
-    def bounds(self, key: str) -> None:
+    def bounds(self, key: str, low: str = "min", high: str = "max") -> None:
         """There are none."""
 
 

@@ -1,5 +1,7 @@
 """A policy's border is in data units; each row is its own affair; keys and normalizers fit together."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,29 @@ def test_an_action_that_never_moved_does_not():
     policy.normalizer.fit({"x": statistics(data.x), **{key: statistics(value) for key, value in data.cond.items()}})
     chunk = policy.predict(data.cond, rows())
     assert (chunk[..., 1] == 180).all() and chunk[..., 0].std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "clip", "reach"),
+    [
+        ("limits", {"type": "fixed"}, None),
+        ("quantile", {"type": "fixed"}, None),
+        ("gaussian", {"type": "fixed"}, "1.82"),
+        ("gaussian", {"type": "dynamic"}, "1.82"),
+        ("identity", {"type": "fixed"}, "99."),
+        ("gaussian", {"type": "fixed", "bound": 3.0}, None),
+        ("gaussian", {"type": "bounds"}, None),
+        ("gaussian", None, None),
+    ],
+)
+def test_a_clip_that_cuts_into_the_data_is_told(normalizer, clip, reach):
+    """Actions of unit variance were kept within one standard deviation, without a word, by the default of `clip`."""
+    found = build(
+        normalizer={"action": {"type": normalizer}}, diffusion={**SMALL["diffusion"], "clip": clip}
+    ).warnings()
+    assert len(found) == (reach is not None)
+    if reach is not None:
+        assert re.search(rf"within \+-1 in normalised units, but the data reach to {re.escape(reach)}", found[0])
 
 
 def test_sampler_can_be_replaced_for_a_call():
