@@ -105,7 +105,7 @@ class TrainingConfig(Config):
             return self.samples
         if self.steps is not None:
             return progress.samples_seen + (self.steps - progress.global_step) * global_batch_size
-        return round(self.epochs * dataset_length)
+        return max(1, round(self.epochs * dataset_length))
 
     def spent(self, dataset_length: int, global_batch_size: int, progress: Progress) -> tuple[int, int]:
         """What is spent of the budget and the whole of it, both in optimizer steps with this global batch."""
