@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import threading
@@ -46,3 +47,9 @@ def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignore_repeats_at_exit() -> None:
+    """Let the process keep its exit code when a scheduler repeats itself while the interpreter ends."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+        atexit.register(signal.signal, number, signal.SIG_IGN)

@@ -101,6 +101,7 @@ SETTINGS = {
         "evaluator 'validation' measures the val part of the data, which is empty; give it a share in data.split, or "
         "remove the evaluator",
     ),
+    "nowhere to run": ({"tracker__data_path": ""}, "tracker.data_path: string should have at least 1 character"),
     "two budgets": ({"train__epochs": 3}, "a run needs exactly one of samples, epochs, steps; found epochs, steps"),
     "no budget": ({"train__steps": None}, "a run needs exactly one of samples, epochs, steps; found none"),
     "cadence of nothing": ({"train__log_every": {}}, "train.log_every: a cadence needs exactly one of steps, samples"),

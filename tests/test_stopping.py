@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -45,6 +47,16 @@ def test_schedulers_may_repeat_themselves_and_a_second_ctrl_c_does_not_wait():
             os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signal_repeated_while_the_interpreter_ends_does_not_change_the_exit_code():
+    source = (
+        "import atexit, os, signal, sys; from dp_prior.stopping import ignore_repeats_at_exit\n"
+        "for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):\n"
+        "    atexit.register(os.kill, os.getpid(), number)\n"  # what is registered first is called last
+        "ignore_repeats_at_exit(); sys.exit(75)"
+    )
+    assert subprocess.run([sys.executable, "-c", source], timeout=100).returncode == 75
 
 
 def test_hangup_stays_ignored_under_nohup():

@@ -36,7 +36,7 @@ LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discrimin
 class TrackerConfig(Config):
     """The run directory, who is told how training goes, who receives its checkpoints, and where it goes on from."""
 
-    data_path: str = "runs/run"
+    data_path: str = Field(default="runs/run", min_length=1)
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)

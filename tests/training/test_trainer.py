@@ -151,6 +151,10 @@ def test_budget_in_steps_samples_and_epochs(budget, samples, steps):
     assert trainer.fit() == Progress(4 * steps, steps)  # whole batches
 
 
+def test_smallest_share_of_an_epoch_is_a_step():
+    assert build(epochs=1e-9, steps=None).fit() == Progress(4, 1)
+
+
 def test_learning_rate_is_that_of_the_step_taken():
     listener = Listener()
     trainer = build(listener, log_every={"steps": 1})
