@@ -299,6 +299,7 @@ def _said() -> Iterator[None]:
 def _quiet() -> None:
     """Warnings of our own are shown; the libraries' chatter below a warning is not."""
     handler = logging.lastResort  # looks for standard error anew each time: the live display takes its place meanwhile
+    handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # else told twice
     logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
 
 

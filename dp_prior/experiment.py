@@ -133,7 +133,7 @@ class Experiment:
         ends = [end, self.config.train.max_runtime and self.begun + self.config.train.max_runtime]
         self._end = min((one for one in ends if one), default=math.inf)
         if self._end < math.inf:
-            farewell_s = min(self.config.tracker.farewell_s, (self._end - self.begun) / 10)
+            farewell_s = min(self.config.tracker.farewell_s, max(0.0, self._end - self.begun) / 10)
             self.stop.deadline = Deadline(self._end - farewell_s)
         signals = stop_on_signal(self.stop) if stop is None else contextlib.nullcontext()
         try:

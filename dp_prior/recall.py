@@ -9,6 +9,7 @@ from typing import Literal
 from accelerate import Accelerator
 from torch import nn
 
+from dp_prior.checkpoints.download import NoPlaceError, RemoteError
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
@@ -69,13 +70,19 @@ def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
 def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
     """Bring the latest and best checkpoint of a remote place into this run, which then goes on as if it were there.
 
-    A place that is there and empty is that of a run which has not saved yet.
+    A place that is there and empty, or not there for somebody with a token, is that of a run which has not saved yet.
+
+    Raises:
+        RemoteError: it cannot be reached, or is perhaps only hidden.
     """
     try:
         latest, best = resolve(reference, "latest"), resolve(reference, "best")
     except FileNotFoundError as error:
         if resume == "must":
             raise
+        if isinstance(error, NoPlaceError) and error.may_be_hidden:
+            remedy = "set HF_TOKEN to go on from there, or start afresh with --resume never"
+            raise RemoteError(f"{error}. Without a token a private one looks as if there were none: {remedy}") from None
         report(f"  start from    {error}")
         return None
     for found in (best, latest) if _same_run(best, latest) else (latest,):

@@ -173,3 +173,14 @@ def test_help_names_the_commands():
     said = command("--help").output
     for name in ("train", "evaluate", "make-demonstrations"):
         assert name in said
+
+
+def test_warnings_are_told_once_wherever_standard_error_leads_now():
+    program = (
+        "import io, logging, sys; from dp_prior.cli import _quiet; _quiet(); sys.stderr = io.StringIO()\n"
+        "logging.getLogger('library').addHandler(logging.StreamHandler())\n"
+        "for name in ('library.part', 'dp_prior.part'): logging.getLogger(name).warning('from %s', name)\n"
+        "print(sys.stderr.getvalue().splitlines())"
+    )
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert output.stdout == "['from library.part', 'from dp_prior.part']\n"

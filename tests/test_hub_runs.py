@@ -107,6 +107,15 @@ def test_an_empty_repository_is_that_of_a_run_which_has_not_saved_yet(tmp_path, 
     assert train(write(other, **changes), "--resume", "must").exit_code == 64
 
 
+def test_a_repository_that_may_be_hidden_does_not_become_a_fresh_start(tmp_path, hub, monkeypatch):
+    hub.create("me/tiny", private=True)
+    monkeypatch.delenv("HF_TOKEN")
+    config = write(tmp_path, tracker__load={"type": "remote", "reference": "hf://me/tiny"}, train__steps=2)
+    refused = train(config)
+    assert refused.exit_code == 69 and "set HF_TOKEN to go on from there" in refused.output
+    assert train(config, "--resume", "never").exit_code == 0
+
+
 def test_a_hub_that_cannot_be_reached_does_not_become_a_fresh_start(tmp_path, hub, monkeypatch):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     hub.fail("any", times=999, status=503)

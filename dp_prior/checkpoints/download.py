@@ -18,7 +18,13 @@ class RemoteError(CheckpointError):
 
 
 class NoPlaceError(FileNotFoundError):
-    """Not only a file but the whole remote place does not exist, or is hidden."""
+    """Not only a file but the whole remote place does not exist, or is hidden.
+
+    Attributes:
+        may_be_hidden: nobody said who asks, and to strangers a private place looks as if it were not there.
+    """
+
+    may_be_hidden = False
 
 
 def download(read_from: Callable[[int], Iterator[bytes]], target: Path, size: int, sha256: str) -> None:

@@ -78,6 +78,7 @@ class HubSource:
     @contextmanager
     def _told(self, path: str) -> Iterator[None]:
         """Errors of the client in our words."""
+        from huggingface_hub import get_token
         from huggingface_hub.errors import (
             GatedRepoError,
             HfHubHTTPError,
@@ -102,10 +103,12 @@ class HubSource:
         except RevisionNotFoundError:
             raise NoPlaceError(f"{name}: the repository has no such revision") from None
         except (RepositoryNotFoundError, HFValidationError):
-            raise NoPlaceError(
+            missing = NoPlaceError(
                 f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
                 f"look at the name, or set HF_TOKEN"
-            ) from None
+            )
+            missing.may_be_hidden = not (self._options.get("token") or get_token())
+            raise missing from None
         except HfHubHTTPError as error:
             status = error.response.status_code if error.response is not None else "nothing"
             raise RemoteError(f"{name}: the Hub answered {status} to {path}") from None

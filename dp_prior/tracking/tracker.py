@@ -277,23 +277,26 @@ class Tracker:
                 del self._unsaved[index]
         waiting: list[str] = []
         leave = threading.Event()
-        farewells = {  # together, since each may wait for a place of its own
-            saver.title: threading.Thread(
-                target=saver.call, args=(lambda one: waiting.extend(one.close(leave) or []),), daemon=True
+        farewells = [  # together, since each may wait for a place of its own
+            threading.Thread(
+                target=saver.call,
+                args=(lambda one: waiting.extend(one.close(leave) or []),),
+                name=saver.title,
+                daemon=True,
             )
             for saver in self._savers
-        }
-        for farewell in farewells.values():
+        ]
+        for farewell in farewells:
             farewell.start()
         patience_s = max((saver.part.patience_s for saver in self._savers), default=0.0) + LEAVING_S
         if not _wait(farewells, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
             end, is_in_a_hurry = min(end, time.monotonic() + QUIET_S), lambda: False
         leave.set()
-        for farewell in farewells.values():
+        for farewell in farewells:
             farewell.join(LEAVING_S)
         for logger in self._queued:
             logger.finish()
-        threads = {logger.contained.title: logger.thread for logger in self._queued if logger.thread is not None}
+        threads = [logger.thread for logger in self._queued if logger.thread is not None]
         _wait(threads, min(end, time.monotonic() + self._patience_s), is_in_a_hurry)
         for logger in self._queued:
             logger.give_up()
@@ -359,22 +362,22 @@ class Tracker:
         return array
 
 
-def _wait(threads: dict[str, threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:
-    """Wait for threads by title until a moment of the monotonic clock; False if nobody wants to wait any longer.
+def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:
+    """Wait for threads until a moment of the monotonic clock; False if somebody does not want to wait any longer.
 
     People are told when that takes a while.
     """
     begun, is_told = time.monotonic(), False
     try:
-        while alive := [title for title, thread in threads.items() if thread.is_alive()]:
+        while alive := [thread for thread in threads if thread.is_alive()]:
             now = time.monotonic()
             if now >= end or is_in_a_hurry():
                 return now >= end
             if now - begun >= QUIET_S and not is_told:
                 is_told = True
-                names = ", ".join(alive)
+                names = ", ".join(thread.name for thread in alive)
                 log.warning(f"the end of the run waits for {names}, {end - now:.0f} s at most; Ctrl-C ends that")
-            threads[alive[0]].join(0.1)
+            alive[0].join(0.1)
     except KeyboardInterrupt:
         return False
     return True

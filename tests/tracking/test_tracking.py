@@ -34,8 +34,7 @@ def test_numbers_reach_file_and_stream(tmp_path):
     with create(TrackerConfig(), tmp_path, stream=stream) as tracker:
         tracker.log({"train/loss": 0.5}, Progress(50, 1))
     assert read_rows(tmp_path / "run") == [{"step": 1, "samples_seen": 50, "train/loss": 0.5}]
-    line = stream.getvalue()
-    assert "50/100 samples (50.0%)" in line and "loss 0.5" in line
+    assert "50/100 samples (50.0%)" in stream.getvalue() and "loss 0.5" in stream.getvalue()
 
 
 def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
