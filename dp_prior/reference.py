@@ -86,6 +86,9 @@ def _meanings(kind: type[Config]) -> dict[str, str]:
     return found
 
 
+_ANY = "#/$defs/JsonValue"  # a value without a record of its own
+
+
 def markdown(config: type[Config]) -> str:
     """One section for each record in the order in which a reader meets them, with a table of its fields."""
     schema = json_schema(config)
@@ -133,7 +136,7 @@ def _walk(name: str, path: str, records: dict[str, Any], places: dict[str, list[
 def _references(field: dict[str, Any], suffix: str = "") -> list[tuple[str, str]]:
     """The records a field may hold, each with what leads to it below the field: "", ".<name>" or ".<index>"."""
     if "$ref" in field:
-        return [(field["$ref"].rsplit("/", 1)[1], suffix)]
+        return [] if field["$ref"] == _ANY else [(field["$ref"].rsplit("/", 1)[1], suffix)]
     found = []
     for inner in [*field.get("oneOf", []), *field.get("anyOf", [])]:
         found += _references(inner, suffix)
@@ -165,6 +168,8 @@ def _compact(value: Any) -> str:
 
 def _type(field: dict[str, Any]) -> str:
     """A field's JSON type and bounds in words."""
+    if field.get("$ref") == _ANY:
+        return "any JSON"
     if "$ref" in field:
         name = field["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
