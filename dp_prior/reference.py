@@ -18,6 +18,7 @@ from dp_prior.metric_names import page as metrics_page
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
 METRICS_PATH = "docs/metrics.md"
+_ANY = "#/$defs/JsonValue"  # a value without a record of its own
 
 
 def documents(config: type[Config]) -> dict[str, str]:
@@ -84,9 +85,6 @@ def _meanings(kind: type[Config]) -> dict[str, str]:
                 if is_field and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                     found[field.target.id] = inspect.cleandoc(text.value.value)
     return found
-
-
-_ANY = "#/$defs/JsonValue"  # a value without a record of its own
 
 
 def markdown(config: type[Config]) -> str:
