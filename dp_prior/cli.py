@@ -67,7 +67,7 @@ def train(
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
             experiment = Experiment(config, report=_say)
-            experiment.report(experiment.check())
+            experiment.report(experiment.check(allow_change))
             experiment.end()
             return
         stop, is_launched = Stop(), "LOCAL_RANK" in os.environ

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dp_prior.batch import Batch
 from dp_prior.changes import check_changes
+from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import Snapshot, encode_document, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
@@ -246,8 +247,12 @@ class Experiment:
             self.ranks = RanksAtWork(self.accelerator, self.watch)
             yield
 
-    def check(self) -> str:
-        """Do everything once in a temporary place: one step, one sample, one save and load. Returns the plan."""
+    def check(self, allow_changes: Iterable[str] = ()) -> str:
+        """Do everything once in a temporary place: one step, one sample, one save and load. Returns the plan.
+
+        Args:
+            allow_changes: see `run`; a checkpoint on this machine that the run would go on from is compared.
+        """
         source = decide(self.accelerator, lambda: self.config.tracker.load.create(self.directory).recall())
         tracker_alone = self.config.tracker.model_copy(update={"save": ()})  # what is tried is not for others to see
         config = self.config.model_copy(update={"tracker": tracker_alone})
@@ -257,7 +262,10 @@ class Experiment:
                 self.report(f"  initialised   {take_weights(trial.model, config.train.init_from, trial.ranks)}")
             with trial._services() as (tracker, store, writer):
                 trainer = trial._trainer(tracker, writer)
+                if source is not None and "://" not in source:
+                    trainer.progress = self._compare(trainer.documents, source, allow_changes)
                 plan = self._plan(trainer, source)
+                trainer.progress = Progress()
                 batches = next(trial.loader.from_sample(0))
                 trainer.step(batches)
                 row = trainer.training_metrics()
@@ -338,10 +346,7 @@ class Experiment:
 
     def _restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
         """Go on from a snapshot, unless this is no longer the run it was taken from; say what has changed."""
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
-        batch, documents = self.loader.global_batch_size, trainer.documents
-        for line in check_changes(snapshot.documents, documents, batch, versions=versions, allowed=allow_changes):
-            self.report(f"  changed       {line}")
+        self._tell_changes(snapshot.documents, trainer.documents, allow_changes)
         try:
             trainer.restore(snapshot)
         except (RuntimeError, ValueError, KeyError) as error:
@@ -349,6 +354,20 @@ class Experiment:
                 raise
             problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
             raise ConfigError("--allow-change", [problem]) from None
+
+    def _tell_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        batch = self.loader.global_batch_size
+        for line in check_changes(before, now, batch, versions=versions, allowed=allow_changes):
+            self.report(f"  changed       {line}")
+
+    def _compare(self, documents: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:
+        """Say how the checkpoint that the run would go on from differs. Returns its clock."""
+        found = decide(self.ranks, lambda: resolve(reference, prefer="latest"))
+        before = read_checkpoint(found, ["config.json", "data.json", "progress.json"]).documents
+        now = {**documents, "config.json": json.loads(self.config.model_dump_json())}  # with the savers
+        self._tell_changes(before, now, allow_changes)
+        return Progress(before["progress.json"]["samples_seen"], before["progress.json"]["global_step"])
 
     def _introduce(self, trainer: PolicyTrainer, tracker: Tracker, snapshot: Snapshot | None) -> None:
         """Tell loggers which run this is, the same on all ranks and in every checkpoint, and where it goes on."""

@@ -61,7 +61,11 @@ def test_check_of_a_run_in_progress_says_where_it_would_go_on_and_does_not_distu
     train(config)
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     checked = train(config, "--check")
-    assert checked.exit_code == 0 and f"start from    {tmp_path / 'run'}" in checked.output
+    assert checked.exit_code == 0 and f"start from    {tmp_path / 'run'}@latest, sample 40\n" in checked.output
+    refused = train(config, "--check", "--set", "seed=3")
+    assert refused.exit_code == 64 and "seed: 0 in the checkpoint, 3 now" in refused.output
+    allowed = train(config, "--check", "--set", "seed=3", "--allow-change", "seed", "--set", "train.steps=9")
+    assert allowed.exit_code == 0 and "changed       train.steps: 5 in the checkpoint, 9 now" in allowed.output
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == files
 
 

@@ -1,5 +1,6 @@
 """The learning rate is its closed form; one fused update equals clipping, guarding and stepping one after the other."""
 
+import copy
 import math
 
 import pytest
@@ -133,3 +134,37 @@ def test_a_non_finite_gradient_changes_neither_weights_nor_moments_nor_the_momen
         assert torch.equal(mine, theirs)
         for name, value in optimizer.state[mine].items():
             assert torch.equal(value, undisturbed.state[theirs][name])
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_step_is_that_of_torch_bit_for_bit_with_skips_missing_gradients_and_a_loss_scaler(is_scaled):
+    torch.manual_seed(0)
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    groups = [
+        {"params": list(group.values()), "weight_decay": decay}
+        for group, decay in zip(decay_groups(theirs), (0.1, 0.0), strict=True)
+    ]
+    optimizers = (
+        AdamWConfig(weight_decay=0.1).create(ours),
+        torch.optim.AdamW(groups, betas=(0.95, 0.999), fused=True),
+    )
+    scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3) if is_scaled else None for _ in "12"]
+    for step in range(9):
+        for net, optimizer, scaler in zip((ours, theirs), optimizers, scalers, strict=True):
+            draws = torch.Generator().manual_seed(step)
+            for name, parameter in net.named_parameters():
+                if parameter.requires_grad and not (step % 2 and name.startswith("conv")):
+                    scale = 1.0 if scaler is None else scaler.scale(torch.ones(())).item()
+                    parameter.grad = scale * torch.randn(parameter.shape, generator=draws)
+            if step == 4:
+                net.norm.weight.grad[0] = math.nan
+            set_learning_rate(optimizer, 0.01 * (step + 1))
+            update(optimizer, 1.0, scaler)
+        for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(mine, other)
+            assert (mine in optimizers[0].state) == (other in optimizers[1].state)
+            for name, value in optimizers[1].state.get(other, {}).items():
+                assert torch.equal(optimizers[0].state[mine][name], value), name
+    if is_scaled:
+        assert scalers[0].state_dict() == scalers[1].state_dict()
