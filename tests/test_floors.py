@@ -159,7 +159,7 @@ def test_importing_the_package_is_light():
 
 
 def test_a_whole_run_leaves_the_compiler_of_torch_alone(tmp_path):
-    """Importing it takes a second at every start; torch's optimizer class does, and so does accelerate."""
+    """Importing it takes most of a second at every start; torch's optimizer class does, and so does accelerate."""
     config = write(tmp_path, train__steps=2)
     program = f"""
 import sys

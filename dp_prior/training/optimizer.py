@@ -107,8 +107,8 @@ class AdamWConfig(Config):
 class AdamW:
     """torch's fused AdamW, called as the function it is.
 
-    The class around it, `torch.optim.AdamW`, imports torch's compiler for a step that is never compiled: a second at
-    every start, another while Python ends.
+    The class around it, `torch.optim.AdamW`, imports torch's compiler for a step that is never compiled: most of a
+    second at every start.
 
     Attributes:
         param_groups: `params`, their `weight_decay` and `lr`.
