@@ -11,8 +11,9 @@ from pathlib import Path
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
-from dp_prior.experiment import RESULT, Experiment
+from dp_prior.experiment import Experiment
 from dp_prior.ranks import decide
+from dp_prior.result import shown_on_card
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
@@ -89,7 +90,7 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         named = [record for record in records if getattr(record, "repo", None) == repo]
         records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
         best = resolve(run)
-        UploadSaver(records[0], run).complete(best, *_shown(run, best))
+        UploadSaver(records[0], run).complete(best, *shown_on_card(run, best))
     if not records:
         raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
     missing: list[str] = []
@@ -99,21 +100,6 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is up'}")
         missing += lines
     return missing
-
-
-def _shown(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the card of a finished run's best checkpoint. The run may have moved."""
-    if not (run / RESULT).exists():
-        return {}, {}
-    result = json.loads((run / RESULT).read_bytes())
-    if Path(result["best"]["checkpoint"]).name != best.name:
-        return {}, {}
-    media = {name: run / "media" / Path(path).name for name, path in result["media"].items()}
-    pictures = {"curve.png": media["curve"]} if "curve" in media else {}
-    films = [path.with_suffix(".gif") for path in media.values() if path.suffix == ".mp4"]
-    if films:
-        pictures["rollout.gif"] = films[0]
-    return {name: path for name, path in pictures.items() if path.exists()}, result["test"]
 
 
 def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[Path, str]:

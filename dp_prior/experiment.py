@@ -20,7 +20,7 @@ from torch import Tensor
 from dp_prior.batch import Batch
 from dp_prior.changes import check_changes
 from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import Snapshot, encode_document, read_checkpoint
+from dp_prior.checkpoints.format import Snapshot, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
@@ -32,6 +32,7 @@ from dp_prior.exits import DONE, STOPPED, ExitFile, explain
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide, make_accelerator
 from dp_prior.recall import Resume, find_checkpoint, take_weights
+from dp_prior.result import MEDIA, has_result_of, read_result, shown_on_card, write_result
 from dp_prior.stopping import stop_on_signal
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
@@ -44,7 +45,6 @@ from dp_prior.training.stop import TIME_LIMIT, Stop
 from dp_prior.training.trainer import PolicyTrainer
 from dp_prior.training.watch import PATIENCE, Watch
 
-RESULT = "result.json"
 STACKS = "stacks"
 LAST_WORDS_S = 3.0  # from the farewell of the tracker to the end of the process
 
@@ -76,12 +76,7 @@ class Outcome:
 
     def result(self) -> dict | None:
         """Scores of the best weights when the run was last finished, and where pictures are; None if it never was."""
-        return _read_result(self.directory)
-
-
-def _read_result(directory: Path) -> dict | None:
-    path = directory / RESULT
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return read_result(self.directory)
 
 
 class Experiment:
@@ -112,7 +107,7 @@ class Experiment:
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = config.task.create(self.data.spec)
         self.model.fit(self.data.statistics(), self.data.train)
-        self.media = self.directory / "media"
+        self.media = self.directory / MEDIA
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
 
@@ -187,7 +182,7 @@ class Experiment:
             status = "stopped"
         best = decide(self.ranks, lambda: store.best() or store.latest())
         progress = trainer.progress
-        if best is not None and (status == "finished" or (status == "complete" and not self._has_result(best))):
+        if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
             try:
                 self._test(trainer, tracker, best)
             except Abandoned:  # what is missing is the result, and the next start measures it
@@ -312,7 +307,7 @@ class Experiment:
                 directory=self.directory,
             )
             opened: list[Tracker] = []
-            decide(self.accelerator, lambda: opened.append(open_tracker(is_main=True)))
+            decide(self.ranks, lambda: opened.append(open_tracker(is_main=True)))
             tracker = opened[0] if opened else open_tracker(is_main=False)
 
             def deliver(saved: Saved) -> None:
@@ -384,8 +379,7 @@ class Experiment:
         """Measure the best weights once, draw the curve of the run, and write both down."""
         end, metrics, media = trainer.progress, {}, {}
         with self.watch.busy():
-            snapshot = read_checkpoint(best)
-            trainer.restore(snapshot)
+            trainer.restore(read_checkpoint(best))
         for evaluator in self.tests:
             self.watch.mark(f"test {type(evaluator).__name__}", end.global_step)
             result = evaluator.run(trainer.models, self.ranks, trainer.progress)
@@ -402,37 +396,16 @@ class Experiment:
                 tracker.log_images({"curve": media["curve"]}, end)
             except (ImportError, ValueError) as error:
                 self.report(f"no learning curve was drawn: {error}")
-            result = {
-                "best": {"checkpoint": str(best), **_selected(best)},
-                "test": metrics,
-                "media": {name: str(path) for name, path in media.items()},
-            }
-            replace_file(self.directory / RESULT, encode_document(result))
-            tracker.log_file(self.directory / RESULT, end)
-            tracker.complete(best, self._pictures(media), metrics)
+            for film in [path for path in media.values() if path.suffix == ".mp4"][:1]:
+                try:
+                    write_gif(film, film.with_suffix(".gif"), every=2)
+                except (ImportError, OSError, ValueError) as error:
+                    self.report(f"no GIF was made: {error}")
+            tracker.log_file(write_result(self.directory, best, metrics, media), end)
+            tracker.complete(best, *shown_on_card(self.directory, best))
 
-    def _pictures(self, media: dict[str, Path]) -> dict[str, Path]:
-        """What the model card shows: the curve, the first film as a GIF, and its stills."""
-        pictures = {"curve.png": media["curve"]} if "curve" in media else {}
-        films = [path for path in media.values() if path.suffix == ".mp4"]
-        for path in films[:1]:
-            try:
-                pictures["rollout.gif"] = write_gif(path, path.with_suffix(".gif"), every=2)
-            except (ImportError, OSError, ValueError) as error:
-                self.report(f"no GIF was made: {error}")
-        return pictures
-
-    def _has_result(self, best: Path) -> bool:
-        """Whether the result is of these weights; one of a smaller budget is not, once that was enlarged."""
-
-        def look() -> bool:
-            result = _read_result(self.directory)
-            if result is None:
-                return False
-            measured = result["best"]
-            return measured == {"checkpoint": measured["checkpoint"], **_selected(best)}  # runs are moved and renamed
-
-        return decide(self.ranks, look)
+    def _is_measured(self, best: Path) -> bool:
+        return decide(self.ranks, lambda: has_result_of(self.directory, best))
 
     def _sample(self, batch: Batch) -> Tensor:
         """An x for each sample of a batch, always with the same noise."""
@@ -464,9 +437,3 @@ class Experiment:
         shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
         warnings = [*report["warnings"], *self.model.warnings()]
         return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
-
-
-def _selected(checkpoint: Path) -> dict[str, Any]:
-    """Step and metrics by which a checkpoint was selected."""
-    progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
-    return {"step": progress["global_step"], "metrics": progress["metrics"]}

@@ -23,6 +23,7 @@ FLOORS = [
         "experiment",
         "afterwards",
         "recall",
+        "result",
         "changes",
         "exits",
         "lifeline",

@@ -1,0 +1,71 @@
+"""`result.json`: what the best weights of a finished run scored, and the pictures that show it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.durable import encode_document, replace_file
+
+RESULT = "result.json"
+MEDIA = "media"
+
+
+def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[str, Path]) -> Path:
+    """Write down what a run has come to.
+
+    Args:
+        best: directory of the checkpoint that was measured.
+        metrics: its test scores.
+        media: films, pictures and reports by name, in the run's `media`.
+
+    Returns:
+        The file.
+    """
+    document = {
+        "best": {"checkpoint": str(best), **_selected(best)},
+        "test": metrics,
+        "media": {name: str(path) for name, path in media.items()},
+    }
+    replace_file(run / RESULT, encode_document(document))
+    return run / RESULT
+
+
+def read_result(run: Path) -> dict[str, Any] | None:
+    """The result of a run; None if it never was finished."""
+    return json.loads((run / RESULT).read_bytes()) if (run / RESULT).exists() else None
+
+
+def has_result_of(run: Path, best: Path) -> bool:
+    """Whether the result is of these weights; that of a smaller budget is not, once the budget was enlarged."""
+    result = read_result(run)
+    if result is None:
+        return False
+    where = {"checkpoint": result["best"]["checkpoint"]}  # runs are moved and renamed
+    return result["best"] == where | _selected(best)
+
+
+def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
+    """Pictures by file name, and scores, for the model card of a run's best checkpoint; none where they are another's.
+
+    The pictures are the curve, and the first film as the GIF beside it. The run may have been moved.
+    """
+    result = read_result(run)
+    if result is None or Path(result["best"]["checkpoint"]).name != best.name:
+        return {}, {}
+    media = {name: run / MEDIA / Path(path).name for name, path in result["media"].items()}
+    pictures = {"curve.png": media["curve"]} if "curve" in media else {}
+    films = [path.with_suffix(".gif") for path in media.values() if path.suffix == ".mp4"]
+    if films:
+        pictures["rollout.gif"] = films[0]
+    scores = {name: math.nan if value is None else value for name, value in result["test"].items()}
+    return {name: path for name, path in pictures.items() if path.exists()}, scores
+
+
+def _selected(checkpoint: Path) -> dict[str, Any]:
+    """Step and metrics by which a checkpoint was selected."""
+    progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
+    return {"step": progress["global_step"], "metrics": progress["metrics"]}
