@@ -13,7 +13,7 @@ from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment
 from dp_prior.ranks import decide
-from dp_prior.result import shown_on_card
+from dp_prior.result import has_result_of, read_result, shown_on_card
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
@@ -32,8 +32,8 @@ def evaluate_checkpoint(
         out: folder for reports, films and pictures; None for nowhere.
 
     Returns:
-        (metric, value now, value stored in the checkpoint or None) for all evaluators, those of `test` last; nothing on
-        other ranks than the first.
+        (metric, value now, value stored in the checkpoint, or in the result of its run, or None) for all evaluators,
+        those of `test` last; nothing on other ranks than the first.
 
     Raises:
         FileExistsError: there is something in `out` already.
@@ -58,7 +58,9 @@ def evaluate_checkpoint(
             for evaluator in evaluators:
                 metrics |= evaluator.run(trainer.models, experiment.ranks, trainer.progress).metrics
         experiment.end()
-    stored = snapshot.documents["progress.json"]["metrics"]
+    stored, run = snapshot.documents["progress.json"]["metrics"], directory.parent.parent
+    if has_result_of(run, directory):
+        stored |= read_result(run)["test"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if experiment.is_main else []
 
 

@@ -106,6 +106,16 @@ def test_evaluate_reproduces_the_stored_numbers_exactly(measured):
         assert all("  equal to the stored " in line for line in lines), again.output
 
 
+def test_evaluate_compares_the_test_with_the_result_of_the_run_where_it_is_of_these_weights(tmp_path):
+    test = [{"type": "loss", "name": "again", "split": "train"}]
+    assert train(write(tmp_path, train__steps=6, test=test)).exit_code == 0
+    best = [line for line in command("evaluate", tmp_path / "run").output.splitlines() if line.startswith("again/")]
+    assert best and all("  equal to the stored " in line for line in best)
+    (tmp_path / "run" / "result.json").unlink()
+    alone = [line for line in command("evaluate", tmp_path / "run").output.splitlines() if line.startswith("again/")]
+    assert len(alone) == len(best) and not any("stored" in line for line in alone)
+
+
 def test_evaluate_of_something_else_says_that_it_differs_and_eval_is_short_for_it(measured):
     other = command("eval", measured, "--set", "evaluate.0.seed=5")
     assert other.exit_code == 0
