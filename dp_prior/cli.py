@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -301,6 +302,8 @@ def _quiet() -> None:
     handler = logging.lastResort  # looks for standard error anew each time: the live display takes its place meanwhile
     handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # else told twice
     logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
+    # torch has a new name for the option that accelerate passes on; on several ranks each would say so
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
 
 
 main.add_command(evaluate, "eval")
