@@ -61,7 +61,7 @@ def train(
         from dp_prior.experiment import Experiment
         from dp_prior.lifeline import end_with_parent
         from dp_prior.slurm import SlurmJob
-        from dp_prior.stopping import ECHO_S, ignore_repeats_at_exit, stop_on_signal
+        from dp_prior.stopping import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
         from dp_prior.train_config import TrainConfig, run_directory
         from dp_prior.training.stop import Stop
 
@@ -72,7 +72,7 @@ def train(
             experiment.end()
             return
         stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
-        ends.enter_context(stop_on_signal(stop, ECHO_S if is_launched else 0.0))
+        ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
         ignore_repeats_at_exit()
         if is_launched:
             ends.enter_context(end_with_parent(stop))

@@ -12,11 +12,12 @@ from types import FrameType
 
 from dp_prior.training.stop import Stop
 
-ECHO_S = 2.0  # a launcher passes on the Ctrl-C that the terminal has sent to everybody already
+ECHO_S = 0.4  # `timeout` and its like pass on the Ctrl-C that the terminal has sent to everybody already
+LAUNCHER_ECHO_S = 2.0  # and so does a launcher, who takes longer
 
 
 @contextlib.contextmanager
-def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
+def stop_on_signal(stop: Stop, echo_s: float = ECHO_S) -> Iterator[None]:
     """Turn SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a request while inside. The handler only takes a note.
 
     A second SIGINT raises KeyboardInterrupt at once; the others may come as often as schedulers please. SIGHUP, which a
@@ -24,7 +25,7 @@ def stop_on_signal(stop: Stop, echo_s: float = 0.0) -> Iterator[None]:
     Outside the main thread, where no handler can be set, it does nothing.
 
     Args:
-        echo_s: a SIGINT so soon after the first is taken for the same one; `ECHO_S` under a launcher.
+        echo_s: a SIGINT so soon after the first is taken for the same one; `LAUNCHER_ECHO_S` under a launcher.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from dp_prior.stopping import ECHO_S, stop_on_signal
+from dp_prior.stopping import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
 from dp_prior.training.signs import Alone
 from dp_prior.training.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
@@ -42,7 +42,7 @@ def test_handler_only_asks_and_leaves_as_it_found(number):
 
 
 def test_schedulers_may_repeat_themselves_and_a_second_ctrl_c_does_not_wait():
-    with stop_on_signal(Stop()):
+    with stop_on_signal(Stop(), echo_s=0.0):
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         with pytest.raises(KeyboardInterrupt):
@@ -70,14 +70,15 @@ def test_hangup_stays_ignored_under_nohup():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_ctrl_c_that_a_launcher_passes_on_is_the_same_one(monkeypatch):
+@pytest.mark.parametrize("echo_s", [ECHO_S, LAUNCHER_ECHO_S])
+def test_ctrl_c_that_is_passed_on_is_the_same_one(monkeypatch, echo_s):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with stop_on_signal(Stop(), ECHO_S):
+    with stop_on_signal(Stop(), echo_s):
         os.kill(os.getpid(), signal.SIGINT)
-        now[0] += 0.3
+        now[0] += 0.9 * echo_s
         os.kill(os.getpid(), signal.SIGINT)
-        now[0] += ECHO_S
+        now[0] += echo_s
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -117,6 +118,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
 def test_second_signal_ends_the_run_at_once_and_the_next_one_goes_on(tmp_path, monkeypatch):
     config = write(tmp_path, train__steps=6, train__save_every={"steps": 2}, train__log_every={"steps": 1})
     with monkeypatch.context() as patch:
+        patch.setattr("dp_prior.stopping.ECHO_S", 0.0)
         signals_in_step(patch, signal.SIGINT, count=2)
         interrupted = train(config)
     assert interrupted.exit_code == 130
