@@ -11,8 +11,10 @@ import pytest
 
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.tracking.containment import Background
 from dp_prior.tracking.csv import CsvLogger
 from dp_prior.tracking.identity import IDENTITY
+from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
 
 LOG = [{"type": "csv"}, {"type": "tensorboard"}]
@@ -31,10 +33,31 @@ def points(run, name):
     return [(point.step, point.value) for point in found.Scalars(name)]
 
 
+def wait_for_queues_in_every_step(monkeypatch):
+    """What still waits in a queue dies with the process, and a tiny run is faster than an import in a thread."""
+    parts = []
+    begin, step = Background.begin, PolicyTrainer.step
+
+    def remember(self, message):
+        parts.append(self)
+        begin(self, message)
+
+    def step_and_wait(self, batches):
+        step(self, batches)
+        for part in parts:
+            told = threading.Event()
+            part.call(lambda logger, told=told: told.set())
+            assert told.wait(100)
+
+    monkeypatch.setattr(Background, "begin", remember)
+    monkeypatch.setattr(PolicyTrainer, "step", step_and_wait)
+
+
 @pytest.mark.promise("B6")
 @pytest.mark.parametrize("step", [8, 13])
-def test_after_a_kill_every_log_shows_each_step_once_and_the_run_is_the_same(tmp_path, step):
+def test_after_a_kill_every_log_shows_each_step_once_and_the_run_is_the_same(tmp_path, monkeypatch, step):
     pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
+    wait_for_queues_in_every_step(monkeypatch)
     place = tmp_path / "killed"
     place.mkdir()
     config = write(place, tracker__log=LOG)
