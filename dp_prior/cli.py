@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from dp_prior.experiment import Outcome
-    from dp_prior.train_config import TrainConfig
+    from dp_prior.run.config import TrainConfig
+    from dp_prior.run.run import Outcome
 
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
-    from dp_prior.exits import FAILED, classify
+    from dp_prior.run.exit_file import FAILED, classify
 
     try:
         yield
@@ -57,13 +57,13 @@ def train(
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
     with _said(), exit_codes(), contextlib.ExitStack() as ends:
-        from dp_prior.exits import STOPPED, recorded
-        from dp_prior.experiment import Experiment
-        from dp_prior.lifeline import end_with_parent
-        from dp_prior.slurm import SlurmJob
-        from dp_prior.stopping import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
-        from dp_prior.train_config import TrainConfig, run_directory
-        from dp_prior.training.stop import Stop
+        from dp_prior.job.launcher import end_with_parent
+        from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+        from dp_prior.job.slurm import SlurmJob
+        from dp_prior.job.stop import Stop
+        from dp_prior.run.config import TrainConfig, run_directory
+        from dp_prior.run.exit_file import STOPPED, recorded
+        from dp_prior.run.run import Experiment
 
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
@@ -96,7 +96,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
     """Measure a checkpoint, or the best one of a run, as its own run did, and compare with what is stored in it."""
     _quiet()
     with exit_codes():
-        from dp_prior.afterwards import evaluate_checkpoint
+        from dp_prior.run.commands import evaluate_checkpoint
 
         for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
             verdict = ""
@@ -123,7 +123,7 @@ def list_checkpoints(run: Path) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 def verify_checkpoints(run: Path) -> None:
     """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
-    from dp_prior.exits import DATA
+    from dp_prior.run.exit_file import DATA
 
     sys.exit(DATA if _show_checkpoints(run, compare_hashes=True) else 0)
 
@@ -187,8 +187,8 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Send what waits in the outbox of a run."""
     _quiet()
     with exit_codes():
-        from dp_prior.afterwards import push_run
-        from dp_prior.exits import UNAVAILABLE
+        from dp_prior.run.commands import push_run
+        from dp_prior.run.exit_file import UNAVAILABLE
 
         missing = push_run(run, repo, limit_s, report=click.echo)
     if missing:
@@ -203,7 +203,7 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
     _quiet()
     with exit_codes():
-        from dp_prior.afterwards import export_checkpoint
+        from dp_prior.run.commands import export_checkpoint
 
         source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")

@@ -1,7 +1,7 @@
 """What every metric of a run is called and what it means: the one list, for readers, pages and loggers.
 
 A name may hold `<placeholders>` for what a configuration chooses. `docs/metrics.md` is generated from this list by
-`python -m dp_prior.reference`; a name that a run logs and that is not here fails a test.
+`python -m dp_prior.run.reference`; a name that a run logs and that is not here fails a test.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ def page() -> str:
     lines = [
         "# Metrics",
         "",
-        "Generated from `dp_prior/metric_names.py` by `python -m dp_prior.reference`; do not edit. Every number that a "
-        "run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all ranks), the "
+        "Generated from `dp_prior/metric_names.py` by `python -m dp_prior.run.reference`; do not edit. Every number that "
+        "a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all ranks), the "
         "two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under `nonfinite`.",
         "",
         "In names, " + "; ".join(f"`<{key}>` is {meaning}" for key, (_, meaning) in PLACEHOLDERS.items()) + ".",

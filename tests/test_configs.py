@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.batch import Spec
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from dp_prior.data.loader import Loader
 from dp_prior.inference.agent import Agent
 from dp_prior.randomness import Randomness
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.config import TrainConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.test_prior import tiny as tiny_prior

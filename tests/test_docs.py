@@ -19,8 +19,8 @@ from huggingface_hub import HfApi
 
 from dp_prior import load_policy
 from dp_prior.cli import main
-from dp_prior.experiment import Experiment
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Experiment
 from tests import test_prior
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet

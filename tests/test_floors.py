@@ -14,32 +14,16 @@ PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
     {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer", "randomness"},
-    {"diffusion", "networks", "data", "checkpoints", "tracking", "envs"},
+    {"diffusion", "networks", "data", "checkpoints", "job", "tracking", "envs"},
     {"tasks"},
     {"training", "inference"},
     {"evaluation"},
-    {
-        "train_config",
-        "experiment",
-        "afterwards",
-        "recall",
-        "result",
-        "changes",
-        "exits",
-        "lifeline",
-        "ranks",
-        "reference",
-        "slurm",
-        "stopping",
-        "cli",
-        "__init__",
-        "__main__",
-    },
+    {"run", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
-    "accelerate": ["training/", "ranks.py", "recall.py"],
+    "accelerate": ["training/", "job/ranks.py", "run/start.py"],
     "click": ["cli.py"],
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
@@ -64,7 +48,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "transformers": ["inference/text_tower.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
-ENDS_WITHOUT_RETURNING = "training/watch.py"  # a rank whose main thread is stuck cannot end otherwise
+ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}
 ROOF = {"cli.py", "__main__.py"}

@@ -17,8 +17,8 @@ from accelerate.state import AcceleratorState
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
-from dp_prior.reference import records
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.reference import records
 from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate

@@ -123,7 +123,7 @@ def test_two_ranks_agree_who_they_are_and_the_second_touches_no_file_and_opens_n
     (tmp_path / "run").mkdir()  # else by whichever rank is first, since each has a folder for its stacks there
     source = """
 import json, os, sys
-from dp_prior.experiment import Experiment, TrainConfig
+from dp_prior.run.run import Experiment, TrainConfig
 touched = []
 def watch(event, arguments):
     writes = event != "open" or arguments[2] & (os.O_WRONLY | os.O_RDWR)
@@ -165,7 +165,7 @@ def test_a_logger_whose_package_is_missing_stops_the_start_and_names_the_extra(t
 
 
 def test_a_run_without_them_loads_none_of_the_loggers_libraries():
-    program = "import sys, dp_prior.experiment; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    program = "import sys, dp_prior.run.run; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     output = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120
     )

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from dp_prior import load_policy, load_prior
-from dp_prior.afterwards import evaluate_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.experiment import Experiment
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.commands import evaluate_checkpoint
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Experiment
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
-from tests.test_ranks import record_into
+from tests.job.test_ranks import record_into
 from tests.test_resume import assert_same_run
 from tests.tiny import assert_equal, rows, state, train, train_and_die
 from tests.tiny import tiny as policy

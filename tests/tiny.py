@@ -22,7 +22,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import train as command
 from dp_prior.envs.toy import demonstrations
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.experiment import Experiment, TrainConfig
+from dp_prior.run.run import Experiment, TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer

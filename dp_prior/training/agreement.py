@@ -9,9 +9,9 @@ import torch
 from accelerate import Accelerator
 
 from dp_prior.clock import Progress
+from dp_prior.job.stop import Stop
 from dp_prior.training.guard import Guard, NotFiniteError
-from dp_prior.training.parts import Loader, Tracker
-from dp_prior.training.stop import Stop
+from dp_prior.training.protocols import Loader, Tracker
 
 
 class Agreement:

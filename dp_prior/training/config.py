@@ -8,8 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config
+from dp_prior.job.deadline import Duration
 from dp_prior.training.best import MonitorConfig
-from dp_prior.training.deadline import Duration
 from dp_prior.training.ema import DecayConfig, PowerDecay
 from dp_prior.training.optimizer import AdamWConfig, CosineLearningRate, LearningRateConfig
 

@@ -17,6 +17,8 @@ from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
+from dp_prior.job.signs import Abandoned, Alone, RanksAtWork, Watch
+from dp_prior.job.stop import REQUEST, Stop
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.training.agreement import Agreement
@@ -25,10 +27,8 @@ from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
 from dp_prior.training.optimizer import set_learning_rate, update
-from dp_prior.training.parts import Evaluator, Loader, Saver, Tracker
-from dp_prior.training.signs import Abandoned, Alone, RanksAtWork, Watch
+from dp_prior.training.protocols import Evaluator, Loader, Saver, Tracker
 from dp_prior.training.state import read_state, take_snapshot
-from dp_prior.training.stop import REQUEST, Stop
 
 
 class _Wrapped(nn.Module):

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
+from dp_prior.job.signs import Abandoned, Alone, RanksAtWork
+from dp_prior.job.stop import Stop
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
-from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
-from dp_prior.training.stop import Stop
 from tests.evaluation.fakes import NOW, on_ranks
 
 DIM, N = 6, 23

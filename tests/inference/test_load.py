@@ -148,7 +148,7 @@ def test_acting_needs_nothing_of_training(save):
     root = Path(__file__).parents[2]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root).stdout.split()
     extras = {"accelerate", "gymnasium", "rich", "click", "wandb", "matplotlib", "av", "PIL", "zarr", "pyarrow"}
-    rooms = {f"dp_prior.{room}" for room in ("data", "training", "tracking", "evaluation", "envs", "experiment")}
+    rooms = {f"dp_prior.{room}" for room in ("data", "training", "tracking", "evaluation", "envs", "run")}
     assert "torch" in loaded
     assert not extras & {name.split(".")[0] for name in loaded}
     assert not rooms & set(loaded)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dp_prior import Agent, load_policy, load_prior
-from dp_prior.afterwards import evaluate_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.normalizer import Normalizer
 from dp_prior.randomness import Randomness
+from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.tasks.inpainting import InpaintingPolicy, InpaintingPolicyConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from tests.test_resume import assert_same_run

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.slurm import SlurmJob
+from dp_prior.job.slurm import SlurmJob
 from tests.tiny import assert_equal, rows, state, train, write
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_run_that_slurm_ends_again_and_again_is_the_uninterrupted_one(tmp_path, 
     for _ in range(12):
         done = launched(
             config,
-            "import os; from dp_prior.training.deadline import Deadline",
+            "import os; from dp_prior.job.deadline import Deadline",
             # started by the clock of the loop, since imports take as long as they take on a busy machine
             "fit = PolicyTrainer.fit",
             "def limited(self):\n    self.stop.deadline = Deadline(time.time() + 2.2)\n    return fit(self)",

@@ -11,8 +11,8 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.experiment import Experiment
 from dp_prior.randomness import Randomness
+from dp_prior.run.run import Experiment
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
+from dp_prior.job.deadline import Deadline, parse_duration
+from dp_prior.job.stop import TIME_LIMIT, Stop
 from dp_prior.training.config import TrainingConfig
-from dp_prior.training.deadline import Deadline, parse_duration
-from dp_prior.training.stop import TIME_LIMIT, Stop
 from tests.training.test_trainer import Listener, build
 
 

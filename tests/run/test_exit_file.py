@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior import exits
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
-from dp_prior.exits import ExitFile, classify
+from dp_prior.job.watch.heartbeat import LOST, RankLostError, Verdict
+from dp_prior.run import exit_file
+from dp_prior.run.exit_file import ExitFile, classify
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
-from dp_prior.training.watch import LOST, RankLostError, Verdict
 from tests.tiny import experiment, tiny, train, train_and_die, write
 
 SHORT = {"train__steps": 6, "train__save_every": {"steps": 2}}
@@ -129,7 +129,7 @@ def test_disk_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(exits, "replace_file", full)
+    monkeypatch.setattr(exit_file, "replace_file", full)
     ExitFile(tmp_path).fail(ValueError("the real one"))
 
 
@@ -139,9 +139,9 @@ def test_lock_of_another_run_is_nobodys_failure(tmp_path):
 
 
 def test_codes_are_those_of_the_documentation():
-    page = (Path(__file__).parent.parent / "docs/processes.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs/processes.md").read_text()
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
-    assert documented >= {0, 1, LOST, exits.STOPPED, *(code for _, code in exits.REASONS.values())}
+    assert documented >= {0, 1, LOST, exit_file.STOPPED, *(code for _, code in exit_file.REASONS.values())}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"reason": "running"}', '{"reason": "running", "pid": "x"}'])

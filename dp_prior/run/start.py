@@ -14,7 +14,7 @@ from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
-from dp_prior.ranks import decide
+from dp_prior.job.ranks import decide
 from dp_prior.tasks.published import load_weights
 from dp_prior.tracking.local import copy_checkpoint
 from dp_prior.tracking.tracker import Tracker

@@ -3,7 +3,9 @@
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.ranks import decide
+from dp_prior.job.ranks import decide
+
+BROADCAST = "dp_prior.job.ranks.broadcast_object_list"
 
 
 class Ranks:
@@ -31,7 +33,9 @@ def test_error_comes_through_as_it_is():
 @pytest.mark.promise("D5")
 def test_other_ranks_do_not_choose(monkeypatch):
     sent = ["from the main rank", None, None]
-    monkeypatch.setattr("dp_prior.ranks.broadcast_object_list", lambda outcome: outcome.__setitem__(slice(None), sent))
+    monkeypatch.setattr(
+        "dp_prior.job.ranks.broadcast_object_list", lambda outcome: outcome.__setitem__(slice(None), sent)
+    )
     other = Ranks(False)
     other.num_processes = 2
     assert decide(other, lambda: pytest.fail("asked")) == "from the main rank"
@@ -42,7 +46,7 @@ def test_other_ranks_do_not_choose(monkeypatch):
 def test_error_of_the_main_rank_is_raised_on_the_others_with_its_message(error, monkeypatch):
     """Also one that takes other arguments than its message, which a pickle could not carry."""
     carried = []
-    monkeypatch.setattr("dp_prior.ranks.broadcast_object_list", lambda outcome: carried.append(list(outcome)))
+    monkeypatch.setattr(BROADCAST, lambda outcome: carried.append(list(outcome)))
     main, other = Ranks(True), Ranks(False)
     main.num_processes = other.num_processes = 2
 
@@ -52,7 +56,9 @@ def test_error_of_the_main_rank_is_raised_on_the_others_with_its_message(error, 
     with pytest.raises(type(error)):
         decide(main, refuse)
     sent = carried[0]
-    monkeypatch.setattr("dp_prior.ranks.broadcast_object_list", lambda outcome: outcome.__setitem__(slice(None), sent))
+    monkeypatch.setattr(
+        "dp_prior.job.ranks.broadcast_object_list", lambda outcome: outcome.__setitem__(slice(None), sent)
+    )
     with pytest.raises(type(error)) as caught:
         decide(other, lambda: None)
     assert str(caught.value) == str(error)
@@ -63,7 +69,7 @@ def test_other_ranks_wait_for_a_choice_that_takes_longer_than_a_step_may(run_ran
     source = """
 import datetime, time
 from torch.distributed import distributed_c10d
-from dp_prior.ranks import decide
+from dp_prior.job.ranks import decide
 distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1))
 print([decide(accelerator, lambda: time.sleep(3 * (turn == 0)) or turn, 60) for turn in range(3)])
 """

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from dp_prior.changes import KINDS, check_changes, kind_of
 from dp_prior.config import ConfigError
-from dp_prior.train_config import TrainConfig
+from dp_prior.run.changes import KINDS, check_changes, kind_of
+from dp_prior.run.config import TrainConfig
 from tests.tiny import tiny
 
 REFUSED = {

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dp_prior.training.stop import Stop
+from dp_prior.job.stop import Stop
 
 
 class Abandoned(BaseException):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.training.signs import Abandoned
-from dp_prior.training.stop import Stop
-from dp_prior.training.watch import RankLostError, Verdict, Watch
+from dp_prior.job.signs import Abandoned
+from dp_prior.job.stop import Stop
+from dp_prior.job.watch.heartbeat import RankLostError, Verdict, Watch
 
 
 def scene(rank: int, place: Path) -> dict:
@@ -71,7 +71,7 @@ def scenes():
 def ranks(run_ranks, tmp_path, scenes):
     if not scenes:
         source = (
-            "import json, sys; from pathlib import Path; from tests.training.test_watch import scene\n"
+            "import json, sys; from pathlib import Path; from tests.job.watch.test_heartbeat import scene\n"
             "print(json.dumps(scene(rank, Path(sys.argv[1]))))"
         )
         scenes.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, tmp_path, timeout=120))

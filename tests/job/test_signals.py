@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from dp_prior.stopping import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
-from dp_prior.training.signs import Alone
-from dp_prior.training.stop import Stop
+from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
+from dp_prior.job.signs import Alone
+from dp_prior.job.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, rows, state, train, write
 
@@ -51,7 +51,7 @@ def test_schedulers_may_repeat_themselves_and_a_second_ctrl_c_does_not_wait():
 
 def test_signal_repeated_while_the_interpreter_ends_does_not_change_the_exit_code():
     source = (
-        "import atexit, os, signal, sys; from dp_prior.stopping import ignore_repeats_at_exit\n"
+        "import atexit, os, signal, sys; from dp_prior.job.signals import ignore_repeats_at_exit\n"
         "for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):\n"
         "    atexit.register(os.kill, os.getpid(), number)\n"  # what is registered first is called last
         "ignore_repeats_at_exit(); sys.exit(75)"
@@ -118,7 +118,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
 def test_second_signal_ends_the_run_at_once_and_the_next_one_goes_on(tmp_path, monkeypatch):
     config = write(tmp_path, train__steps=6, train__save_every={"steps": 2}, train__log_every={"steps": 1})
     with monkeypatch.context() as patch:
-        patch.setattr("dp_prior.stopping.ECHO_S", 0.0)
+        patch.setattr("dp_prior.job.signals.ECHO_S", 0.0)
         signals_in_step(patch, signal.SIGINT, count=2)
         interrupted = train(config)
     assert interrupted.exit_code == 130

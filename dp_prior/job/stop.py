@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_prior.training.deadline import Deadline
+from dp_prior.job.deadline import Deadline
 
 REQUEST = "request"  # by whoever holds the trainer
 TIME_LIMIT = "time limit"

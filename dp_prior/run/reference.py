@@ -1,6 +1,6 @@
 """Generated pages: what a configuration may hold, as JSON Schema and for readers, and what every metric means.
 
-`python -m dp_prior.reference` writes all anew; a test compares them with the records and the list of metrics.
+`python -m dp_prior.run.reference` writes all anew; a test compares them with the records and the list of metrics.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def markdown(config: type[Config]) -> str:
     lines = [
         "# Configuration reference",
         "",
-        "Generated from the records by `python -m dp_prior.reference`; do not edit. A file holds one "
+        "Generated from the records by `python -m dp_prior.run.reference`; do not edit. A file holds one "
         f"[{schema['title']}](#{schema['title'].lower()}). Fields without a default must be given. Any field can be "
         "set on the command line by its path, for example `--set seed=1`.",
         "",
@@ -193,6 +193,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from dp_prior.train_config import TrainConfig
+    from dp_prior.run.config import TrainConfig
 
     write(Path(), TrainConfig)

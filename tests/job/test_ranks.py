@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.ranks import decide, make_accelerator
+from dp_prior.job.ranks import decide, make_accelerator
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny, train, write
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 STEADY = {"task__backbone__dropout": 0.0, "train__log_every": {"steps": 1}}  # dropout differs from rank to rank
 WHOLE, HALF = {"data__batch_size": 8}, {"data__batch_size": 4}
 PHASES = {"train__steps": 23, "task__backbone__dropout": 0.0, "train__log_every": {"steps": 5}}
@@ -116,7 +116,7 @@ def ranks(run_ranks, tmp_path_factory):
         place = tmp_path_factory.mktemp("ranks")
         before = phase(place, 3)
         source = (
-            "import json, sys; from pathlib import Path; from tests.test_ranks import two_ranks; "
+            "import json, sys; from pathlib import Path; from tests.job.test_ranks import two_ranks; "
             "print(json.dumps(two_ranks(accelerator, Path(sys.argv[1]))))"
         )
         _found.extend(json.loads(output.splitlines()[-1]) for output in run_ranks(source, 2, place, timeout=280))

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dp_prior.training.signs import Abandoned
-from dp_prior.training.stop import Stop
+from dp_prior.job.signs import Abandoned
+from dp_prior.job.stop import Stop
 
 LOST = 76  # exit code: a rank was lost
 _UNFORESEEN = 1  # exit code of errors without one of their own

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from dp_prior.training.stop import LAUNCHER_GONE, Stop
+from dp_prior.job.stop import LAUNCHER_GONE, Stop
 
 _INTERVAL_S = 0.5
 GRACE_S = 30.0  # for the step at hand and the save; then the process is killed

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from dp_prior.training.stop import Stop
+from dp_prior.job.stop import Stop
 
 ECHO_S = 0.4  # `timeout` and its like pass on the Ctrl-C that the terminal has sent to everybody already
 LAUNCHER_ECHO_S = 2.0  # and so does a launcher, who takes longer

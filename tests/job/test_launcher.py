@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 WORKER = """
 import sys, time
-from dp_prior.lifeline import end_with_parent
-from dp_prior.training.stop import Stop
+from dp_prior.job.launcher import end_with_parent
+from dp_prior.job.stop import Stop
 stop = Stop()
 with end_with_parent(stop, grace_s=1.0):
     print("ready", flush=True)

@@ -6,7 +6,7 @@ import pytest
 
 from dp_prior.checkpoints.format import Manifest, write_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.result import has_result_of, read_result, shown_on_card, write_result
+from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write_result
 
 
 def checkpoint(run, name, step, score):

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Batch
-from dp_prior.changes import check_changes
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import Snapshot, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore, Saved
@@ -28,22 +27,23 @@ from dp_prior.config import ConfigError
 from dp_prior.durable import replace_file
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.video import write_gif
-from dp_prior.exits import DONE, STOPPED, ExitFile, explain
+from dp_prior.job.deadline import Deadline
+from dp_prior.job.ranks import decide, make_accelerator
+from dp_prior.job.signals import stop_on_signal
+from dp_prior.job.signs import Abandoned, Alone, RanksAtWork
+from dp_prior.job.stop import TIME_LIMIT, Stop
+from dp_prior.job.watch.heartbeat import PATIENCE, Watch
 from dp_prior.randomness import Randomness, derive_seed
-from dp_prior.ranks import decide, make_accelerator
-from dp_prior.recall import Resume, find_checkpoint, take_weights
-from dp_prior.result import MEDIA, has_result_of, read_result, shown_on_card, write_result
-from dp_prior.stopping import stop_on_signal
+from dp_prior.run.changes import check_changes
+from dp_prior.run.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run.exit_file import DONE, STOPPED, ExitFile, explain
+from dp_prior.run.scores import MEDIA, has_result_of, read_result, shown_on_card, write_result
+from dp_prior.run.start import Resume, find_checkpoint, take_weights
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.train_config import CONFIG, TrainConfig, run_directory
-from dp_prior.training.deadline import Deadline
 from dp_prior.training.guard import NotFiniteError
-from dp_prior.training.signs import Abandoned, Alone, RanksAtWork
-from dp_prior.training.stop import TIME_LIMIT, Stop
 from dp_prior.training.trainer import PolicyTrainer
-from dp_prior.training.watch import PATIENCE, Watch
 
 STACKS = "stacks"
 LAST_WORDS_S = 3.0  # from the farewell of the tracker to the end of the process
