@@ -17,7 +17,7 @@ from benchmarks.measure import Options
 from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import Trajectories, TrajectoriesConfig
-from dp_prior.job.ranks import make_accelerator
+from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
 from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 from dp_prior.training.config import TrainingConfig
@@ -88,9 +88,9 @@ def trainer(options: Options, precision: str = "fp32", **train: Any) -> PolicyTr
         policy(options),
         loader(options),
         TrainingConfig.model_validate({"steps": 1_000_000, "precision": precision, **train}),
-        accelerator=make_accelerator(precision),
+        ranks=Ranks(make_accelerator(precision)),
         tracker=nowhere,
-        saver=nowhere,
+        writer=nowhere,
         evaluators=[],
         seed=0,
         documents={},

@@ -58,18 +58,22 @@ def train(
     _quiet()
     with _said(), exit_codes(), contextlib.ExitStack() as ends:
         from dp_prior.job.launcher import end_with_parent
+        from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.job.stop import Stop
-        from dp_prior.run.config import TrainConfig, run_directory
-        from dp_prior.run.exit_file import STOPPED, recorded
-        from dp_prior.run.run import Experiment
+        from dp_prior.run.check import check as check_run
+        from dp_prior.run.config import TrainConfig
+        from dp_prior.run.exit_file import STOPPED
+        from dp_prior.run.run import Run
 
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
-            experiment = Experiment(config, report=_say)
-            experiment.report(experiment.check(allow_change))
-            experiment.end()
+            ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
+            found = check_run(config, ranks, _say, allow_change)
+            if ranks.is_main_process:
+                _say(found)
+            ranks.end()
             return
         stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
         ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
@@ -77,13 +81,13 @@ def train(
         if is_launched:
             ends.enter_context(end_with_parent(stop))
         job = SlurmJob.of(os.environ)
-        with recorded(run_directory(config)):
-            experiment = Experiment(config, report=_say)
-        outcome = experiment.run(resume, stop, None if job is None else job.end, allow_change)
-        experiment.report(_farewell(outcome, config))
-        if job is not None and config.train.requeue and outcome.wants_more_time and experiment.is_main:
+        run = Run(config, report=_say, stop=stop)
+        outcome = run.run(resume, None if job is None else job.end, allow_change)
+        run.parts.report(_farewell(outcome, config))
+        is_main = run.parts.ranks.is_main_process
+        if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
             _say(job.requeue())
-        experiment.end()
+        run.parts.ranks.end()
     if outcome.status == "stopped":
         sys.exit(STOPPED)
 

@@ -148,9 +148,9 @@ def page() -> str:
     lines = [
         "# Metrics",
         "",
-        "Generated from `dp_prior/metric_names.py` by `python -m dp_prior.run.reference`; do not edit. Every number that "
-        "a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all ranks), the "
-        "two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under `nonfinite`.",
+        "Generated from `dp_prior/metric_names.py` by `python -m dp_prior.run.reference`; do not edit. Every number "
+        "that a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all ranks), "
+        "the two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under `nonfinite`.",
         "",
         "In names, " + "; ".join(f"`<{key}>` is {meaning}" for key, (_, meaning) in PLACEHOLDERS.items()) + ".",
     ]

@@ -23,14 +23,14 @@ from dp_prior.cli import train
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.inference.agent import VectorAgent
+from dp_prior.job.ranks import Ranks
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.training.agreement import Agreement
 from dp_prior.training.trainer import PolicyTrainer
 
 MOMENTS = {
     "step": (PolicyTrainer, "step"),
     "backward": (Accelerator, "backward"),
-    "agreement": (Agreement, "reach"),
+    "agreement": (Ranks, "exchange"),
     "save": (PolicyTrainer, "save"),
     "evaluation": (LossEvaluator, "run"),
     "rollout": (RolloutEvaluator, "_run_block"),

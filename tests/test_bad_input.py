@@ -225,7 +225,7 @@ def test_episodes_shorter_than_a_chunk_are_padded_and_counted(tmp_path):
 
     change_data(tmp_path / "toy.npz", shorten)
     run = experiment(tiny(tmp_path, train__steps=2))
-    parts = run.data.report()["parts"]
+    parts = run.parts.data.report()["parts"]
     assert sum(part["short_episodes"] for part in parts.values()) == 1
     assert run.run().status == "finished"
 

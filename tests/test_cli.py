@@ -14,7 +14,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.evaluation.rollout import RolloutEvaluator
-from dp_prior.job.signs import RanksAtWork
+from dp_prior.job.ranks import Ranks
 from tests.tiny import read_rows, train, write
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
@@ -143,7 +143,7 @@ def test_evaluators_wait_for_slow_ranks_as_in_training(measured, monkeypatch):
     given = []
     monkeypatch.setattr(RolloutEvaluator, "run", lambda self, models, ranks, now: given.append(ranks) or EvalResult({}))
     assert command("evaluate", measured).exit_code == 0
-    assert [type(ranks) for ranks in given] == [RanksAtWork]
+    assert [type(ranks) for ranks in given] == [Ranks]
 
 
 def test_evaluate_of_nothing_is_refused(tmp_path):

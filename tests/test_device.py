@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from dp_prior.data.loader import Loader
 from dp_prior.inference.agent import Agent
+from dp_prior.job.ranks import Ranks
 from dp_prior.randomness import Randomness
 from dp_prior.run.config import TrainConfig
 from dp_prior.training.config import TrainingConfig
@@ -102,9 +103,9 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
         model,
         loader,
         TrainingConfig.model_validate({"steps": 100, "ema": record.train.ema}),
-        accelerator=Accelerator(),
+        ranks=Ranks(Accelerator()),
         tracker=nowhere,
-        saver=nowhere,
+        writer=nowhere,
         evaluators=[],
         seed=0,
         documents={},
@@ -219,7 +220,7 @@ def test_measuring_and_reading_metrics_wait_but_never_mix(tmp_path):
     trainer, record, parts = train_elsewhere(tiny(tmp_path, evaluate=evaluators))
     with OneDevice(may_wait=True):
         for evaluator in record.evaluate:
-            evaluator.create(parts).run(trainer.models, trainer.accelerator, trainer.progress)
+            evaluator.create(parts).run(trainer.models, trainer.ranks, trainer.progress)
         trainer.training_metrics()
 
 

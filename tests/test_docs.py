@@ -20,7 +20,7 @@ from huggingface_hub import HfApi
 from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.run import Experiment
+from dp_prior.run.run import Run
 from tests import test_prior
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet
@@ -170,7 +170,7 @@ def run_page(page: str, names: dict) -> dict:
         elif trained and '"data": {' in text and '"train": {' in text:
             config = TrainConfig.from_json(text, ["data.batch_size=16", "train.samples=32"])
             Path("mine.json").write_text(config.to_json())
-            Experiment(config, report=lambda line: None).run()
+            Run(config, report=lambda line: None).run()
     return names
 
 
@@ -186,7 +186,7 @@ def embedded(place) -> Path:
     """`runs/pusht_state`, as ./demo leaves it but for what it learned."""
     path, overrides = EMBEDDED
     short = ["train.samples=16", "data.batch_size=16", "data.split.max_train_episodes=2", "evaluate=[]", "test=[]"]
-    Experiment(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
+    Run(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
     return place / "runs/pusht_state"
 
 
@@ -214,7 +214,7 @@ def test_published_weights_load_as_told(embedded):
 def test_priors_predict_as_told(place, text_tower, monkeypatch):  # noqa: F811
     monkeypatch.setattr(test_prior, "DIM", 6)
     config = test_prior.tiny(place, train__steps=1, evaluate=[], test=[], tracker__data_path="runs/clip_embeddings")
-    Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).run()
+    Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).run()
     text_tower.rename(place / "clip-vit-base-patch32")
     names = run_page("docs/prior.md", {"text_embed": torch.randn(3, 6)})
     assert names["image_embed"].shape == (1, 6)

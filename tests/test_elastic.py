@@ -118,7 +118,7 @@ def test_another_global_batch_is_said_and_no_sample_is_left_out_or_repeated(tmp_
     steps = go(tmp_path, (1, 8, 1), until=5)
     lines = []
     other = experiment(config(tmp_path, 3, 2, train__steps=None, train__samples=130))
-    other.report = lines.append
+    other.parts.report = lines.append
     step = PolicyTrainer.step
     try:
         PolicyTrainer.step = lambda self, b: (steps.append([i for m in b for i in m.ids.tolist()]), step(self, b))[1]

@@ -30,8 +30,8 @@ from tests.tiny import experiment, read_rows, state, tiny
 TESTS = Path(__file__).parent
 ELSEWHERE = {  # field -> the test that shows it, where one record is shown in several places
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
-    "TrainingConfig.max_runtime": "test_slurm.py::test_max_runtime_stops_the_run",
-    "TrainingConfig.requeue": "test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
+    "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
+    "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
 }
 SHOWN_BY = {  # record -> the test that changes each of its fields
     "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
@@ -151,7 +151,7 @@ def steps(metric: str) -> Callable[[Path], list[int]]:
 def plan(place: Path, **change: Any) -> str:
     lines: list[str] = []
     one = experiment(tiny(place, **change))
-    one.report = lines.append
+    one.parts.report = lines.append
     one.run()
     return "\n".join(lines)
 
@@ -253,7 +253,7 @@ def test_number_of_bad_steps_that_end_a_run(tmp_path, monkeypatch):
 
 
 def test_number_of_samples_a_step_takes(tmp_path):
-    assert [experiment(tiny(tmp_path, data__batch_size=n)).loader.global_batch_size for n in (4, 6)] == [4, 6]
+    assert [experiment(tiny(tmp_path, data__batch_size=n)).parts.loader.global_batch_size for n in (4, 6)] == [4, 6]
 
 
 def test_number_of_rollbacks_of_a_run(tmp_path, monkeypatch):
@@ -326,8 +326,8 @@ def test_field_changes_the_policy(field, tmp_path):
     def acts(**change):
         """A chunk of an untrained policy, and how much of it is executed."""
         one = experiment(tiny(tmp_path, **change))
-        batch = one.data.val.fetch(torch.arange(3))
-        return one._sample(batch).tolist(), one.model.n_action_steps
+        batch = one.parts.data.val.fetch(torch.arange(3))
+        return one.parts.sample(batch).tolist(), one.parts.model.n_action_steps
 
     assert acts() != acts(**{f"task__{field}": POLICY[field]})
 

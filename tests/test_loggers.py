@@ -123,7 +123,8 @@ def test_two_ranks_agree_who_they_are_and_the_second_touches_no_file_and_opens_n
     (tmp_path / "run").mkdir()  # else by whichever rank is first, since each has a folder for its stacks there
     source = """
 import json, os, sys
-from dp_prior.run.run import Experiment, TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Run
 touched = []
 def watch(event, arguments):
     writes = event != "open" or arguments[2] & (os.O_WRONLY | os.O_RDWR)
@@ -131,15 +132,15 @@ def watch(event, arguments):
         touched.append((event, str(arguments)))
     if event in ("socket.connect", "socket.bind", "subprocess.Popen"):
         touched.append((event, str(arguments)))
-one = Experiment(TrainConfig.from_json(sys.argv[1]), report=lambda line: None)
+one = Run(TrainConfig.from_json(sys.argv[1]), report=lambda line: None)
 if rank == 1:
     sys.addaudithook(watch)
 seen = []
-begin = type(one)._introduce
+begin = type(one)._identify
 def noting(self, trainer, tracker, snapshot):
     begin(self, trainer, tracker, snapshot)
     seen.append(trainer.documents["run.json"])
-type(one)._introduce = noting
+type(one)._identify = noting
 outcome = one.run()
 assert not outcome.failures, outcome.failures
 loaded = sorted({name.split(".")[0] for name in sys.modules} & {"wandb", "trackio", "mlflow"})

@@ -39,9 +39,9 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step == 5)
     one = experiment(tiny(tmp_path, **LIMITED))
     one.run()
-    assert events(tmp_path / "run") == [
-        f"step 6 was skipped, the 1. in a row: its gradient was not finite; its samples: {one.loader.ids(40).tolist()}"
-    ]
+    ids = one.parts.loader.ids(40).tolist()
+    what = "step 6 was skipped, the 1. in a row: its gradient was not finite; its samples"
+    assert events(tmp_path / "run") == [f"{what}: {ids}"]
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 
@@ -68,7 +68,7 @@ def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(
     spoil(monkeypatch, poison)
     lines = []
     one = experiment(tiny(tmp_path, **LIMITED, train__rollback=2))
-    one.report = lines.append
+    one.parts.report = lines.append
     assert one.run().status == "finished"
     found = state(tmp_path / "run")
     assert found["progress"]["global_step"] == 20 and found["progress"]["rollbacks"] == 1

@@ -12,7 +12,7 @@ from dp_prior import load_policy, load_prior
 from dp_prior.config import ConfigError
 from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.run import Experiment
+from dp_prior.run.run import Run
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 from tests.job.test_ranks import record_into
@@ -78,8 +78,8 @@ def write(place: Path, **changes) -> Path:
     return path
 
 
-def experiment(config: dict) -> Experiment:
-    return Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
+def experiment(config: dict) -> Run:
+    return Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
 
 
 @pytest.fixture(scope="module")

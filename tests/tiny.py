@@ -22,7 +22,8 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import train as command
 from dp_prior.envs.toy import demonstrations
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.run.run import Experiment, TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Run
 from dp_prior.tracking.jsonl import read_rows
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
@@ -121,9 +122,9 @@ def train(config: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, ["--config_file", str(config), *arguments], catch_exceptions=False)
 
 
-def experiment(config: dict[str, Any]) -> Experiment:
-    """The parts of the run that a configuration describes; says nothing."""
-    return Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
+def experiment(config: dict[str, Any]) -> Run:
+    """The run that a configuration describes; says nothing."""
+    return Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
 
 
 def die(moment: str, count: int = 1) -> None:

@@ -29,7 +29,8 @@ OURS = """
 import json, os, sys
 path, widths, batch_size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 from pathlib import Path
-from dp_prior.run.run import Experiment, TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Run
 config = {
     "task": {"type": "policy", "backbone": {"type": "unet1d", "down_dims": widths}},
     "data": {"type": "trajectories", "episodes": {"type": "npz", "path": path}, "batch_size": batch_size,
@@ -38,9 +39,9 @@ config = {
     "evaluate": [],
     "tracker": {"data_path": path + ".run"},
 }
-experiment = Experiment(TrainConfig.from_json(json.dumps(config)), report=lambda line: None)
-trainer = experiment._trainer(None, None)  # tracker and checkpoints are not used before the first step
-trainer.step(next(experiment.loader.from_sample(0)))
+parts = Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).parts
+trainer = parts.trainer(None, None)  # tracker and checkpoints are not used before the first step
+trainer.step(next(parts.loader.from_sample(0)))
 os._exit(0)
 """
 

@@ -1,4 +1,4 @@
-"""The end of the time a run was given, and when saving must begin to be done by then."""
+"""The time limit of a run, and when saving must begin so that it is done before the limit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_UNKNOWN_SAVE_S = 30.0  # assumed before the first save was timed; a tenth of the whole time if that is less
+_UNKNOWN_SAVE_S = 30.0  # assumed until a save was timed; at most a tenth of the whole time
 
 
 def parse_duration(value: Any) -> float:
-    """Seconds from a number of them, or from a text such as "47h", "1d12h" or "90m".
+    """Seconds from a number, or from a text such as "47h", "1d12h" or "90m".
 
     Raises:
-        ValueError: it is neither, or not above 0.
+        ValueError: `value` is neither, or not above 0.
     """
     if isinstance(value, str):
         parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", value)
@@ -36,16 +36,16 @@ Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema(_SCH
 
 
 class Deadline:
-    """An end, and the time that a save and a step take, measured as they happen.
+    """The end of a run, and when to stop for it, from the measured durations of saves and steps.
 
-    The save must begin two of the longest saves, two of the longest steps and a second before the end. The first step
-    of a process does not count, since it compiles and finds its kernels.
+    The save must begin two of the longest saves, two of the longest steps and one second before the end. The first step
+    of a process does not count because it compiles and selects kernels.
     """
 
     def __init__(self, end: float, clock: Callable[[], float] = time.time):
         """
         Args:
-            end: when the run will be killed, as `clock` tells it; seconds since the epoch.
+            end: when the run will be killed, in seconds since the epoch on `clock`.
         """
         self.end = end
         self._clock = clock
@@ -68,7 +68,7 @@ class Deadline:
         return self._clock() + self.margin_s >= self.end
 
     def stepped(self) -> None:
-        """A step is over; call `rests` when something else was done since the last one."""
+        """A step is over. Call `rests` if something other than a step was done since the last one."""
         now = self._clock()
         if self._last_step is not None and self._is_warm:
             self._longest_step = max(self._longest_step, now - self._last_step)
@@ -76,7 +76,7 @@ class Deadline:
         self._last_step = now
 
     def rests(self) -> None:
-        """What follows is no step, and can be cut short: an evaluation, say."""
+        """Exclude the time until the next `stepped`: an evaluation, say, which a stop request interrupts."""
         self._last_step = None
 
     def save_begins(self) -> None:
@@ -85,7 +85,7 @@ class Deadline:
             self._began = self._clock()
 
     def save_ends(self) -> None:
-        """It is durable and delivered; called from the writing thread."""
+        """The save is durable and delivered; called from the writer thread."""
         with self._lock:
             if self._began is not None:
                 self._longest_save = max(self._longest_save or 0.0, self._clock() - self._began)

@@ -1,6 +1,6 @@
-"""The tie of a worker to its launcher: when the launcher is killed, the worker saves and ends instead of training on.
+"""Ends a worker whose launcher was killed: it saves and ends instead of training on and holding its GPU.
 
-torchrun, killed or sent a signal that it does not handle, leaves its workers running; they would hold the GPUs.
+torchrun leaves its workers running when it is killed or receives a signal that it does not handle.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dp_prior.job.stop import LAUNCHER_GONE, Stop
 
 _INTERVAL_S = 0.5
-GRACE_S = 30.0  # for the step at hand and the save; then the process is killed
+GRACE_S = 30.0  # for the current step and the save; then the process is killed
 
 
 @contextlib.contextmanager
 def end_with_parent(stop: Stop, grace_s: float = GRACE_S) -> Iterator[None]:
-    """While inside, ask for a stop when this process's parent is gone, and kill the process if it is slow to follow.
+    """Inside, request a stop when the parent process is gone, and kill this process `grace_s` later.
 
-    The parent's id is looked at twice a second. The system's own signal for a dead parent (PR_SET_PDEATHSIG) is not
-    used: it also comes when the launcher's thread that has started the worker ends, and nothing may come of that.
+    Polls the parent's id twice a second. PR_SET_PDEATHSIG would also fire when only the launcher's thread that started
+    this worker ends, so it is not used.
     """
     parent, is_over = os.getppid(), threading.Event()
 
@@ -34,7 +34,7 @@ def end_with_parent(stop: Stop, grace_s: float = GRACE_S) -> Iterator[None]:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return
 
-    thread = threading.Thread(target=look, name="lifeline", daemon=True)
+    thread = threading.Thread(target=look, name="launcher-watch", daemon=True)
     thread.start()
     try:
         yield

@@ -1,10 +1,16 @@
-"""Ranks: how a process becomes one, and agreement: what is decided once is decided on the main rank for all."""
+"""The ranks of a run: one class through which every part talks to the other ranks, and the Accelerator that it wraps.
+
+Collectives have a short time limit, so that a hanging rank is found. Work of unknown length, such as a rollout or the
+last save, must therefore not lie between two collectives: the ranks first `meet`, which has no limit of its own, and
+the rank that works sends heartbeats with `beat`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -16,57 +22,161 @@ from accelerate.utils import (
     broadcast_object_list,
     get_int_from_env,
 )
+from torch import Tensor
 
 from dp_prior.config import ConfigError
+from dp_prior.job.stop import Abandoned, Stop
+from dp_prior.job.watch.heartbeat import Heartbeat
+from dp_prior.job.watch.judge import Verdict
 
 T = TypeVar("T")
 
 
-def decide(accelerator: Accelerator, choose: Callable[[], T], patience_s: float | None = None) -> T:
-    """Run `choose` on the main rank alone and give its result to all ranks, or raise its error on all of them.
+class Ranks:
+    """This process among the ranks of its run. One process is one rank, for which every method is trivial.
 
-    A collective: every rank calls it, so a file that only one rank can read never sends the ranks different ways. With
-    `RanksAtWork` the others wait for the choice as long as the main rank lives, and not only as long as for a step.
-
-    Args:
-        patience_s: how long the others wait where nobody watches yet; None as long as for a step.
+    Attributes:
+        accelerator: what a training step needs of accelerate: autocast, gradient exchange, loss scaler.
+        process_index, num_processes, is_main_process, device: as accelerate names them, so that whatever takes ranks
+            takes an `Accelerator` too.
+        stop: the stop request of this process.
     """
-    outcome: list = [None, None, None]
-    cause: Exception | None = None
-    if accelerator.is_main_process:
+
+    def __init__(self, accelerator: Accelerator, stop: Stop | None = None):
+        self.accelerator = accelerator
+        self.process_index, self.num_processes = accelerator.process_index, accelerator.num_processes
+        self.is_main_process, self.device = accelerator.is_main_process, accelerator.device
+        self.stop = stop or Stop()
+        self._hosts = dist.new_group(backend="gloo") if self.num_processes > 1 else None
+        self._heartbeat: Heartbeat | None = None
+
+    # collectives: every rank calls them, in the same order
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """(n, ...) on every rank -> (ranks * n, ...) on every rank, in order of rank. Meets first, and may leave."""
+        self.meet(may_leave=True)
+        return self.accelerator.gather(tensor)
+
+    def exchange(self, *numbers: float) -> Tensor:
+        """(ranks, n) float64: the numbers of each rank, on the host. No device is waited for."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        if self._hosts is None:
+            return own[None]
+        rows = [torch.empty_like(own) for _ in range(self.num_processes)]
+        dist.all_gather(rows, own, group=self._hosts)
+        return torch.stack(rows)
+
+    def meet(self, may_leave: bool = False) -> None:
+        """Wait until all ranks are here, for as long as they send heartbeats.
+
+        Args:
+            may_leave: raise `Abandoned` on all ranks if the run is asked to stop.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.meet(may_leave)
+        elif may_leave:
+            self.beat()
+
+    def decide(self, choose: Callable[[], T], patience_s: float | None = None) -> T:
+        """Run `choose` on the main rank and return its result, or raise its error, on all ranks.
+
+        So a file that only one rank can read never sends the ranks different ways.
+
+        Args:
+            patience_s: how long the other ranks wait before heartbeats begin; None for the limit of a collective.
+        """
+        outcome: list = [None, None, None]
+        cause: Exception | None = None
+        if self.is_main_process:
+            try:
+                with self.busy():
+                    outcome[0] = choose()
+            except Exception as error:  # not swallowed: raised below, here and on every other rank
+                cause = error
+                outcome[1:] = type(error), str(error)  # an error with arguments of its own does not pickle
+        if self.num_processes > 1:
+            if patience_s is not None:
+                self._await_main(patience_s)
+            self.meet()
+            broadcast_object_list(outcome)
+        result, kind, message = outcome
+        if kind is not None:
+            raise cause or kind.__new__(kind, message)
+        return result
+
+    def _await_main(self, patience_s: float) -> None:
+        """Wait for the main rank through the job's store, which has no limit for collectives."""
+        store = dist.PrefixStore("dp_prior/decisions", dist.distributed_c10d._get_default_store())
+        number = store.add(f"of rank {self.process_index}", 1)
+        if self.is_main_process:
+            store.set(f"{number}", "made")
+        else:
+            store.wait([f"{number}"], datetime.timedelta(seconds=patience_s))
+
+    # heartbeats
+
+    def mark(self, phase: str, step: int) -> None:
+        """Enter a phase of the loop; all ranks enter the same phases in the same order."""
+        if self._heartbeat is not None:
+            self._heartbeat.mark(phase, step)
+
+    def beat(self) -> None:
+        """Show progress inside a phase.
+
+        Raises:
+            Abandoned: the run is asked to stop.
+        """
+        if self._heartbeat is not None:
+            self._heartbeat.beat()
+        elif self.stop.is_asked():
+            raise Abandoned
+
+    def busy(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, this rank counts as working although it cannot call `beat`."""
+        return contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.busy()
+
+    def telling(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, an error is passed to the other ranks at once, before anything is closed."""
+        return contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.telling()
+
+    @contextlib.contextmanager
+    def watched(
+        self,
+        timeout_s: float,
+        stacks: Path,
+        explain: Callable[[BaseException], Verdict],
+        last_words: Callable[[Verdict], None],
+    ) -> Iterator[None]:
+        """Inside, several ranks exchange heartbeats and end together; see `Heartbeat` for the arguments."""
+        if self.num_processes == 1:
+            yield
+            return
+        heartbeat = Heartbeat(
+            rank=self.process_index,
+            ranks=self.num_processes,
+            timeout_s=timeout_s,
+            stop=self.stop,
+            stacks=stacks,
+            explain=explain,
+            last_words=last_words,
+        )
         try:
-            with getattr(accelerator, "busy", contextlib.nullcontext)():
-                outcome[0] = choose()
-        except Exception as error:  # not swallowed: raised below, here and on every other rank
-            cause = error
-            outcome[1:] = type(error), str(error)  # an error with arguments of its own would not survive the journey
-    if accelerator.num_processes > 1:
-        if patience_s is not None:
-            _await_main(accelerator, patience_s)
-        getattr(accelerator, "meet", lambda: None)()
-        broadcast_object_list(outcome)
-    result, kind, message = outcome
-    if kind is not None:
-        raise cause or kind.__new__(kind, message)
-    return result
+            with heartbeat:
+                self._heartbeat = heartbeat
+                yield
+        finally:
+            self._heartbeat = None
 
-
-def _await_main(accelerator: Accelerator, patience_s: float) -> None:
-    """Wait until the main rank is here too, by the job's store, which has no limit for steps."""
-    store = dist.PrefixStore("dp_prior/decisions", dist.distributed_c10d._get_default_store())
-    number = store.add(f"of rank {accelerator.process_index}", 1)
-    if accelerator.is_main_process:
-        store.set(f"{number}", "made")
-    else:
-        store.wait([f"{number}"], datetime.timedelta(seconds=patience_s))
+    def end(self) -> None:
+        """Leave the process group; without it a rank can abort while the interpreter shuts down."""
+        self.accelerator.end_training()
 
 
 def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: float = 120.0) -> Accelerator:
-    """The accelerator of this process, with settings that keep ranks exact: no rank overwrites another's buffers.
+    """The accelerator of this process, set up so that no rank overwrites another's buffers.
 
     Args:
-        timeout_s: a rank that waits longer than this for the others is told by the `Watch` why; the library's own limit
-            comes a little later.
+        timeout_s: limit of a collective; the library's own limit is a little later, so that heartbeats tell the cause.
 
     Raises:
         ConfigError: fp16 without a GPU, or ranks that do not know of each other.

@@ -1,4 +1,4 @@
-"""Stopping on request: a signal asks, the loop finishes its step, saves, and ends; a second Ctrl-C does not wait."""
+"""Signals that request a stop: the loop finishes its step, saves and ends. A second Ctrl-C ends the process at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from types import FrameType
 
 from dp_prior.job.stop import Stop
 
-ECHO_S = 0.4  # `timeout` and its like pass on the Ctrl-C that the terminal has sent to everybody already
-LAUNCHER_ECHO_S = 2.0  # and so does a launcher, who takes longer
+ECHO_S = 0.4  # wrappers such as `timeout` forward the Ctrl-C that the terminal has already sent to every process
+LAUNCHER_ECHO_S = 2.0  # launchers forward it too, later
 
 
 @contextlib.contextmanager
 def stop_on_signal(stop: Stop, echo_s: float = ECHO_S) -> Iterator[None]:
-    """Turn SIGINT, SIGTERM, SIGUSR1 and SIGHUP into a request while inside. The handler only takes a note.
+    """Inside, SIGINT, SIGTERM, SIGUSR1 and SIGHUP request a stop. The handler does nothing else.
 
-    A second SIGINT raises KeyboardInterrupt at once; the others may come as often as schedulers please. SIGHUP, which a
-    closed terminal sends, stays ignored where `nohup` has it so.
-    Outside the main thread, where no handler can be set, it does nothing.
+    A second SIGINT raises KeyboardInterrupt; the other signals may repeat. SIGHUP stays ignored under `nohup`. Does
+    nothing outside the main thread, where Python allows no handlers.
 
     Args:
-        echo_s: a SIGINT so soon after the first is taken for the same one; `LAUNCHER_ECHO_S` under a launcher.
+        echo_s: a second SIGINT within this time is the first one, forwarded; `LAUNCHER_ECHO_S` under a launcher.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,6 +50,6 @@ def stop_on_signal(stop: Stop, echo_s: float = ECHO_S) -> Iterator[None]:
 
 
 def ignore_repeats_at_exit() -> None:
-    """Let the process keep its exit code when a scheduler repeats itself while the interpreter ends."""
+    """Keep the exit code when a scheduler repeats its signal while the interpreter shuts down."""
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         atexit.register(signal.signal, number, signal.SIG_IGN)

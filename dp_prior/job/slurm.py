@@ -1,4 +1,4 @@
-"""SLURM: when it will end the job, and asking it to start the job again."""
+"""The SLURM job of this process: its time limit, and putting it back into the queue."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """The job that this process is a part of.
+    """The SLURM job that this process belongs to.
 
     Attributes:
-        name: its number, or array and task, as `scontrol` takes it.
-        end: when it will be ended, in seconds since the epoch; None if it has no limit or nobody knows.
+        name: the job id that `scontrol` takes.
+        end: when SLURM will end it, in seconds since the epoch; None if it has no limit or the limit is unknown.
     """
 
     name: str
@@ -25,7 +25,7 @@ class SlurmJob:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> SlurmJob | None:
-        """The job named in environment variables, or None outside of SLURM. Older versions tell the end on request."""
+        """The job named in environment variables, or None outside SLURM. Older versions are asked for the end by `scontrol`."""
         name = environment.get("SLURM_JOB_ID", "")
         if not name.isdigit():
             return None
@@ -36,7 +36,7 @@ class SlurmJob:
         return cls(name, None if found is None else datetime.datetime.fromisoformat(found[1]).timestamp())
 
     def requeue(self) -> str:
-        """Put the job back into the queue; SLURM then ends it. Returns one line that says how it went."""
+        """Put the job back into the queue; SLURM then ends it. Returns one line with the result."""
         code, output = _scontrol("requeue", self.name)
         if code:
             return f"warning: job {self.name} was not requeued: {output.strip() or f'scontrol ended with {code}'}"

@@ -1,22 +1,29 @@
-"""A request to end a run before its budget is spent, and why; asked from signals and clocks, answered by the loop."""
+"""A request to end the run before its budget is spent. Signals and clocks make it; the training loop answers it."""
 
 from __future__ import annotations
 
 from dp_prior.job.deadline import Deadline
 
-REQUEST = "request"  # by whoever holds the trainer
+REQUEST = "request"  # made in Python, through the trainer
 TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
 REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")
 
 
+class Abandoned(BaseException):
+    """Raised on all ranks in the middle of an evaluation when the run is asked to stop; the next start repeats it.
+
+    Derives from BaseException so that `except Exception` in an evaluator does not swallow it.
+    """
+
+
 class Stop:
-    """What was asked of this process; safe to call from a signal handler and from any thread.
+    """The stop request of this process. `ask` is safe in a signal handler and in any thread.
 
     Attributes:
-        reason: one of `REASONS`, the first that was given; None as long as nobody asks.
-        rank: the rank that was asked, once the ranks have agreed.
-        deadline: asks by itself when it is near; None for none.
+        reason: one of `REASONS`, the first that was given; None if no stop was requested.
+        rank: the rank that received the request, known once the ranks have agreed.
+        deadline: requests a stop when it is near; None for no time limit.
     """
 
     def __init__(self, deadline: Deadline | None = None):
@@ -25,22 +32,22 @@ class Stop:
         self.deadline = deadline
 
     def ask(self, reason: str) -> None:
-        """End the run after the step at hand."""
+        """Request an end after the current step."""
         if self.reason is None:
             self.reason = reason
 
     def is_asked(self) -> bool:
-        """Whether to end; looks at the clock."""
+        """Whether a stop was requested or the deadline is near."""
         if self.reason is None and self.deadline is not None and self.deadline.is_near():
             self.reason = TIME_LIMIT
         return self.reason is not None
 
     def encode(self, rank: int) -> int:
-        """As a number that ranks can take the maximum of; 0 for nothing asked."""
+        """The request as one integer whose maximum over the ranks is the request of one of them; 0 for no request."""
         return (REASONS.index(self.reason) + 1) << 32 | rank if self.is_asked() else 0
 
     def accept(self, code: int) -> bool:
-        """Take over what the ranks agreed on. Returns whether to end."""
+        """Adopt the maximum of all ranks' `encode`. Returns whether to stop."""
         if code:
             self.reason, self.rank = REASONS[(code >> 32) - 1], code & 0xFFFFFFFF
         return code > 0

@@ -1,8 +1,8 @@
-"""What has changed between a checkpoint and the run that goes on from it, and whether it may.
+"""Compares a checkpoint with the run that would continue it, and refuses changes that would make it meaningless.
 
-Every difference is shown with its class. Harmless ones leave the training as it was; schedule-changing ones give
-another run from here on, which was asked for; the architecture, the data and the seed are what the tensors and the
-clock mean, so a change of them is refused unless it is allowed by name.
+Every difference is reported with its class. Harmless ones do not affect training; schedule-changing ones affect it from
+here on. Changing architecture, data or seed would make the saved tensors meaningless; such changes are refused unless
+listed in --allow-change.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dp_prior.config import ConfigError
 
 Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
 
-KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest counts
+KINDS: dict[str, Kind] = {  # the longest entry that contains a setting decides
     "": "schedule-changing",
     "seed": "data",
     "task": "architecture",
     "task.sampler": "harmless",
-    "task.n_action_steps": "schedule-changing",  # decides where the windows of an episode end
+    "task.n_action_steps": "schedule-changing",  # determines where the windows of an episode end
     "data": "data",
-    "data.episodes": "harmless",  # wherever they lie and in which format, the fingerprint is of what is in them
-    "data.image.path": "harmless",  # so it is for embeddings
-    "data.image.metadata": "harmless",  # the rows of each part are compared by themselves
+    "data.episodes": "harmless",  # any path and format: the fingerprint is of the content
+    "data.image.path": "harmless",  # likewise
+    "data.image.metadata": "harmless",  # the rows of each part are compared on their own
     "data.text.path": "harmless",
     "data.text_encodings.path": "harmless",
-    "data.batch_size": "harmless",  # as long as the global batch stays, which is looked at by itself
+    "data.batch_size": "harmless",  # the global batch size is compared on its own
     "data.device": "harmless",
     "data.verify": "harmless",
     "data.manifest": "harmless",
@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest cou
     "train.dist_timeout": "harmless",
     "train.max_runtime": "harmless",
     "train.requeue": "harmless",
-    "train.init_from": "harmless",  # a run that goes on has its own weights
+    "train.init_from": "harmless",  # a continued run has its own weights
     "evaluate": "harmless",
     "test": "harmless",
     "checkpoints": "harmless",
@@ -59,18 +59,18 @@ def check_changes(
     versions: dict[str, str] | None = None,
     allowed: Iterable[str] = (),
 ) -> list[str]:
-    """Compare the documents of a snapshot with those of the run that would go on from it.
+    """Compare the documents of a snapshot with those of the run that would continue it.
 
     Args:
         versions: of the libraries now, by name.
-        allowed: settings that may change although their class is refused, each with everything inside it:
-            `task.backbone`, `data`, or `data.fingerprint` for the content of the data set alone.
+        allowed: settings that may change although their class is refused, each with everything below it:
+            `task.backbone`, `data`, or `data.fingerprint` for the content of the data set only.
 
     Returns:
         One line for each difference, with its class.
 
     Raises:
-        ConfigError: settings have changed that may not, all of them in one report.
+        ConfigError: settings changed that may not; all of them in one report.
     """
     shown: list[str] = []
     refused: dict[str, str] = {}

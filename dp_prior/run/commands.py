@@ -1,4 +1,4 @@
-"""What is done with a run or a checkpoint afterwards: measure it again, send it, export it."""
+"""Commands on a finished run or a checkpoint: measure it again, upload it, export it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
-from dp_prior.job.ranks import decide
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig
-from dp_prior.run.run import Experiment
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card
 from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
@@ -33,11 +33,11 @@ def evaluate_checkpoint(
 
     Returns:
         (metric, value now, value stored in the checkpoint, or in the result of its run, or None) for all evaluators,
-        those of `test` last; nothing on other ranks than the first.
+        those of `test` last; empty on other ranks than the first.
 
     Raises:
-        FileExistsError: there is something in `out` already.
-        ConfigError: what is there is not a whole checkpoint.
+        FileExistsError: `out` is not empty.
+        ConfigError: the checkpoint holds no training state.
     """
     directory = resolve(reference)
     if "training.safetensors" not in read_manifest(directory).files:
@@ -48,20 +48,21 @@ def evaluate_checkpoint(
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
         unmeasured = config.model_copy(update={"evaluate": (), "test": ()})
-        experiment = Experiment(unmeasured, report=lambda line: None, directory=Path(place))
-        decide(experiment.accelerator, lambda: _check_empty(out))
-        evaluators = [record.create(experiment.data, out) for record in (*config.evaluate, *config.test)]
-        trainer = experiment._trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
-        experiment._restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring elsewhere is what it is for
+        ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
+        parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
+        ranks.decide(lambda: _check_empty(out))
+        evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
+        trainer = parts.trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
+        parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         metrics: dict[str, float] = {}
-        with experiment._watched():
+        with parts.watched():
             for evaluator in evaluators:
-                metrics |= evaluator.run(trainer.models, experiment.ranks, trainer.progress).metrics
-        experiment.end()
+                metrics |= evaluator.run(trainer.models, ranks, trainer.progress).metrics
+        ranks.end()
     stored, run = snapshot.documents["progress.json"]["metrics"], directory.parent.parent
     if has_result_of(run, directory):
         stored |= read_result(run)["test"]
-    return [(name, value, stored.get(name)) for name, value in metrics.items()] if experiment.is_main else []
+    return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []
 
 
 def _check_empty(folder: Path | None) -> None:
@@ -70,19 +71,19 @@ def _check_empty(folder: Path | None) -> None:
 
 
 def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:
-    """Send what waits in the outbox of a run; training may go on meanwhile.
+    """Upload what waits in the outbox of a run; training may go on meanwhile.
 
     Args:
         run: the run directory.
-        repo: of the Hub, for which the best checkpoint is queued first; private if it has to be created.
-        limit_s: seconds after which to stop trying.
+        repo: Hub repository for which the best checkpoint is queued first; created as a private one if missing.
+        limit_s: seconds after which to give up.
 
     Returns:
-        A line for each checkpoint that is still not up.
+        One line for each checkpoint that is not uploaded yet.
 
     Raises:
         FileNotFoundError: there is no such run.
-        ConfigError: nothing says where to.
+        ConfigError: the run has no saver that uploads, and `repo` is None.
     """
     if not (run / CONFIG).is_file():
         raise FileNotFoundError(f"there is no run at {run}: it has no {CONFIG}")
@@ -108,13 +109,13 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     """Copy a checkpoint to a directory that `load_policy` reads.
 
     Args:
-        whole: also what is needed to continue.
+        whole: include what is needed to continue training.
 
     Returns:
         What was copied, and the SHA-256 of the copy's manifest.
 
     Raises:
-        FileExistsError: something that is not such a copy is in the way.
+        FileExistsError: `directory` exists and is not such a copy.
     """
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)

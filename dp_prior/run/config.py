@@ -1,4 +1,4 @@
-"""TrainConfig: the record of a whole run, and what its parts must have in common."""
+"""TrainConfig: the configuration of a whole run, and the checks across its parts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ CONFIG = "config.json"
 
 
 class TrainConfig(Config):
-    """One run: what is learned, from which data, for how long, how it is measured, and where results go."""
+    """One run: task, data, training, evaluation, and where results go."""
 
     description: str = ""
-    """What this configuration is: source, command, hardware, expected score. Saved with the run."""
+    """Free text: source, command, hardware, expected score. Saved with the run."""
 
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order of the data, and all noise."""
 
     task: TaskConfig = DEFAULT_TASK
-    """What is diffused, given what, and by which network."""
+    """What is diffused, its conditions, and the network."""
 
     data: DataConfig
-    """Where the samples come from."""
+    """The data set."""
 
     train: TrainingConfig
     """Budget, optimizer and cadences."""
@@ -43,7 +43,7 @@ class TrainConfig(Config):
     """What is measured during training; the best checkpoint is selected by one of these."""
 
     test: tuple[EvaluatorConfig, ...] = ()
-    """What is measured once, at the end, with the best weights; never selects anything."""
+    """What is measured once, at the end, with the best weights; never selects a checkpoint."""
 
     checkpoints: RetentionConfig = RetentionConfig()
     """Which checkpoints are kept."""
@@ -53,7 +53,7 @@ class TrainConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """A task without `type` is a policy, as files never had to say, and data without it are those of the task."""
+        """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task."""
         task, given = data.get("task", {}), data.get("data")
         if isinstance(task, dict):
             kind = task.setdefault("type", DEFAULT_TASK.type)
@@ -110,7 +110,7 @@ class TrainConfig(Config):
         return self
 
     def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
-        """An evaluator must measure this task, and what it asks of the sampler must be there to give."""
+        """Refuse evaluators of other tasks, and more sampling steps than the schedule has."""
         trained, task = self.task.diffusion.schedule.steps, self.task
         if evaluator.tasks is not None and task.kind not in evaluator.tasks:
             raise ValueError(
@@ -129,5 +129,5 @@ class TrainConfig(Config):
 
 
 def run_directory(config: TrainConfig) -> Path:
-    """Where a run keeps what it makes."""
+    """The run directory."""
     return Path(config.tracker.data_path).expanduser()

@@ -1,7 +1,7 @@
-"""How runs end: exit codes, and `exit.json` in the run directory, which tells what a launcher's own exit code hides.
+"""Exit codes, and `exit.json` in the run directory: how the run ended, which a launcher's exit code does not tell.
 
-It is there from the start (`running`), so that a run that was killed without a word can be told from one that ended.
-Each rank may write the end; what has caused it stays, what is only its consequence on other ranks gives way.
+Written at the start with reason `running`, so that a killed run is distinguished from one that ended. Any rank may
+write the end. A root cause is never overwritten by an error that merely followed from it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.durable import encode_document, is_alive, replace_file
-from dp_prior.job.watch.heartbeat import LOST, RankLostError, Verdict
+from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
 RUNNING = "running"
 DONE, FAILED, CONFIG, DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 69, 73, 74, 75, 130
-REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits counts
+REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ConfigError: ("configuration", CONFIG),
     FileNotFoundError: ("configuration", CONFIG),
     FileExistsError: ("configuration", CONFIG),
@@ -48,7 +48,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first that fits c
 
 
 def classify(error: BaseException) -> tuple[str, int]:
-    """What an error counts as in `exit.json`, and its exit code; `error` and 1 for one that nobody foresaw."""
+    """Reason in `exit.json` and exit code of an error; `error` and 1 for an unexpected one."""
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
     return next((found for kind, found in REASONS.items() if isinstance(error, kind)), ("error", FAILED))
@@ -66,7 +66,7 @@ class ExitFile:
         self._lock = threading.Lock()
 
     def begin(self, clock: Callable[[], Progress]) -> str | None:
-        """Say that the run is on its way. Returns a line if the process before this one ended without a word."""
+        """Write `running`. Returns a line if the previous process was killed."""
         before, self.clock = self._read(), clock
         with contextlib.suppress(OSError):
             self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
@@ -77,7 +77,7 @@ class ExitFile:
         return f"process {pid}, started {before.get('started')}, was killed; its last save: step {step}"
 
     def end(self, reason: str, code: int, message: str, **more: Any) -> None:
-        """Say how the run ended; the first word counts. Never raises: a full disk must not hide the error itself."""
+        """Write how the run ended; the first call wins. Never raises: a full disk must not hide the error itself."""
         with self._lock:
             if self._is_closed:
                 return
@@ -87,18 +87,18 @@ class ExitFile:
                     self._write({"reason": reason, "code": code, "message": message, **more})
 
     def fail(self, error: BaseException) -> None:
-        """Say which error ended the run; nothing if another process's run is meant."""
+        """Write the error that ended the run; nothing if the directory belongs to another process."""
         if isinstance(error, LockedError):
             return
         found = explain(error, self.rank)
         self.end(found.reason, found.code, found.message, rank=found.rank, traceback=found.trace)
 
     def lose(self, verdict: Verdict) -> None:
-        """Say that another rank's end is the end of this one."""
+        """Write that the loss of another rank ended this one."""
         self.end(verdict.reason, verdict.code, verdict.message, rank=verdict.rank, traceback=verdict.trace)
 
     def _is_told(self, before: dict[str, Any]) -> bool:
-        """Whether another rank of this run has named the cause already."""
+        """Whether another rank of this run has written the root cause already."""
         is_cause = self.ranks > 1 and before.get("code") not in (None, LOST)
         return is_cause and str(before.get("ended")) >= self._started
 
@@ -112,7 +112,7 @@ class ExitFile:
         replace_file(self.path, encode_document({**content, **{k: content.get(k, v) for k, v in frame.items()}}))
 
     def _durable(self) -> dict[str, Any] | None:
-        """The newest checkpoint on disk that looks whole; its hashes are compared when it is used."""
+        """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""
         stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
         return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
 
@@ -125,7 +125,7 @@ class ExitFile:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep other ranks from writing at the same time, where the file system can; for at most two seconds."""
+        """Lock the run directory against other ranks, for at most two seconds, where the file system supports it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path.parent, os.O_RDONLY)
         try:
@@ -145,7 +145,7 @@ class ExitFile:
 
 @contextlib.contextmanager
 def recorded(directory: Path) -> Iterator[None]:
-    """Note what fails before a run has taken its directory, if that exists and is nobody else's at the moment."""
+    """Write an error inside to `exit.json`, if the run directory exists and no other process uses it."""
     try:
         yield
     except BaseException as error:
@@ -157,7 +157,7 @@ def recorded(directory: Path) -> Iterator[None]:
 
 
 def explain(error: BaseException, rank: int) -> Verdict:
-    """An error as the other ranks and `exit.json` are told."""
+    """An error in the form that other ranks and `exit.json` receive."""
     if isinstance(error, RankLostError):
         return error.verdict
     reason, code = classify(error)

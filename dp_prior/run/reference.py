@@ -1,6 +1,6 @@
-"""Generated pages: what a configuration may hold, as JSON Schema and for readers, and what every metric means.
+"""Generated pages: the configuration reference, as JSON Schema and as Markdown, and the meaning of every metric.
 
-`python -m dp_prior.run.reference` writes all anew; a test compares them with the records and the list of metrics.
+`python -m dp_prior.run.reference` writes them; a test compares them with the records and the list of metrics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dp_prior.metric_names import page as metrics_page
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
 METRICS_PATH = "docs/metrics.md"
-_ANY = "#/$defs/JsonValue"  # a value without a record of its own
+_ANY = "#/$defs/JsonValue"  # a value that is not a record
 
 
 def documents(config: type[Config]) -> dict[str, str]:
@@ -72,9 +72,9 @@ def records(annotation: Any, found: list[type[Config]] | None = None) -> list[ty
 
 
 def _meanings(kind: type[Config]) -> dict[str, str]:
-    """What is written below the fields of a record, in its source and in those it extends.
+    """The docstrings below the fields of a record and of those it extends, read from the source.
 
-    pydantic can read these itself, but does so whenever a record is imported, which makes every start slower.
+    pydantic can do this too, but at every import, which would slow down every start.
     """
     found = {}
     for part in reversed(kind.__mro__):
@@ -88,7 +88,7 @@ def _meanings(kind: type[Config]) -> dict[str, str]:
 
 
 def markdown(config: type[Config]) -> str:
-    """One section for each record in the order in which a reader meets them, with a table of its fields."""
+    """One section per record, depth first, with a table of its fields."""
     schema = json_schema(config)
     records = {schema["title"]: schema, **schema.get("$defs", {})}
     places: dict[str, list[str]] = {}
@@ -120,7 +120,7 @@ def markdown(config: type[Config]) -> str:
 
 
 def _walk(name: str, path: str, records: dict[str, Any], places: dict[str, list[str]]) -> None:
-    """Note every record's places, depth first; a record inside itself is noted once."""
+    """Collect the paths of every record, depth first; a record inside itself once."""
     if path in places.setdefault(name, []):
         return
     places[name].append(path)
@@ -132,7 +132,7 @@ def _walk(name: str, path: str, records: dict[str, Any], places: dict[str, list[
 
 
 def _references(field: dict[str, Any], suffix: str = "") -> list[tuple[str, str]]:
-    """The records a field may hold, each with what leads to it below the field: "", ".<name>" or ".<index>"."""
+    """The records a field may hold, each with its path below the field: "", ".<name>" or ".<index>"."""
     if "$ref" in field:
         return [] if field["$ref"] == _ANY else [(field["$ref"].rsplit("/", 1)[1], suffix)]
     found = []
@@ -154,7 +154,7 @@ def _row(key: str, field: dict[str, Any], is_required: bool) -> str:
 
 
 def _compact(value: Any) -> str:
-    """A default in one line; of a part its type, since its own section has the rest."""
+    """A default in one line; of a nested record its type only, since it has a section of its own."""
     if isinstance(value, dict) and "type" in value:
         return f'{{"type": "{value["type"]}", ...}}' if len(value) > 1 else json.dumps(value)
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):

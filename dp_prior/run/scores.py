@@ -1,4 +1,4 @@
-"""`result.json`: what the best weights of a finished run scored, and the pictures that show it."""
+"""`result.json`: the test scores of the best weights of a finished run, and the media that belong to them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ MEDIA = "media"
 
 
 def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[str, Path]) -> Path:
-    """Write down what a run has come to.
+    """Write `result.json`.
 
     Args:
         best: directory of the checkpoint that was measured.
         metrics: its test scores.
-        media: films, pictures and reports by name, in the run's `media`.
+        media: videos, pictures and reports by name, in the run's `media` folder.
 
     Returns:
-        The file.
+        Its path.
     """
     document = {
         "best": {"checkpoint": str(best), **_selected(best)},
@@ -35,12 +35,12 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it never was finished."""
+    """The result of a run; None if it never finished."""
     return json.loads((run / RESULT).read_bytes()) if (run / RESULT).exists() else None
 
 
 def has_result_of(run: Path, best: Path) -> bool:
-    """Whether the result is of these weights; that of a smaller budget is not, once the budget was enlarged."""
+    """Whether `result.json` is of these weights. After the budget was raised it may be of older ones."""
     result = read_result(run)
     if result is None:
         return False
@@ -49,9 +49,9 @@ def has_result_of(run: Path, best: Path) -> bool:
 
 
 def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the model card of a run's best checkpoint; none where they are another's.
+    """Pictures by file name, and scores, for the model card of a run's best checkpoint; both empty for another checkpoint.
 
-    The pictures are the curve, and the first film as the GIF beside it. The run may have been moved.
+    The pictures are the learning curve and the GIF of the first video. The run directory may have been moved.
     """
     result = read_result(run)
     if result is None or Path(result["best"]["checkpoint"]).name != best.name:
@@ -66,6 +66,6 @@ def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, flo
 
 
 def _selected(checkpoint: Path) -> dict[str, Any]:
-    """Step and metrics by which a checkpoint was selected."""
+    """Step and metrics of a checkpoint when it was selected."""
     progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
     return {"step": progress["global_step"], "metrics": progress["metrics"]}

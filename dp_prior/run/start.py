@@ -1,4 +1,4 @@
-"""Where a run begins: at a checkpoint of its own, at one of another place, or with the weights of another run."""
+"""Where a run begins: at its own checkpoint, at one from another place, or with the weights of another run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from accelerate import Accelerator
 from torch import nn
 
 from dp_prior.checkpoints.download import NoPlaceError, RemoteError
@@ -14,7 +13,7 @@ from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
-from dp_prior.job.ranks import decide
+from dp_prior.job.ranks import Ranks
 from dp_prior.tasks.published import load_weights
 from dp_prior.tracking.local import copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
@@ -25,12 +24,12 @@ Resume = Literal["auto", "never", "must"]
 def find_checkpoint(
     tracker: Tracker, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
 ) -> Path | None:
-    """The checkpoint to go on from, None for a fresh start; only on the main rank, since damage is set aside.
+    """The checkpoint to go on from, None for a fresh start. Call it on the main rank only: it moves damaged ones aside.
 
-    The run's own comes first, then what the tracker's loader names.
+    The run's own newest checkpoint wins over the one that the tracker's loader names.
 
     Raises:
-        ConfigError: what `resume` asks for cannot be.
+        ConfigError: `resume` is never and there is a checkpoint, or must and there is none.
     """
     own, directory = store.latest(), store.root.parent
     if resume == "never":
@@ -54,9 +53,9 @@ def find_checkpoint(
     return _adopt(store, reference, resume, report)
 
 
-def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
-    """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
-    directory = decide(ranks, lambda: resolve(reference, whole=False))
+def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
+    """Load the weights and normalizer of another checkpoint into `model`. Returns a line that says what was loaded."""
+    directory = ranks.decide(lambda: resolve(reference, whole=False))
     tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
     what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
     try:
@@ -68,12 +67,12 @@ def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
 
 
 def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
-    """Bring the latest and best checkpoint of a remote place into this run, which then goes on as if it were there.
+    """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to go on from.
 
-    A place that is there and empty, or not there for somebody with a token, is that of a run which has not saved yet.
+    An empty place, or one that does not exist for a client with a token, belongs to a run that has not saved yet.
 
     Raises:
-        RemoteError: it cannot be reached, or is perhaps only hidden.
+        RemoteError: the place cannot be reached, or may be private and no token was given.
     """
     try:
         latest, best = resolve(reference, "latest"), resolve(reference, "best")
@@ -97,7 +96,7 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
 
 
 def _same_run(one: Path, other: Path) -> bool:
-    """Whether two checkpoints can be of one run, rather than of two that share a remote place."""
+    """Whether two checkpoints belong to one run rather than to two that share a remote place."""
 
     def marks(directory: Path) -> list:
         documents = read_checkpoint(directory, ["config.json", "data.json"]).documents

@@ -1,4 +1,4 @@
-"""Which checkpoint is the best: one monitored metric, its direction, and the best value so far."""
+"""Selects the best checkpoint: one monitored metric, its direction, and the best value so far."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dp_prior.config import Config
 
 
 class MonitorConfig(Config):
-    """The metric that selects the best checkpoint. It must be one that the evaluators of the run produce."""
+    """The metric that selects the best checkpoint; one that an evaluator in `evaluate` measures."""
 
     metric: str = "validation/ema/loss"
-    """Name of the metric; only validation and rollout metrics exist during training, so no test can leak in."""
+    """Name of the metric. Test metrics do not exist during training, so they cannot select a checkpoint."""
 
     mode: Literal["min", "max"] = "min"
-    """Whether small or large values are good."""
+    """Whether small (min) or large (max) values are better."""
 
 
 class Best:
@@ -27,9 +27,9 @@ class Best:
         self.step: int | None = None
 
     def improves(self, metrics: dict[str, float], step: int) -> bool:
-        """Take note of the metrics measured at `step`; True if they are the best so far.
+        """Update with the metrics measured at `step`. Returns whether they are the best so far.
 
-        A metric that is missing or not a finite number is never best, and of two equal ones the older stays.
+        A missing or non-finite value is never the best; of two equal values the older stays.
         """
         value = metrics.get(self.monitor.metric)
         if value is None or not math.isfinite(value):
@@ -42,10 +42,10 @@ class Best:
         return True
 
     def state(self) -> dict:
-        """What a checkpoint keeps."""
+        """The state to save in a checkpoint."""
         return {"metric": self.monitor.metric, "mode": self.monitor.mode, "value": self.value, "step": self.step}
 
     def load(self, state: dict) -> None:
-        """Restore `state`; a value of another metric or direction does not count and is forgotten."""
+        """Restore `state`, unless it is of another metric or direction."""
         if (state["metric"], state["mode"]) == (self.monitor.metric, self.monitor.mode):
             self.value, self.step = state["value"], state["step"]

@@ -1,4 +1,4 @@
-"""How long and how a model is trained."""
+"""Budget, optimizer and cadences of training."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class TrainingConfig(Config):
     """The gradient's global norm is clipped to this."""
 
     ema: dict[str, DecayConfig] = {"ema": PowerDecay()}
-    """Averages of the weights by name; the first is the one that acts. Empty for none."""
+    """Averages of the weights by name; the first is the model that is exported. Empty for none."""
 
     init_from: str | None = None
-    """Reference of a checkpoint whose weights a fresh run starts from, its normalizer among them: a path, `hf://...`,
-    or another that `load_policy` reads. Everything must fit. A run that goes on from its own checkpoint ignores it."""
+    """Checkpoint whose weights and normalizer a fresh run starts from: a path, `hf://...`, or another reference that
+    `load_policy` reads. All tensors must match. Ignored when a run continues from its own checkpoint."""
 
     monitor: MonitorConfig = MonitorConfig()
-    """What makes a checkpoint the best."""
+    """The metric that selects the best checkpoint."""
 
     log_every: Cadence = Cadence(steps=50)
     """How often training metrics are logged; the only time the loop waits for the device."""
@@ -64,19 +64,19 @@ class TrainingConfig(Config):
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
 
     rollback: int = Field(default=0, ge=0)
-    """How often a run that would stop for `nonfinite_limit` instead goes back to the weights of its last checkpoint and
-    passes over the samples seen since; 0 never does."""
+    """How many times a run that would stop for `nonfinite_limit` instead restores the weights of its last checkpoint and
+    skips the samples seen since; 0 for never."""
 
     dist_timeout: Duration = 120.0
-    """A rank without a sign of life for so long ends the run, seconds or for example "5m"; it is named, and every rank
-    writes its stacks. Work of one rank that cannot show that it goes on, such as a save, may take ten times as long."""
+    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is named
+    and every rank writes its stacks. Work that cannot report progress, such as a save, may take ten times as long."""
 
     max_runtime: Duration | None = None
-    """The run saves and ends with exit code 75 so that it is done after so long, seconds or for example "47h"; null for
-    no limit but the one that SLURM tells."""
+    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no limit
+    other than that of SLURM."""
 
     requeue: bool = False
-    """Whether a SLURM job that ends for lack of time, or on SIGUSR1, asks to be started again."""
+    """Whether to requeue the SLURM job when it ends because of its time limit or SIGUSR1."""
 
     @field_validator("ema")
     @classmethod
@@ -96,11 +96,11 @@ class TrainingConfig(Config):
 
     @property
     def unit(self) -> str:
-        """What the budget is given in: samples, epochs or steps."""
+        """Unit of the budget: samples, epochs or steps."""
         return next(name for name in _UNITS if getattr(self, name) is not None)
 
     def total_samples(self, dataset_length: int, global_batch_size: int, progress: Progress = _START) -> int:
-        """The budget in samples, seen from a moment of the run: steps that are over may have been of other sizes."""
+        """The budget in samples. A budget in steps depends on `progress`: past steps may have had other batch sizes."""
         if self.samples is not None:
             return self.samples
         if self.steps is not None:
@@ -108,7 +108,7 @@ class TrainingConfig(Config):
         return max(1, round(self.epochs * dataset_length))
 
     def spent(self, dataset_length: int, global_batch_size: int, progress: Progress) -> tuple[int, int]:
-        """What is spent of the budget and the whole of it, both in optimizer steps with this global batch."""
+        """The spent part of the budget and the whole, both in optimizer steps of this global batch size."""
         if self.steps is not None:
             return progress.global_step, self.steps
         total = self.total_samples(dataset_length, global_batch_size)

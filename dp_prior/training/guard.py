@@ -1,7 +1,7 @@
-"""The count of steps that were skipped because their gradient was not finite, looked at without waiting for the device.
+"""Counts the steps that were skipped because their gradient was not finite, without waiting for the device.
 
-The count lives on the device and is part of every checkpoint. After each step it is copied to the host beside the
-work, and read when the copy has arrived, in order, at most `LAG` steps later.
+The counts live on the device and are part of every checkpoint. After each step they are copied to the host
+asynchronously, and read in order when the copy has arrived, at most `LAG` steps later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LAG = 2  # steps; the device always has one queued while the host looks
+LAG = 2  # steps; the device always has one queued while the host reads
 
 
 class NotFiniteError(RuntimeError):
-    """Too many steps in a row, from `first_step` on, had a gradient that was not finite."""
+    """Too many steps in a row, from `first_step` on, had a non-finite gradient."""
 
     def __init__(self, message: str, first_step: int = 1):
         super().__init__(message)
@@ -24,12 +24,12 @@ class NotFiniteError(RuntimeError):
 
 
 class Skipped(NamedTuple):
-    """A step that changed nothing.
+    """A step that was skipped.
 
     Attributes:
         step: its number, counted from 1.
-        samples_seen: the clock before it: where its samples begin.
-        in_a_row: how many were skipped up to and with this one.
+        samples_seen: the clock before it, where its samples begin.
+        in_a_row: number of consecutive skipped steps up to and including this one.
     """
 
     step: int
@@ -38,22 +38,22 @@ class Skipped(NamedTuple):
 
 
 class Guard:
-    """Counts skipped steps; see the module."""
+    """Counts skipped steps."""
 
     def __init__(self, device: torch.device):
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)  # all, in a row, step of the last
         self._copies: deque[tuple[Tensor, torch.cuda.Event | None, int, int]] = deque()
 
     def load(self, counts: Tensor) -> None:
-        """Go on from counts (3,) that were saved."""
+        """Restore saved counts (3,)."""
         self.counts = counts.to(self.counts.device, copy=True)
         self._copies.clear()
 
     def count(self, finite: Tensor, step: int, samples_seen: int) -> None:
-        """Take note of a step.
+        """Count a step.
 
         Args:
-            finite: () bool on the device, whether the step was taken.
+            finite: () bool on the device, False if the step was skipped.
             step: its number, counted from 1.
             samples_seen: the clock before it.
         """
@@ -68,7 +68,7 @@ class Guard:
         self._copies.append((copy, arrived, step, samples_seen))
 
     def look(self) -> list[Skipped]:
-        """The skipped steps that have become known since the last call, oldest first."""
+        """The skipped steps whose copies have arrived since the last call, oldest first."""
         found = []
         while self._copies and (len(self._copies) > LAG or self._has_arrived(*self._copies[0][:2])):
             copy, arrived, step, samples_seen = self._copies.popleft()

@@ -1,20 +1,21 @@
-"""What the trainer needs of the parts that it is given, and nothing else of them."""
+"""Protocols of the parts that the trainer is given: what it needs of them, and no more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Cadence, Progress
+from dp_prior.job.ranks import Ranks
 
 
-class Loader(Protocol):
-    """Where batches come from: a pure function of the samples seen."""
+class Batches(Protocol):
+    """The source of batches: a pure function of the samples seen."""
 
     global_batch_size: int
 
@@ -23,26 +24,26 @@ class Loader(Protocol):
     def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]: ...
 
     def ids(self, samples_seen: int) -> Tensor:
-        """(global_batch_size,) int64 of the samples of all ranks."""
+        """(global_batch_size,) int64, the samples of the next step on all ranks."""
 
 
 class Measured(Protocol):
-    """Numbers by metric name, and files by name for loggers that show them."""
+    """Values by metric name, and files by name for loggers that show them."""
 
     metrics: dict[str, float]
     media: dict[str, Path]
 
 
 class Evaluator(Protocol):
-    """Measures the models of a run; a collective when there are several ranks."""
+    """Measures the models of a run. A collective: all ranks call it."""
 
     every: Cadence
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measured: ...
+    def run(self, models: dict[str, nn.Module], accelerator: Ranks, progress: Progress) -> Measured: ...
 
 
-class Tracker(Protocol):
-    """Where numbers and pictures go."""
+class MetricsSink(Protocol):
+    """Receives metrics, media and error messages."""
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None: ...
 
@@ -51,8 +52,8 @@ class Tracker(Protocol):
     def log_error(self, error: str, progress: Progress) -> None: ...
 
 
-class Saver(Protocol):
-    """Where snapshots go. Returns before they are durable; what then fails is raised by the next call."""
+class SnapshotSink(Protocol):
+    """Receives snapshots. `submit` returns before they are durable; a failed save is raised by the next call."""
 
     def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None: ...
 

@@ -1,25 +1,50 @@
-"""A trainer as a snapshot and back: the tensors it owns, and the clock. There is nothing else to remember."""
+"""The state of a training as a snapshot and back: its tensors, its clock and its counters, and nothing else."""
 
 from __future__ import annotations
 
 import math
 import platform
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Progress
-
-if TYPE_CHECKING:
-    from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.metrics import Means
+from dp_prior.training.best import Best
+from dp_prior.training.ema import EMA
+from dp_prior.training.guard import Guard
+from dp_prior.training.protocols import Batches
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot:
-    """Everything needed to continue, and on its own in `model.safetensors` everything needed to act.
+class Trained(Protocol):
+    """What a snapshot holds of a trainer."""
+
+    online: nn.Module
+    averages: dict[str, EMA]
+    optimizer: torch.optim.Optimizer
+    accelerator: Accelerator
+    loader: Batches
+    means: Means
+    guard: Guard
+    best: Best
+    progress: Progress
+    unmeasured: Progress | None
+    measured: dict[str, float]
+    rollbacks: int
+    seed: int
+    documents: dict[str, Any]
+
+    @property
+    def models(self) -> dict[str, nn.Module]: ...
+
+
+def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
+    """Everything needed to continue; `model.safetensors` alone is everything needed to act.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
     each further one, `training.safetensors` the trained weights, the optimizer's moments and the running means.
@@ -52,10 +77,10 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
     return Snapshot(tensors=tensors, documents={**trainer.documents, "progress.json": progress})
 
 
-def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
-    """Put a snapshot back into a freshly built trainer of the same configuration.
+def read_state(trainer: Trained, snapshot: Snapshot) -> None:
+    """Restore a snapshot into a newly built trainer of the same configuration.
 
-    Averages may be others than those of the snapshot: new ones begin at the trained weights.
+    Averages that the snapshot does not have start at the trained weights.
 
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
@@ -69,7 +94,7 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     for name, average in trainer.averages.items():
         average.model.load_state_dict(averages.get(name, online))
     _load_optimizer_state(trainer, _under("optimizer.", training))
-    share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums of all ranks, to be counted once
+    share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
     trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})
     trainer.guard.load(training["skipped"])
     progress = snapshot.documents["progress.json"]
@@ -90,8 +115,8 @@ def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
-    """The optimizer's tensors under the names of the parameters they belong to."""
+def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
+    """The optimizer's tensors by the names of their parameters."""
     state = trainer.optimizer.state
     return {
         f"{moment}.{name}": state[parameter][moment]
@@ -101,8 +126,8 @@ def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer_state(trainer: PolicyTrainer, tensors: dict[str, Tensor]) -> None:
-    """Copies: the optimizer must own its memory, whatever becomes of the snapshot."""
+def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
+    """Copies, because the optimizer must own its memory."""
     parameters = _named_parameters(trainer.online)
     expected = {f"{moment}.{name}" for name in parameters for moment in _MOMENTS}
     if tensors and set(tensors) != expected:

@@ -1,7 +1,7 @@
-"""PolicyTrainer: the loop. Everything it needs comes in as an object; everything it decides follows from the clock.
+"""PolicyTrainer: the training loop. `fit` and `step` are the reading path; all decisions are functions of the clock.
 
-Data arrive as whole global batches already cut into this rank's micro-batches, so accumulation and ranks are one idea:
-a loss is divided by the valid elements of the global batch, and the parts add up to its mean.
+The loader yields this rank's micro-batches of one global batch. Each loss is divided by the number of valid elements of
+the global batch, so that accumulation and ranks are the same thing: the parts add up to the mean of the whole.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ import contextlib
 import time
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
-from dp_prior.job.signs import Abandoned, Alone, RanksAtWork, Watch
-from dp_prior.job.stop import REQUEST, Stop
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import REQUEST, Abandoned
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
-from dp_prior.training.agreement import Agreement
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import EMA
-from dp_prior.training.guard import Guard
+from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.optimizer import set_learning_rate, update
-from dp_prior.training.protocols import Evaluator, Loader, Saver, Tracker
+from dp_prior.training.protocols import Batches, Evaluator, MetricsSink, SnapshotSink
 from dp_prior.training.state import read_state, take_snapshot
 
 
 class _Wrapped(nn.Module):
-    """What autocast and DistributedDataParallel take hold of, so that the model inside stays as it was built."""
+    """Wraps the model for autocast and DistributedDataParallel, so that the model itself stays unchanged."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -43,54 +41,48 @@ class _Wrapped(nn.Module):
 
 
 class PolicyTrainer:
-    """Trains a model on batches until its sample budget is spent, and can go on from any snapshot of itself."""
+    """Trains a model until its budget is spent; can continue from any snapshot of itself."""
 
     def __init__(
         self,
         model: nn.Module,
-        loader: Loader,
+        loader: Batches,
         config: TrainingConfig,
         *,
-        accelerator: Accelerator,
-        tracker: Tracker,
-        saver: Saver,
+        ranks: Ranks,
+        tracker: MetricsSink,
+        writer: SnapshotSink,
         evaluators: list[Evaluator],
         seed: int,
         documents: dict[str, dict],
-        stop: Stop | None = None,
-        watch: Watch | None = None,
     ):
         """
         Args:
             model: maps (Batch, Randomness) to a Loss; already fitted to its data, on any device.
-            documents: JSON documents that travel with every snapshot, by file name (configuration, spec, ...).
-            stop: asks for an end from outside; one of its own if None.
-            watch: who is told signs of life; nobody if None.
+            documents: JSON documents saved with every snapshot, by file name (configuration, spec, ...).
         """
         self.config = config
-        self.accelerator = accelerator
+        self.ranks = ranks
+        self.accelerator = ranks.accelerator
+        self.stop = ranks.stop
         self.loader = loader
         self.tracker = tracker
-        self.saver = saver
+        self.writer = writer
         self.evaluators = evaluators
         self.seed = seed
         self.documents = documents
-        self.device = accelerator.device
+        self.device = ranks.device
         self.progress = Progress()
         self.best = Best(config.monitor)
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # it is there
+        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # it is there already
         self.means = Means()
         self.guard = Guard(self.device)
         self.rollbacks = 0
-        self.stop = stop or Stop()
-        self.watch = watch or Alone(self.stop)
-        self.ranks = RanksAtWork(accelerator, self.watch)
-        self.unmeasured: Progress | None = None  # the clock before the last step, if its measuring is still to be done
-        self.measured: dict[str, float] = {}  # what was known of the step that was restored
-        self.agreement = Agreement(accelerator, loader, tracker, self.stop, self.guard, config.nonfinite_limit)
+        self.unmeasured: Progress | None = None  # the clock before the last step, if its evaluation is pending
+        self.measured: dict[str, float] = {}  # metrics of the restored step
         self._measured_from = (0, time.perf_counter())
 
     @property
@@ -106,12 +98,12 @@ class PolicyTrainer:
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """The averages and the trained model (`online`), unwrapped, to be measured or saved."""
+        """The averages and the trained model (`online`), unwrapped."""
         return {**{name: average.model for name, average in self.averages.items()}, "online": self.online}
 
     @property
     def stop_requested(self) -> bool:
-        """Set it to end after the step at hand."""
+        """Set it to end after the current step."""
         return self.stop.is_asked()
 
     @stop_requested.setter
@@ -119,7 +111,7 @@ class PolicyTrainer:
         self.stop.reason = REQUEST if is_requested else None
 
     def fit(self) -> Progress:
-        """Train until the sample budget is spent or a stop is requested, from wherever the clock stands."""
+        """Train from the current clock until the budget is spent or a stop is requested."""
         self._measured_from = (self.progress.samples_seen, time.perf_counter())
         batches = self.loader.from_sample(self.progress.samples_seen)
         start, is_stopping = self.progress, self._agree_to_stop()
@@ -127,29 +119,30 @@ class PolicyTrainer:
             is_stopping = self._finish_step(self.unmeasured, self.measured, is_stopping)
         while self.progress.samples_seen < self.total_samples and not is_stopping:
             is_first = self.progress == start
-            with self.watch.busy() if is_first else contextlib.nullcontext():  # it compiles, and finds its kernels
+            with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
                 is_stopping = self._advance(next(batches), is_first)
-            self.watch.mark("data", self.progress.global_step + 1)
+            self.ranks.mark("data", self.progress.global_step + 1)
         return self.progress
 
     def _advance(self, micro_batches: list[Batch], is_first: bool) -> bool:
-        """A step and what is due after it. Returns whether to stop."""
+        """One step and what is due after it. Returns whether to stop."""
         before = self.progress
         self.step(micro_batches)
-        if is_first and self.accelerator.is_main_process:
-            self.saver.reserve(take_snapshot(self, {}))
-        self.saver.check()
+        if is_first and self.ranks.is_main_process:
+            self.writer.reserve(take_snapshot(self, {}))
+        self.writer.check()
         is_stopping = self._agree_to_stop()
         is_due = self._is_done() or self._due(self.config.log_every, before)
         return self._finish_step(before, self.training_metrics() if is_due else {}, is_stopping)
 
     def _finish_step(self, before: Progress, row: dict[str, float], is_stopping: bool) -> bool:
-        """Measure, log and save what is due after a step. A stop puts the measuring off to the next start, and so does
-        an evaluator that fails where there is one process: nothing is lost but the measuring.
+        """Evaluate, log and save what is due after a step.
+
+        A stop request, or with one process an evaluator that fails, postpones the evaluation to the next start.
 
         Args:
             before: the clock before the step.
-            row: what is known of it.
+            row: metrics of the step so far.
 
         Returns:
             Whether to stop.
@@ -161,7 +154,7 @@ class PolicyTrainer:
             except Abandoned:
                 is_stopping = self._agree_to_stop()
             except Exception:
-                if self.accelerator.num_processes == 1:  # several may be in different collectives
+                if self.ranks.num_processes == 1:  # several ranks may be in different collectives
                     self.unmeasured = before
                     self.save(row, is_best=False)
                 raise
@@ -176,8 +169,8 @@ class PolicyTrainer:
     def step(self, micro_batches: list[Batch]) -> None:
         """One optimizer step over one global batch."""
         now, position = self.progress, self.progress.global_step + 1
-        self.watch.mark("forward", position)
-        seed_torch(derive_seed(self.seed, "dropout", self.accelerator.process_index, now.samples_seen), self.device)
+        self.ranks.mark("forward", position)
+        seed_torch(derive_seed(self.seed, "dropout", self.ranks.process_index, now.samples_seen), self.device)
         spent, whole = self._spent()
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
         self.online.train()
@@ -188,22 +181,22 @@ class PolicyTrainer:
             with contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.wrapped):
                 random = Randomness.from_counts(self.seed, "training", batch.positions)
                 loss = self.wrapped(batch, random, self_condition)
-                self.watch.mark("backward", position)
-                self.accelerator.backward(loss.total / len(micro_batches))  # means of parts: the step takes theirs
+                self.ranks.mark("backward", position)
+                self.accelerator.backward(loss.total / len(micro_batches))  # each is a mean; the step takes the mean of them
             losses.append(loss)
         self._count(losses)
-        self.watch.mark("update", position)
+        self.ranks.mark("update", position)
         norm, finite = update(self.optimizer, self.config.max_grad_norm, self.accelerator.scaler)
         self.progress = now.advance(self.loader.global_batch_size)
         for average in self.averages.values():
             average.update(self.progress.global_step, finite)
         self._show_timesteps(micro_batches, losses, finite)
-        share = float(self.accelerator.is_main_process)  # all ranks hold the same norm; it counts once
+        share = float(self.ranks.is_main_process)  # equal on all ranks; counted once
         self.means.add("train/grad_norm", torch.where(finite, norm, 0.0) * share, finite * share)
         self.guard.count(finite, self.progress.global_step, now.samples_seen)
 
     def training_metrics(self) -> dict[str, float]:
-        """The means since the last call; the only place where the loop waits for the device."""
+        """The means since the last call. The only place where the loop waits for the device."""
         metrics = self.means.reduce(self.accelerator)
         samples, moment = self._measured_from
         elapsed = time.perf_counter() - moment
@@ -217,7 +210,7 @@ class PolicyTrainer:
         return metrics
 
     def evaluate(self, evaluators: list[Evaluator]) -> dict[str, float]:
-        """Measure the models. Training is the same whether or not this is called; its clock of samples/s stands.
+        """Measure the models. Does not affect training; excluded from samples/s.
 
         Raises:
             Abandoned: on all ranks, if the run is asked to stop meanwhile.
@@ -225,9 +218,9 @@ class PolicyTrainer:
         start = time.perf_counter()
         metrics: dict[str, float] = {}
         for evaluator in evaluators:
-            self.watch.mark(f"evaluation {type(evaluator).__name__}", self.progress.global_step)
+            self.ranks.mark(f"evaluation {type(evaluator).__name__}", self.progress.global_step)
             result = evaluator.run(self.models, self.ranks, self.progress)
-            self.watch.meet(may_leave=True)
+            self.ranks.meet(may_leave=True)
             metrics |= result.metrics
             self.tracker.log_images(result.media, self.progress)
         if self.stop.deadline is not None:
@@ -237,31 +230,63 @@ class PolicyTrainer:
         return metrics
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
-        """Hand a snapshot of everything to the saver, with what was measured at this step; training goes on."""
-        self.watch.mark("save", self.progress.global_step)
+        """Hand the writer a snapshot with what was measured at this step; training goes on meanwhile."""
+        self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
-        if self.accelerator.is_main_process:
+        if self.ranks.is_main_process:
             if self.stop.deadline is not None:
                 self.stop.deadline.save_begins()
-            with self.watch.busy():  # it waits for a save that still runs
-                self.saver.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
-        self.watch.meet()
+            with self.ranks.busy():  # waits for a save in progress
+                self.writer.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
+        self.ranks.meet()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go on exactly where `snapshot` was taken."""
+        """Continue exactly where `snapshot` was taken."""
         read_state(self, snapshot)
 
     def _agree_to_stop(self) -> bool:
-        """Whether any rank was asked to stop, so that all leave after the same step; see `Agreement`."""
-        self.watch.mark("agreement", self.progress.global_step)
-        return self.agreement.reach(self.progress)
+        """Whether any rank was asked to stop, so that all end after the same step.
+
+        Raises:
+            NotFiniteError: on all ranks, once too many steps in a row were skipped on one of them.
+        """
+        self.ranks.mark("agreement", self.progress.global_step)
+        if self.stop.deadline is not None:
+            self.stop.deadline.stepped()
+        own = self.stop.encode(self.ranks.process_index), self._report_skipped()
+        asked, skipped = self.ranks.exchange(*own).amax(0).long().tolist()
+        if skipped:
+            raise self._too_many_skipped(skipped)
+        return self.stop.accept(asked)
+
+    def _report_skipped(self) -> int:
+        """Log steps that were skipped. Returns the step at which there were too many in a row, else 0."""
+        for step, samples_seen, in_a_row in self.guard.look():
+            if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
+                ids = self.loader.ids(samples_seen).tolist()
+                what = f"step {step} was skipped, the {in_a_row}. in a row: its gradient was not finite"
+                self.tracker.log_error(f"{what}; its samples: {ids}", self.progress)
+            if in_a_row >= self.config.nonfinite_limit:
+                return step
+        return 0
+
+    def _too_many_skipped(self, step: int) -> NotFiniteError:
+        limit, behind = self.config.nonfinite_limit, self.progress.global_step - step
+        first = self.progress.samples_seen - (behind + limit) * self.loader.global_batch_size
+        ids = self.loader.ids(max(0, first)).tolist()
+        return NotFiniteError(
+            f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them "
+            f"changed the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them "
+            f"all. Look at the data and the learning rate; the last good checkpoint is kept.",
+            first_step=step - limit + 1,
+        )
 
     def roll_back(self, snapshot: Snapshot) -> None:
-        """Take the state of `snapshot` but keep the clock, so that the samples seen since are passed over."""
+        """Restore `snapshot` but keep the clock, so that the samples seen since are skipped."""
         now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # a new row begins
+        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # the count of consecutive steps begins anew
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
@@ -273,7 +298,7 @@ class PolicyTrainer:
         return cadence.due(before, self.progress, len(self.loader))
 
     def _count(self, losses: list[Loss]) -> None:
-        """Add a step's losses to the means, weighted by valid elements; as if timesteps were drawn evenly."""
+        """Add a step's losses to the means, weighted by valid elements and corrected for how timesteps were drawn."""
         process = self.online.process
         t, valid = (torch.cat([getattr(loss, name) for loss in losses]) for name in ("t", "valid"))
         factor = None if losses[0].factor is None else torch.cat([loss.factor for loss in losses])
@@ -285,7 +310,7 @@ class PolicyTrainer:
             self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:
-        """Show a step's losses to timesteps that learn, in the order of the run whatever ranks and micro-batches."""
+        """Pass a step's losses to timesteps that learn, in an order that ranks and micro-batches do not change."""
         if not self.online.process.learns_timesteps:
             return
         positions = torch.cat([batch.positions for batch in micro_batches])

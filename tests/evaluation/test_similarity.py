@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.similarity import SimilarityConfig, margin, recalls
-from dp_prior.job.signs import Abandoned, Alone, RanksAtWork
-from dp_prior.job.stop import Stop
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.stop import Abandoned
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.prior import PriorConfig
 from tests.evaluation.fakes import NOW, on_ranks
@@ -113,10 +113,9 @@ def test_recall_of_the_images_themselves_is_one_and_of_their_opposites_none():
 
 def test_drawing_says_that_it_goes_on_and_ends_when_the_run_is_asked_to_stop():
     """Other ranks take one that says nothing for lost, and a job that is about to end cannot wait."""
-    stop = Stop()
-    ranks = RanksAtWork(SimpleNamespace(process_index=0, num_processes=1), Alone(stop))
+    ranks = Ranks(make_accelerator("fp32"))
     measure(ranks)
-    stop.reason = "SIGTERM"
+    ranks.stop.ask("SIGTERM")
     with pytest.raises(Abandoned):
         measure(ranks)
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
-from dp_prior.job.ranks import decide, make_accelerator
+from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny, train, write
 
@@ -217,10 +217,10 @@ def test_bad_sample_on_one_rank_is_skipped_on_all(ranks):
 
 
 def test_decision_of_one_process_is_its_own(monkeypatch):
-    accelerator = make_accelerator("fp32")
-    assert decide(accelerator, lambda: 3) == 3
+    alone = Ranks(make_accelerator("fp32"))
+    assert alone.decide(lambda: 3) == 3
     with pytest.raises(ConfigError, match="--resume: 1 problem\n  no") as caught:
-        decide(accelerator, lambda: (_ for _ in ()).throw(ConfigError("--resume", ["no"])))
+        alone.decide(lambda: (_ for _ in ()).throw(ConfigError("--resume", ["no"])))
     assert caught.value.problems == ["no"]
 
 

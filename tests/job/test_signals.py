@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
+from dp_prior.job.ranks import Ranks
 from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, stop_on_signal
-from dp_prior.job.signs import Alone
 from dp_prior.job.stop import Stop
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, rows, state, train, write
@@ -155,7 +155,7 @@ def test_evaluation_that_fails_is_made_up_for_and_no_step_is_lost(count, tmp_pat
 
     config = write(tmp_path, **{**MEASURED, "train__save_every": {"steps": 1000}})
     with monkeypatch.context() as patch:
-        patch.setattr(Alone, "beat", failing)
+        patch.setattr(Ranks, "beat", failing)
         with pytest.raises(OSError, match="gone"):
             train(config)
     saved = state(tmp_path / "run")["progress"]
@@ -169,7 +169,7 @@ def test_evaluation_that_fails_is_made_up_for_and_no_step_is_lost(count, tmp_pat
 @pytest.mark.parametrize("count", [1, 4, 8, 25, 40, 60])
 def test_evaluation_that_a_stop_cuts_short_is_made_up_for(count, tmp_path, monkeypatch, measured):
     """A signal at the so manyth sign of life, be it in a validation, a rollout, or the test at the end."""
-    beat, calls = Alone.beat, itertools.count(1)
+    beat, calls = Ranks.beat, itertools.count(1)
 
     def signalled(self):
         if next(calls) == count:
@@ -178,7 +178,7 @@ def test_evaluation_that_a_stop_cuts_short_is_made_up_for(count, tmp_path, monke
 
     config = write(tmp_path, **MEASURED)
     with monkeypatch.context() as patch:
-        patch.setattr(Alone, "beat", signalled)
+        patch.setattr(Ranks, "beat", signalled)
         stopped = train(config)
     assert next(calls) > count and stopped.exit_code == 75, stopped.output
     saved = state(tmp_path / "run")["progress"]

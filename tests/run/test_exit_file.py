@@ -12,7 +12,7 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
-from dp_prior.job.watch.heartbeat import LOST, RankLostError, Verdict
+from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.run import exit_file
 from dp_prior.run.exit_file import ExitFile, classify
 from dp_prior.training.guard import NotFiniteError

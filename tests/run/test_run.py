@@ -12,7 +12,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
-from dp_prior.run.run import Experiment
+from dp_prior.run.run import Run
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
@@ -32,7 +32,7 @@ def test_outcome_tells_how_the_run_ended(finished):
     run, outcome = finished
     assert outcome.status == "finished" and outcome.failures == []
     assert outcome.progress == Progress(48, 6)
-    assert outcome.directory == run.directory
+    assert outcome.directory == run.parts.directory
     assert json.loads((outcome.best / "progress.json").read_text())["global_step"] == outcome.result()["best"]["step"]
 
 
@@ -48,7 +48,7 @@ def test_test_split_is_measured_once_with_the_best_weights(finished):
     lines = [row for row in rows(outcome.directory) if "test/ema/loss" in row]
     assert [row["step"] for row in lines] == [6]
     best = load_policy(outcome.best)
-    evaluator = LossConfig(name="test", split="test", models=("ema",)).create(run.data)
+    evaluator = LossConfig(name="test", split="test", models=("ema",)).create(run.parts.data)
     measured = evaluator.run({"ema": best}, None, outcome.progress).metrics
     assert outcome.result()["test"]["test/ema/loss"] == measured["test/ema/loss"] == lines[0]["test/ema/loss"]
 
@@ -56,7 +56,7 @@ def test_test_split_is_measured_once_with_the_best_weights(finished):
 def test_checkpoint_acts(finished):
     run, outcome = finished
     policy = load_policy(outcome.best)
-    batch = run.data.val.fetch(torch.arange(3))
+    batch = run.parts.data.val.fetch(torch.arange(3))
     random = Randomness.from_counts(0, "test", batch.ids)
     chunk = policy.predict(batch.cond, random)
     assert chunk.shape == (3, 4, 2) and torch.isfinite(chunk).all()
@@ -80,14 +80,14 @@ def test_exported_weights_are_the_average_and_rebuild_the_policy(finished):
 def test_run_keeps_its_configuration_shapes_and_split(finished):
     run, outcome = finished
     for directory in (outcome.directory, outcome.best):
-        assert json.loads((directory / "config.json").read_text()) == json.loads(run.config.model_dump_json())
+        assert json.loads((directory / "config.json").read_text()) == json.loads(run.parts.config.model_dump_json())
     assert json.loads((outcome.best / "data.json").read_text()) == {
-        "fingerprint": run.data.fingerprint,
-        "episodes": run.data.split_ids,
+        "fingerprint": run.parts.data.fingerprint,
+        "episodes": run.parts.data.split_ids,
     }
     assert json.loads((outcome.best / "spec.json").read_text())["x_shape"] == [4, 2]
     manifest = json.loads((outcome.best / "manifest.json").read_text())
-    assert run.config.digest() in json.dumps(manifest)
+    assert run.parts.config.digest() in json.dumps(manifest)
 
 
 def test_run_without_evaluators_ends_with_its_latest(tmp_path):
@@ -109,7 +109,7 @@ def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_
     test = [{"type": "loss", "name": "again", "split": "train"}]
     first = experiment(tiny(tmp_path, train__steps=2, test=test)).run().result()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Experiment, "_test", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Run, "_test", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         experiment(tiny(tmp_path, train__steps=6, test=test)).run()
     again = experiment(tiny(tmp_path, train__steps=6, test=test)).run()
     assert again.status == "complete" and again.result()["best"]["step"] == 6
@@ -122,7 +122,7 @@ def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):
     def weights(seed):
-        return experiment(tiny(tmp_path, seed=seed)).model.state_dict()
+        return experiment(tiny(tmp_path, seed=seed)).parts.model.state_dict()
 
     first, again, other = weights(0), weights(0), weights(1)
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -165,23 +165,23 @@ def test_guidance_needs_conditions_that_training_withholds(tmp_path):
     guided = {"task__diffusion": {"guidance": {"scale": 2.0}}}
     with pytest.raises(ConfigError, match="task.cond_dropout"):
         experiment(tiny(tmp_path, train__steps=2, **guided))
-    shares = dict.fromkeys(experiment(tiny(tmp_path)).data.spec.cond_shapes, 0.5)
+    shares = dict.fromkeys(experiment(tiny(tmp_path)).parts.data.spec.cond_shapes, 0.5)
     run = experiment(tiny(tmp_path, train__steps=2, task__cond_dropout=shares, **guided))
     assert run.run().status == "finished"
-    batch = run.data.val.fetch(torch.arange(2))
+    batch = run.parts.data.val.fetch(torch.arange(2))
     random = Randomness.from_counts(0, "test", batch.ids)
-    guided_chunk = run.model.sample(batch.cond, random)
-    run.model.process.guidance = None
-    assert not torch.equal(guided_chunk, run.model.sample(batch.cond, random))
+    guided_chunk = run.parts.model.sample(batch.cond, random)
+    run.parts.model.process.guidance = None
+    assert not torch.equal(guided_chunk, run.parts.model.sample(batch.cond, random))
 
 
 def test_known_actions_are_in_the_chunk_exactly(tmp_path):
     run = experiment(tiny(tmp_path, train__steps=2))
-    batch = run.data.val.fetch(torch.arange(3))
+    batch = run.parts.data.val.fetch(torch.arange(3))
     random = Randomness.from_counts(0, "test", batch.ids)
     is_known = torch.zeros_like(batch.x, dtype=torch.bool)
     is_known[:, :2] = True
-    chunk = run.model.sample(batch.cond, random, known=(batch.x, is_known))
+    chunk = run.parts.model.sample(batch.cond, random, known=(batch.x, is_known))
     assert torch.equal(chunk[:, :2], batch.x[:, :2])
     assert not torch.equal(chunk[:, 2:], batch.x[:, 2:])
 
@@ -192,7 +192,7 @@ def test_averages_stay_apart_when_they_are_named_in_another_order(tmp_path):
     first = tiny(tmp_path, train__steps=4, train__ema={"fast": fast, "slow": slow}, **metric)
     saved = read_checkpoint(experiment(first).run().best)
     again = experiment(tiny(tmp_path, train__steps=4, train__ema={"slow": slow, "fast": fast}, **metric))
-    trainer = again._trainer(None, None)
+    trainer = again.parts.trainer(None, None)
     trainer.restore(saved)
     for average, name in (("fast", "model.safetensors"), ("slow", "model_slow.safetensors")):
         state_dict = trainer.models[average].state_dict()

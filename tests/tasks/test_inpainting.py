@@ -46,11 +46,11 @@ def rows(n):
 def opened(place, **change):
     """An untrained policy, and a batch of what it learns from."""
     one = experiment(tiny(place, **{**INPAINTING, **change}))
-    return one.model.eval(), one.data.train.fetch(torch.arange(5))
+    return one.parts.model.eval(), one.parts.data.train.fetch(torch.arange(5))
 
 
 def test_samples_have_the_observations_of_the_whole_horizon_and_are_otherwise_those_of_a_policy(tmp_path):
-    one, other = experiment(tiny(tmp_path, **INPAINTING)).data, experiment(tiny(tmp_path)).data
+    one, other = experiment(tiny(tmp_path, **INPAINTING)).parts.data, experiment(tiny(tmp_path)).parts.data
     ids = torch.arange(len(other.train))
     mine, theirs = one.train.fetch(ids), other.train.fetch(ids)
     assert len(one.train) == len(other.train) and one.fingerprint == other.fingerprint
@@ -129,7 +129,7 @@ def test_relative_actions_are_offsets_from_the_newest_observation_that_is_seen(t
     joined = policy.encode_x(batch.x, batch.cond)
     assert torch.equal(joined[..., :2], offsets)
     torch.testing.assert_close(policy.decode_x(joined, batch.cond), batch.x)
-    other = experiment(tiny(tmp_path, task__relative_to="agent_pos")).model
+    other = experiment(tiny(tmp_path, task__relative_to="agent_pos")).parts.model
     assert torch.equal(policy.normalizer._buffers["x/scale"], other.normalizer._buffers["x/scale"])
 
 
@@ -242,7 +242,7 @@ def test_loaded_policy_is_an_inpainting_policy(uninterrupted, tmp_path):
 def test_model_of_another_task_is_refused_with_what_loads_it(uninterrupted, tmp_path):
     with pytest.raises(ValueError, match="holds a inpainting_policy, not a prior; load it with load_policy"):
         load_prior(uninterrupted)
-    plain = experiment(tiny(tmp_path)).model.save_pretrained(tmp_path / "plain")
+    plain = experiment(tiny(tmp_path)).parts.model.save_pretrained(tmp_path / "plain")
     with pytest.raises(ValueError, match="holds a policy, not a inpainting_policy; load it with load_policy"):
         InpaintingPolicy.from_pretrained(plain)
     assert type(load_policy(plain)) is DiffusionPolicy
@@ -268,8 +268,8 @@ def test_it_learns_the_toy(tmp_path):
         place = {"tracker__data_path": str(tmp_path / str(steps)), "train__save_every": {"steps": 1000}}
         one = experiment(tiny(tmp_path, **INPAINTING, evaluate=[], train__steps=steps, **change, **place))
         one.run()
-        batch = one.data.val.fetch(torch.arange(len(one.data.val)))
-        chunk = one.model.eval().predict(batch.cond, Randomness.from_counts(0, "test", batch.ids))
+        batch = one.parts.data.val.fetch(torch.arange(len(one.parts.data.val)))
+        chunk = one.parts.model.eval().predict(batch.cond, Randomness.from_counts(0, "test", batch.ids))
         return ((chunk - batch.x) ** 2).mean().item()
 
     assert error(200) < 0.5 * error(1)

@@ -27,11 +27,12 @@ def watch(event, arguments):
         done.append(f"{event} {arguments[0]}")
 
 sys.path.insert(0, sys.argv[4])
-from dp_prior.run.run import Experiment, TrainConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Run
 from accelerate.state import AcceleratorState
 config = TrainConfig.from_json_path(sys.argv[1])
 sys.addaudithook(watch)
-outcome = Experiment(config, report=lambda line: None).run()
+outcome = Run(config, report=lambda line: None).run()
 print("DONE " + json.dumps({"status": outcome.status, "failures": outcome.failures, "done": sorted(set(done))}))
 """
 

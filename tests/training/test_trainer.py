@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from torch import nn
 
 from dp_prior.batch import Batch
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
+from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import ConstantDecay
 from dp_prior.training.trainer import PolicyTrainer
@@ -103,9 +103,9 @@ def build(listener=None, evaluators=(), seed=0, **change):
         Line(),
         Numbers(),
         TrainingConfig.model_validate(config),
-        accelerator=Accelerator(cpu=True),
+        ranks=Ranks(make_accelerator("fp32")),
         tracker=listener or Listener(),
-        saver=listener or Listener(),
+        writer=listener or Listener(),
         evaluators=list(evaluators),
         seed=seed,
         documents={},

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.job.signs import Abandoned
-from dp_prior.job.stop import Stop
-from dp_prior.job.watch.heartbeat import RankLostError, Verdict, Watch
+from dp_prior.job.stop import Abandoned, Stop
+from dp_prior.job.watch.heartbeat import Heartbeat
+from dp_prior.job.watch.judge import RankLostError, Verdict
 
 
 def scene(rank: int, place: Path) -> dict:
@@ -23,7 +23,7 @@ def scene(rank: int, place: Path) -> dict:
 
     def watch(stacks):
         named = {"rank": rank, "ranks": 2, "timeout_s": 60, "stop": stop, "stacks": place / stacks}
-        return Watch(**named, explain=explain, last_words=lambda verdict: None)
+        return Heartbeat(**named, explain=explain, last_words=lambda verdict: None)
 
     with watch("quiet") as one:
         met = []

@@ -1,0 +1,156 @@
+"""The assembly: builds the parts of a run from its configuration. What is done with them is in `run`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dp_prior.batch import Batch
+from dp_prior.checkpoints.format import Snapshot
+from dp_prior.checkpoints.store import CheckpointStore, Saved
+from dp_prior.checkpoints.writer import CheckpointWriter
+from dp_prior.config import ConfigError
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.run.changes import check_changes
+from dp_prior.run.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run.exit_file import ExitFile, explain
+from dp_prior.run.scores import MEDIA
+from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.protocols import MetricsSink, SnapshotSink
+from dp_prior.training.trainer import PolicyTrainer
+
+STACKS = "stacks"
+
+
+class Assembly:
+    """The parts of one run.
+
+    Attributes:
+        report: receives lines for a person to read; does nothing on other ranks than the main one.
+        directory: the run directory.
+        exits: its `exit.json`.
+        evaluators, tests: what is measured during training, and once at the end.
+    """
+
+    def __init__(
+        self, config: TrainConfig, ranks: Ranks, *, report: Callable[[str], None], directory: Path | None = None
+    ):
+        self.config, self.ranks = config, ranks
+        self.report = report if ranks.is_main_process else lambda line: None
+        self.directory = directory or run_directory(config)
+        self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
+        self.integrity = config.data.integrity(self.directory)
+        ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
+        self.data = config.task.open(config.data)
+        self.data.to(ranks.device)
+        self.loader = self.data.loader(
+            batch_size=config.data.batch_size,
+            accumulation=config.train.accumulation,
+            seed=config.seed,
+            rank=ranks.process_index,
+            world_size=ranks.num_processes,
+            device=ranks.device,
+        )
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        self.model = config.task.create(self.data.spec)
+        self.model.fit(self.data.statistics(), self.data.train)
+        self.media = self.directory / MEDIA
+        self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]
+        self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
+
+    @contextlib.contextmanager
+    def services(self) -> Iterator[tuple[Tracker, CheckpointStore, CheckpointWriter]]:
+        """Tracker, store and writer; the run directory is locked while they are open."""
+        config, monitor = self.config, self.config.train.monitor
+        store = CheckpointStore(
+            self.directory / "checkpoints",
+            config.checkpoints,
+            monitor=monitor.metric,
+            mode=monitor.mode,
+            world_size=self.ranks.num_processes,
+        )
+        lock = contextlib.ExitStack()
+        self.ranks.decide(lambda: lock.enter_context(store.lock()) and None)
+        with lock:
+            open_tracker = functools.partial(
+                config.tracker.create,
+                total_samples=config.train.total_samples(len(self.loader), self.loader.global_batch_size),
+                monitor=monitor.metric,
+                directory=self.directory,
+            )
+            opened: list[Tracker] = []
+            self.ranks.decide(lambda: opened.append(open_tracker(is_main=True)))
+            tracker = opened[0] if opened else open_tracker(is_main=False)
+
+            def deliver(saved: Saved) -> None:
+                if self.ranks.stop.deadline is not None:
+                    self.ranks.stop.deadline.save_ends()
+                tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
+
+            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
+            with tracker, contextlib.closing(writer), self.ranks.telling():
+                yield tracker, store, writer
+
+    def trainer(self, tracker: MetricsSink, writer: SnapshotSink) -> PolicyTrainer:
+        """A trainer of these parts at the start of its clock."""
+        return PolicyTrainer(
+            self.model,
+            self.loader,
+            self.config.train,
+            ranks=self.ranks,
+            tracker=tracker,
+            writer=writer,
+            evaluators=self.evaluators,
+            seed=self.config.seed,
+            documents={
+                CONFIG: json.loads(self.config.model_dump_json()),
+                "spec.json": json.loads(self.data.spec.model_dump_json()),
+                "data.json": self.data.document(),
+            },
+        )
+
+    def restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
+        """Go on from a snapshot and report what has changed since.
+
+        Raises:
+            ConfigError: the snapshot is of another run.
+        """
+        self.report_changes(snapshot.documents, trainer.documents, allow_changes)
+        try:
+            trainer.restore(snapshot)
+        except (RuntimeError, ValueError, KeyError) as error:
+            if not allow_changes:
+                raise
+            problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
+            raise ConfigError("--allow-change", [problem]) from None
+
+    def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
+        """Report how the documents of a checkpoint differ from those of this run; see `check_changes`."""
+        versions = {"python": platform.python_version(), "torch": torch.__version__}
+        batch = self.loader.global_batch_size
+        for line in check_changes(before, now, batch, versions=versions, allowed=allow_changes):
+            self.report(f"  changed       {line}")
+
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, several ranks exchange heartbeats; see `Ranks.watched`."""
+        return self.ranks.watched(
+            self.config.train.dist_timeout,
+            self.directory / STACKS,
+            explain=lambda error: explain(error, self.ranks.process_index),
+            last_words=self.exits.lose,
+        )
+
+    def sample(self, batch: Batch) -> Tensor:
+        """An x for each sample of a batch, from noise that depends on the sample alone."""
+        self.model.eval()
+        return self.model.sample(batch.cond, Randomness.from_counts(self.config.seed, "check", batch.ids))

@@ -1,0 +1,71 @@
+"""`--check`: does everything that a run does once, in a temporary directory, and returns its plan."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dp_prior.checkpoints.fetch import resolve
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.clock import Progress
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.run.assembly import Assembly
+from dp_prior.run.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run.plan import plan
+from dp_prior.run.start import take_weights
+
+
+def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allow_changes: Iterable[str] = ()) -> str:
+    """One step, one sample, one save and one load. Returns the plan.
+
+    Args:
+        allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would go on from.
+
+    Raises:
+        RuntimeError: the result of a step is not finite, or a saved model differs from itself.
+    """
+    directory = run_directory(config)
+    source = ranks.decide(lambda: config.tracker.load.create(directory).recall())
+    ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
+    unsaved = config.model_copy(update={"tracker": config.tracker.model_copy(update={"save": ()})})  # nothing is sent
+    with tempfile.TemporaryDirectory(prefix="dp_prior_check_") as place:
+        parts = Assembly(unsaved, ranks, report=report, directory=Path(place))
+        if config.train.init_from is not None:
+            parts.report(f"  initialised   {take_weights(parts.model, config.train.init_from, ranks)}")
+        with parts.services() as (tracker, store, writer):
+            trainer = parts.trainer(tracker, writer)
+            if source is not None and "://" not in source:
+                now = {**trainer.documents, CONFIG: json.loads(config.model_dump_json())}  # with its savers
+                trainer.progress = _compare(parts, now, source, allow_changes)
+            lines = [plan(config, parts, trainer, source)]
+            trainer.progress = Progress()
+            batches = next(parts.loader.from_sample(0))
+            trainer.step(batches)
+            row = trainer.training_metrics()
+            drawn = parts.sample(batches[0][:2])
+            trainer.save(row, is_best=False)
+            writer.close()
+            saved = ranks.decide(store.latest)
+            if saved is None or not torch.isfinite(drawn).all():
+                raise RuntimeError("after one step the weights or a sample are not finite; look at the data")
+            parts.restore(trainer, read_checkpoint(saved))
+            if not torch.equal(parts.sample(batches[0][:2]), drawn):
+                raise RuntimeError("a model that was saved and loaded samples differently; the disk may be failing")
+    lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
+    return "\n".join(
+        [*lines, f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load"]
+    )
+
+
+def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:
+    """Report how the checkpoint that the run would go on from differs. Returns its clock."""
+    found = parts.ranks.decide(lambda: resolve(reference, prefer="latest"))
+    before = read_checkpoint(found, [CONFIG, "data.json", "progress.json"]).documents
+    parts.report_changes(before, now, allow_changes)
+    return Progress(before["progress.json"]["samples_seen"], before["progress.json"]["global_step"])

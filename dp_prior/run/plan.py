@@ -1,0 +1,40 @@
+"""The plan: what a run will do, for a person to read."""
+
+from __future__ import annotations
+
+from dp_prior.run.assembly import Assembly
+from dp_prior.run.config import TrainConfig, run_directory
+from dp_prior.training.trainer import PolicyTrainer
+
+
+def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: object) -> str:
+    """One line for each part of the run.
+
+    Args:
+        config: of the run; that of `parts` may differ where it is a trial.
+        trainer: at the sample where training will begin.
+        found: the checkpoint that the run goes on from; None for a fresh start.
+    """
+    loader, report = parts.loader, parts.data.report()
+    weights = sum(parameter.numel() for parameter in parts.model.parameters())
+    ranks, accumulation = parts.ranks.num_processes, config.train.accumulation
+    start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
+    lines = {
+        "run": f"{run_directory(config)}  {config.description}",
+        "config": config.digest()[:12],
+        "data": parts.data.summary(),
+        "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
+        f"{ranks} x {parts.ranks.device.type}",
+        "batch": f"{loader.global_batch_size} = {config.data.batch_size} a micro-batch x {accumulation} summed "
+        f"x {ranks} rank{'s' if ranks > 1 else ''}",
+        "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
+        f"{trainer.total_samples / len(loader):.1f} epochs",
+        "evaluate": "; ".join(f"{evaluator.name} every {evaluator.every}" for evaluator in config.evaluate),
+        "test": "; ".join(evaluator.name for evaluator in config.test) + " on the best weights, once",
+        "save": f"every {config.train.save_every}, at the end, and at a new best of {config.train.monitor.metric}",
+        "also to": ", ".join(saver.type for saver in config.tracker.save),
+        "start from": start,
+    }
+    shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
+    warnings = [*report["warnings"], *parts.model.warnings()]
+    return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])
