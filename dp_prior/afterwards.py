@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.experiment import Experiment
+from dp_prior.places.hub import HuggingFaceSaverConfig
+from dp_prior.places.local import MODEL_FILES, copy_checkpoint
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import Courier, UploadConfig, UploadSaver
 from dp_prior.ranks import decide
 from dp_prior.result import has_result_of, read_result, shown_on_card
-from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
-from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
 from dp_prior.train_config import CONFIG, TrainConfig
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dp_prior.batch import Batch
 from dp_prior.changes import check_changes
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import Snapshot, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
@@ -29,6 +28,7 @@ from dp_prior.durable import replace_file
 from dp_prior.evaluation.curve import draw_learning_curve
 from dp_prior.evaluation.video import write_gif
 from dp_prior.exits import DONE, STOPPED, ExitFile, explain
+from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.ranks import decide, make_accelerator
 from dp_prior.recall import Resume, find_checkpoint, take_weights

@@ -9,11 +9,11 @@ import tempfile
 import pytest
 from click.testing import CliRunner
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.places.reference import resolve
 from dp_prior.training.signs import RanksAtWork
 from tests.tiny import read_rows, train, write
 

@@ -16,13 +16,13 @@ from accelerate import Accelerator
 from click.testing import CliRunner, Result
 
 from dp_prior.checkpoints import format as checkpoint_format
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import train as command
 from dp_prior.envs.toy import demonstrations
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.experiment import Experiment, TrainConfig
+from dp_prior.places.reference import resolve
 from dp_prior.tracking.jsonl import read_rows
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer

@@ -8,11 +8,11 @@ import shutil
 import pytest
 import torch
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.durable import seal, unseal
-from tests.tracking.parcels import Run
+from dp_prior.places.download import NoPlaceError, RemoteError
+from dp_prior.places.reference import resolve
+from tests.places.parcels import Run
 
 MODEL = ["config.json", "manifest.json", "model.safetensors", "spec.json"]
 

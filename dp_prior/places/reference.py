@@ -1,7 +1,7 @@
 """From a reference to a directory on this machine.
 
 A reference is a path, optionally with `@latest`, `@best` or `@step_00012000`: of a run, of its `checkpoints` directory,
-or of one checkpoint. References to remote places have a scheme, such as `hf://`; see `dp_prior.checkpoints.remote`.
+or of one checkpoint. References to remote places have a scheme, such as `hf://`; see `dp_prior.places.cache`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def resolve(
         reference: see the module.
         prefer: what a run stands for when the reference does not say; a run without a best gives its latest.
         whole: False if what is needed to act is enough.
-        cache, hub: see `dp_prior.checkpoints.remote.fetch`.
+        cache, hub: see `dp_prior.places.cache.fetch`.
 
     Raises:
         FileNotFoundError: there is nothing there, with the path tried.
@@ -41,7 +41,7 @@ def resolve(
     """
     text = str(reference)
     if "://" in text:
-        from dp_prior.checkpoints.remote import fetch
+        from dp_prior.places.cache import fetch
 
         return fetch(text, prefer, whole=whole, cache=cache, **hub)
     path, which = Path(text).expanduser(), None

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dp_prior.tracking.containment import LONGEST_PAUSE_S, Background, Contained
+from dp_prior.tracking.isolation import LONGEST_PAUSE_S, Background, Contained
 
 
 class Clock:
@@ -218,7 +218,7 @@ def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
 def test_a_process_whose_part_hangs_ends_by_itself():
     program = (
         "import threading, time\n"
-        "from dp_prior.tracking.containment import Background, Contained\n"
+        "from dp_prior.tracking.isolation import Background, Contained\n"
         "class Part:\n"
         "    def abandon(self): time.sleep(0)\n"
         "box = Background(Contained(Part(), 'part', report=print), size=9)\n"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from dp_prior.durable import encode_document, seal, unseal
-from dp_prior.tracking.local import MODEL_FILES
-from dp_prior.tracking.outbox import CARD, INTENT, MANIFEST
+from dp_prior.places.local import MODEL_FILES
+from dp_prior.places.outbox import CARD, INTENT, MANIFEST
 
 Trouble = Literal["refused", "unavailable", "damaged", "offline"]
 """Refused: it would be again, until a person does something. Unavailable: later it may work. Damaged: never."""

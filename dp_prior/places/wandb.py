@@ -1,7 +1,7 @@
 """Weights & Biases as a place for checkpoints: each is one version of an artifact, complete or not there.
 
 A version never changes, and W&B moves its aliases `best` and `latest` when it is complete, so the protocol of
-`dp_prior.tracking.delivery` is W&B's own. The key comes from `wandb login` or WANDB_API_KEY.
+`dp_prior.places.delivery` is W&B's own. The key comes from `wandb login` or WANDB_API_KEY.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dp_prior.tracking.delivery import DeliveryError, Destination, Parcel, stays
-from dp_prior.tracking.uploads import UploadConfig
+from dp_prior.places.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.places.upload import UploadConfig
 
 _API_TIMEOUT_S = 30
 

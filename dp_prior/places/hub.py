@@ -1,4 +1,4 @@
-"""The Hugging Face Hub as a place for checkpoints; see `dp_prior.tracking.delivery` for the protocol.
+"""The Hugging Face Hub as a place for checkpoints; see `dp_prior.places.delivery` for the protocol.
 
 Each checkpoint is a folder `checkpoints/step_00012000` that never changes. The root holds the best one as the Hub and
 other libraries expect it: `model.safetensors`, `config.json`, the model card, and `best.json`, which names its folder.
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dp_prior.tracking.card import model_card
-from dp_prior.tracking.delivery import DeliveryError, Destination, Parcel, stays
-from dp_prior.tracking.local import MODEL_FILES
-from dp_prior.tracking.outbox import MANIFEST
-from dp_prior.tracking.uploads import UploadConfig
+from dp_prior.places.card import model_card
+from dp_prior.places.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.places.local import MODEL_FILES
+from dp_prior.places.outbox import MANIFEST
+from dp_prior.places.upload import UploadConfig
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

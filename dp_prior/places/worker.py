@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dp_prior.tracking.delivery import DeliveryError, Parcel
+from dp_prior.places.delivery import DeliveryError, Parcel
 
 
 def perform(job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
@@ -26,7 +26,7 @@ def perform(job: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None
     """
     from pydantic import TypeAdapter
 
-    from dp_prior.tracking import SaverConfig
+    from dp_prior.places import SaverConfig
 
     outcome: dict[str, Any] = {"trouble": None, "retry_after": None, "remark": None}
     try:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.durable import temporary_beside
-from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig, copy_checkpoint, fill
-from dp_prior.tracking.tracker import Durable
+from dp_prior.places.local import LocalLoaderConfig, LocalSaverConfig, copy_checkpoint, fill
+from dp_prior.places.reference import resolve
+from dp_prior.places.saver import Durable
 
 FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
 

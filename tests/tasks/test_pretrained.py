@@ -11,10 +11,10 @@ import torch
 from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
-from dp_prior.checkpoints.download import RemoteError
 from dp_prior.config import ConfigError
+from dp_prior.places.delivery import DeliveryError
+from dp_prior.places.download import RemoteError
 from dp_prior.tasks.policy import DiffusionPolicy
-from dp_prior.tracking.delivery import DeliveryError
 from tests.inference.test_load import SPEC, TASK, predict, statistics
 
 

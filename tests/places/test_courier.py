@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dp_prior.clock import Progress
-from dp_prior.tracking import TrackerConfig, uploads
-from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
-from dp_prior.tracking.tracker import Durable, Tracker
-from dp_prior.tracking.uploads import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Report, Schedule, UploadSaver, Worker
-from tests.tracking.parcels import Run
+from dp_prior.places import upload
+from dp_prior.places.hub import HuggingFaceSaverConfig
+from dp_prior.places.saver import Durable
+from dp_prior.places.upload import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Report, Schedule, UploadSaver, Worker
+from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.tracker import Tracker
+from tests.places.parcels import Run
 
 DONE = Report("done", commits=2)
 UNAVAILABLE = Report("the Hub answered 503", "unavailable")
@@ -294,7 +296,7 @@ def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatc
     place.courier.schedule.not_before = place.clock.now + 60.0
     assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.courier.drain(30.0))
     place.answers = [DONE]
-    monkeypatch.setattr(uploads.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
+    monkeypatch.setattr(upload.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
     assert place.courier.drain(90.0) == []
     assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
 
@@ -324,12 +326,12 @@ def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monke
 
 
 def _replace_worker(monkeypatch, script):
-    popen = uploads.subprocess.Popen
+    popen = upload.subprocess.Popen
 
     def start(command, **options):
         return popen([command[0], str(script)], **options)
 
-    monkeypatch.setattr(uploads.subprocess, "Popen", start)
+    monkeypatch.setattr(upload.subprocess, "Popen", start)
 
 
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
@@ -338,7 +340,7 @@ def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
 
     program = (
         "import json, os, subprocess, sys\n"
-        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.tracking.upload_worker'], stdin=subprocess.PIPE)\n"
+        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places.worker'], stdin=subprocess.PIPE)\n"
         "job = {'saver': {'type': 'huggingface', 'repo': 'me/x'}, 'entry': None, 'kinds': [], 'parent': os.getpid()}\n"
         "worker.stdin.write(json.dumps(job).encode()); worker.stdin.close()\n"
         "print(worker.pid, flush=True)\n"
@@ -377,13 +379,13 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
             raise ValueError("a secret")
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
-    assert uploads.run_here(
-        {"saver": {"type": "huggingface", "repo": "me/x"}, "entry": None, "kinds": []}, 1
-    ) == Report("ValueError in the uploader", "unavailable")
+    assert upload.run_here({"saver": {"type": "huggingface", "repo": "me/x"}, "entry": None, "kinds": []}, 1) == Report(
+        "ValueError in the uploader", "unavailable"
+    )
 
 
 def test_every_shared_field_is_shown_here():
-    assert set(uploads.UploadConfig.model_fields) == set(
+    assert set(upload.UploadConfig.model_fields) == set(
         json.loads(
             '["save_best", "save_latest", "save_type", "deadline_s", "drain_s", "max_commits_per_hour", "offline"]'
         )

@@ -20,7 +20,7 @@ from pydantic import Field, field_validator, model_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, seal, sync_directory, temporary_beside, unseal
-from dp_prior.tracking.tracker import Durable
+from dp_prior.places.saver import Durable
 
 MANIFEST = "manifest.json"
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError
 from dp_prior.checkpoints.format import MANIFEST, FileEntry
+from dp_prior.places.download import LARGEST_SMALL, NoPlaceError, RemoteError
 
 _TIMEOUT_S = 30
 
 
 class WandbSource:
-    """See `dp_prior.checkpoints.remote.Source`. The whole artifact is one checkpoint."""
+    """See `dp_prior.places.cache.Source`. The whole artifact is one checkpoint."""
 
     def __init__(self, path: str, aliases: tuple[str, ...]):
         """

@@ -8,14 +8,14 @@ import fsspec
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
+from dp_prior.places.delivery import DeliveryError
+from dp_prior.places.fsspec import Folder, FsspecSaverConfig
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadSaver, Worker
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.delivery import DeliveryError
-from dp_prior.tracking.fsspec import Folder, FsspecSaverConfig
-from dp_prior.tracking.uploads import UploadSaver, Worker
-from tests.tracking.parcels import Run, assert_whole, parcel_of
+from tests.places.parcels import Run, assert_whole, parcel_of
 
 
 @pytest.fixture

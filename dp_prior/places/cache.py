@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError, download
 from dp_prior.checkpoints.format import MANIFEST, DamagedError, FileEntry, parse_manifest, read_manifest
 from dp_prior.durable import replace_file, seal, unseal
+from dp_prior.places.download import LARGEST_SMALL, NoPlaceError, RemoteError, download
 
 CACHE = Path("~/.cache/dp_prior")
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
@@ -69,14 +69,14 @@ def fetch(reference: str, prefer: Prefer, *, whole: bool, cache: Path | None = N
             return found
         source = _Web(url, digest)
     elif scheme == "hf" and REPO.fullmatch(rest.partition("@")[0]):
-        from dp_prior.checkpoints.hub import HubSource
+        from dp_prior.places.hub_source import HubSource
 
         repo, _, which = rest.partition("@")
         revision = None if which in ("", "best", "latest") or _STEP.fullmatch(which) else which
         source = HubSource(repo, revision, **hub)
         which = None if revision else which or None
     elif scheme == "wandb":
-        from dp_prior.checkpoints.wandb import WandbRunSource, WandbSource
+        from dp_prior.places.wandb_source import WandbRunSource, WandbSource
 
         parts = rest.split("/")
         if len(parts) > 3 and parts[2] == "runs":

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from dp_prior.tracking.delivery import Parcel
+from dp_prior.places.delivery import Parcel
 
 LIBRARY = "dp_prior"
 HELD_OUT = "held-out data"

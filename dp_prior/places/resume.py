@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.config import Config
-from dp_prior.tracking.local import LocalLoader
-from dp_prior.tracking.redact import without_password
+from dp_prior.places.local import LocalLoader
+from dp_prior.redact import without_password
 
 
 class RemoteLoaderConfig(Config):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dp_prior.tracking.redact import is_secret_name, redact
+from dp_prior.redact import is_secret_name, redact
 
 CANARY = "Zq9canary8Xw7Vt"
 

@@ -24,10 +24,10 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from dp_prior.config import Config
-from dp_prior.tracking.delivery import Destination
-from dp_prior.tracking.local import MODEL_FILES
-from dp_prior.tracking.outbox import OUTBOX, Outbox
-from dp_prior.tracking.tracker import Durable
+from dp_prior.places.delivery import Destination
+from dp_prior.places.local import MODEL_FILES
+from dp_prior.places.outbox import OUTBOX, Outbox
+from dp_prior.places.saver import Durable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
 LONG_WAIT_S = 5.0  # whoever waits for longer is told
@@ -132,7 +132,7 @@ class Report:
     """How an attempt ended.
 
     Attributes:
-        trouble: None if all went well; else see `dp_prior.tracking.delivery.Trouble`.
+        trouble: None if all went well; else see `dp_prior.places.delivery.Trouble`.
         commits: made or at least begun.
         remark: why the best that was there stayed, None if it did not.
     """
@@ -353,7 +353,7 @@ class Worker:
 
     def run(self, job: dict[str, Any], deadline_s: float) -> Report:
         """Start it, wait for it, and kill it if it takes too long."""
-        command = [sys.executable, "-m", "dp_prior.tracking.upload_worker"]
+        command = [sys.executable, "-m", "dp_prior.places.worker"]
         root = Path(__file__).parents[2]  # where the package is found, installed or not
         with subprocess.Popen(
             command,
@@ -407,7 +407,7 @@ def _job_of(record: UploadConfig, entry: Path | None, kinds: list[str]) -> dict[
 
 def run_here(job: dict[str, Any], deadline_s: float) -> Report:
     """An attempt in this process and thread, for places that exist in this process only."""
-    from dp_prior.tracking.upload_worker import perform
+    from dp_prior.places.worker import perform
 
     lines: list[bytes] = []
     perform(job, lambda line: lines.append(json.dumps(line).encode()))

@@ -9,11 +9,11 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.tracking.delivery import DeliveryError
-from dp_prior.tracking.huggingface import Hub, HuggingFaceSaverConfig
-from dp_prior.tracking.uploads import UploadSaver
+from dp_prior.places.delivery import DeliveryError
+from dp_prior.places.hub import Hub, HuggingFaceSaverConfig
+from dp_prior.places.upload import UploadSaver
 from tests.hub_server import TOKEN
-from tests.tracking.parcels import Run, assert_whole, parcel_of, step_at_root
+from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
 
 
 @pytest.fixture
@@ -247,14 +247,14 @@ def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_
 
 
 def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, monkeypatch):
-    from dp_prior.tracking import huggingface
+    from dp_prior.places import hub as place
 
-    listing = huggingface._listing
+    listing = place._listing
 
     def wrong(*arguments):
         return {name: (size + 1, oid, lfs) for name, (size, oid, lfs) in listing(*arguments).items()}
 
-    monkeypatch.setattr(huggingface, "_listing", wrong)
+    monkeypatch.setattr(place, "_listing", wrong)
     with pytest.raises(DeliveryError, match="does not hold what was sent: config.json, |does not hold what was sent"):
         Sending(run).send(1)
     assert step_at_root(hub.files("me/pusht")) is None

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.tracking.delivery import DeliveryError
-from dp_prior.tracking.uploads import UploadConfig, UploadSaver
-from dp_prior.tracking.wandb_artifacts import Artifacts, WandbSaverConfig
-from tests.tracking.parcels import Run, parcel_of
+from dp_prior.places.delivery import DeliveryError
+from dp_prior.places.download import NoPlaceError, RemoteError
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadConfig, UploadSaver
+from dp_prior.places.wandb import Artifacts, WandbSaverConfig
+from tests.places.parcels import Run, parcel_of
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.tracking.outbox import INTENT, Outbox
-from tests.tracking.parcels import Run
+from dp_prior.places.outbox import INTENT, Outbox
+from tests.places.parcels import Run
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from dp_prior.tracking.delivery import DeliveryError, Destination, Parcel, stays
-from dp_prior.tracking.redact import without_password
-from dp_prior.tracking.uploads import UploadConfig
+from dp_prior.places.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.places.upload import UploadConfig
+from dp_prior.redact import without_password
 
 _PIECE = 1 << 20
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import LARGEST_SMALL, NoPlaceError, RemoteError
 from dp_prior.checkpoints.format import FileEntry
+from dp_prior.places.download import LARGEST_SMALL, NoPlaceError, RemoteError
 
 
 class HubSource:
-    """See `dp_prior.checkpoints.remote.Source`.
+    """See `dp_prior.places.cache.Source`.
 
     The first file that is found fixes the commit, so that all files are of one moment. When the Hub cannot be reached,
     or HF_HUB_OFFLINE is set, the client's cache answers.

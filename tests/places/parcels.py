@@ -9,8 +9,8 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.tracking.delivery import Parcel
-from dp_prior.tracking.tracker import Durable
+from dp_prior.places.delivery import Parcel
+from dp_prior.places.saver import Durable
 
 CONFIG = {"description": "Tiny.", "seed": 0, "task": {"type": "policy", "backbone": {"type": "mlp"}}}
 SPEC = {"x_shape": [4, 2], "cond_shapes": {"agent_pos": [2, 2]}}
