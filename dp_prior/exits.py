@@ -26,7 +26,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.durable import encode_document, is_alive, replace_file
-from dp_prior.places.download import RemoteError
+from dp_prior.places.source import RemoteError
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.watch import LOST, RankLostError, Verdict
 

@@ -12,9 +12,9 @@ from torch import nn
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
-from dp_prior.places.download import NoPlaceError, RemoteError
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.ranks import decide
 from dp_prior.tasks.pretrained import load_weights
 from dp_prior.tracking.tracker import Tracker

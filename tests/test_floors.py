@@ -54,13 +54,13 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "PIL": ["evaluation/video.py", "tracking/media.py"],
     "av": ["evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
-    "wandb": ["tracking/wandb.py", "places/wandb"],
+    "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["places/hub", "places/card.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
-    "fsspec": ["data/embeddings/", "places/fsspec.py", "places/cache.py"],
+    "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py"],
 }

@@ -103,9 +103,9 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "LocalSaverConfig": "places/test_local.py",
     "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
     "HuggingFaceSaverConfig": "places/test_hub.py::test_every_field_is_used",
-    "RemoteLoaderConfig": "test_hub_runs.py",
+    "RemoteResumeConfig": "test_hub_runs.py",
     "WandbSaverConfig": "places/test_wandb.py::test_every_field_is_used",
-    "LocalLoaderConfig": "places/test_local.py",
+    "LocalResumeConfig": "places/test_local.py",
 }
 
 

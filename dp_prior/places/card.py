@@ -1,6 +1,6 @@
-"""The model card: what was trained on what, how well it does, and how to use it. Made from a checkpoint's own files.
+"""The model card: data, training, scores and usage, from the files of a checkpoint.
 
-Its metadata are made and checked by the card classes of huggingface_hub.
+huggingface_hub writes and checks its metadata.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import json
 import re
 from typing import Any
 
-from dp_prior.places.delivery import Parcel
+from dp_prior.checkpoints.format import Manifest
+from dp_prior.places.parcel import Parcel
 
 LIBRARY = "dp_prior"
 HELD_OUT = "held-out data"
 TAGS = {"policy": ("robotics", "imitation-learning", "diffusion-policy"), "prior": ("diffusion-prior", "embeddings")}
-_MINOR = re.compile(r"train/.*|.*/loss_q\d|.*/(score_std|episodes|episode_steps)")  # not worth a line of a card
+_MINOR = re.compile(r"train/.*|.*/loss_q\d|.*/(score_std|episodes|episode_steps)")  # left out of the card
 
 
 def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str, media: list[str]) -> str:
@@ -26,7 +27,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
     """
     config, spec = parcel.document("config.json"), parcel.document("spec.json")
     manifest = parcel.manifest
-    measured, scores = _shown(manifest["metrics"]), _shown(parcel.intent["scores"])
+    measured, scores = _shown(manifest.metrics), _shown(parcel.intent.scores)
     seeds = _seeds(config)
     sections = [
         f"# {repo.rpartition('/')[2]}",
@@ -76,12 +77,12 @@ def _summary(config: dict[str, Any], parcel: Parcel, folder: str) -> str:
         return f"{kind} made with `dp_prior`."
     return (
         f"{kind} trained with `dp_prior` for "
-        f"{manifest['step']:,} steps, {manifest['samples_seen']:,} samples. These are the weights of `{folder}`; the "
+        f"{manifest.step:,} steps, {manifest.samples_seen:,} samples. These are the weights of `{folder}`; the "
         f"other checkpoints of the run lie beside it, each also a tag of this repository."
     )
 
 
-def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, Any]) -> str:
+def _training(config: dict[str, Any], data: dict[str, Any], manifest: Manifest) -> str:
     train, source = config.get("train"), config.get("data")
     if not train or not source:
         return ""
@@ -92,12 +93,12 @@ def _training(config: dict[str, Any], data: dict[str, Any], manifest: dict[str, 
     rows = {
         "data": origin + (f", {counts} episodes" if counts else ""),
         "data fingerprint": f"`{data['fingerprint']}`" if data.get("fingerprint") else None,
-        "configuration hash": f"`{manifest['config_hash']}`" if manifest.get("config_hash") else None,
+        "configuration hash": f"`{manifest.config_hash}`" if manifest.config_hash else None,
         "seed": config.get("seed"),
-        "batch size": f"{source.get('batch_size')} a rank, {manifest['world_size']} rank(s)",
+        "batch size": f"{source.get('batch_size')} a rank, {manifest.world_size} rank(s)",
         "learning rate": f"`{json.dumps(train.get('lr'))}`",
         "weights": "an average: " + ", ".join(train["ema"]) if train.get("ema") else "as trained",
-        "saved": manifest["saved_at"],
+        "saved": manifest.saved_at,
     }
     lines = [
         "## Training",

@@ -1,4 +1,4 @@
-"""Any place that fsspec knows as a place for checkpoints: s3://, gs://, az://, sftp://, hf://, file://, memory://.
+"""Folders behind a URL that fsspec knows, to send to and to read from: s3://, gs://, az://, sftp://, file://, memory://.
 
 Each checkpoint goes to a folder of its own, `URL/checkpoints/step_00012000`, is read back and compared, and only then
 does `URL/best.json` or `URL/latest.json` name it. A store that replaces an object as a whole, as all object stores do,
@@ -8,18 +8,25 @@ therefore never shows half a checkpoint. Credentials are those of the file syste
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import field_validator
 
-from dp_prior.places.delivery import DeliveryError, Destination, Parcel, stays
+from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
+from dp_prior.durable import replace_file, sync_directory
+from dp_prior.places.destination import DeliveryError, folders
+from dp_prior.places.parcel import Parcel
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
+from dp_prior.places.source import PIECE, RemoteError, download
 from dp_prior.places.upload import UploadConfig
 from dp_prior.redact import without_password
 
-_PIECE = 1 << 20
+_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
+_REFUSED = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")
 
 
 class FsspecSaverConfig(UploadConfig):
@@ -39,7 +46,7 @@ class FsspecSaverConfig(UploadConfig):
 
     @property
     def in_process(self) -> bool:
-        """Nobody else sees the memory of this process."""
+        """True for memory, which no other process sees."""
         return self.url.startswith("memory://")
 
     @property
@@ -47,90 +54,94 @@ class FsspecSaverConfig(UploadConfig):
         """See `UploadConfig`."""
         return f"fsspec {self.url}"
 
-    def destination(self) -> Destination:
+    def destination(self) -> FolderDestination:
         """See `UploadConfig`."""
-        return Folder(self.url)
+        return FolderDestination(self.url)
 
 
-class Folder:
-    """Speaks to a file system."""
+class FolderDestination:
+    """A folder to send to; see `Destination`."""
 
     def __init__(self, url: str):
-        import fsspec
-
         self.url = url
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            self._fs, self._root = _open(url)
         except (ImportError, ValueError) as error:
             raise DeliveryError("refused", f"{url} cannot be written to: {error}") from None
 
     def check(self) -> str:
-        """Whether a file can be made there."""
-        with self._told():
+        """Whether a file can be created there."""
+        with self._translated():
             self._write("write_test.json", b"{}\n")
             self._fs.rm(f"{self._root}/write_test.json")
         return f"{self.url} can be written to"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Folder, comparison, pointer; what an earlier attempt has done is found and not done again."""
-        with self._told():
+        """Folder, comparison, pointer; what an earlier attempt completed is skipped."""
+        with self._translated():
             folder = self._folder(parcel)
             spend()
-            for name, (size, sha256) in parcel.files().items():
-                path = f"{folder}/{name}"
-                if self._hash(path) == (size, sha256):
-                    continue
-                self._make(f"{self._root}/{folder}")
-                self._fs.put_file(str(parcel.directory / name), f"{self._root}/{path}")
-                if self._hash(path) != (size, sha256):
-                    raise DeliveryError("unavailable", f"{self.url}/{path} is not what was sent")
-            reason = stays(self._read("best.json"), parcel) if "best" in parcel.kinds else None
+            for name, entry in parcel.files().items():
+                self._put(parcel.directory / name, f"{folder}/{name}", entry)
+            reason, pointer = None, parcel.pointer(folder)
+            if "best" in parcel.kinds:
+                reason = worse_than(Pointer.parse(self._read("best.json", LARGEST_POINTER) or b""), pointer)
             moved = [kind for kind in parcel.kinds if kind != "best" or reason is None]
             for kind in moved:
                 spend()
-                self._write(f"{kind}.json", parcel.pointer(folder))
+                self._write(f"{kind}.json", pointer.encode())
         return f"{folder} is up" + (f" as {' and '.join(moved)}" if moved else ""), reason
 
     def _folder(self, parcel: Parcel) -> str:
-        """Of this checkpoint; a name under which another one is complete is not used."""
-        name, number = f"checkpoints/{parcel.intent['name']}", 1
-        while True:
-            folder = name if number == 1 else f"{name}_{number}"
-            manifest = self._read(f"{folder}/manifest.json")
+        """The folder of this checkpoint; one where another checkpoint is complete is not used."""
+        for folder in folders(parcel.intent.name):
+            manifest = self._read(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
             if manifest is None or hashlib.sha256(manifest).hexdigest() == parcel.digest:
                 return folder
-            number += 1
+        raise AssertionError("there is always another name")
 
-    def _read(self, path: str) -> bytes | None:
+    def _put(self, source: Path, path: str, entry: FileEntry) -> None:
+        if self._hash(path) == (entry.size, entry.sha256):
+            return
+        target = f"{self._root}/{path}"
+        self._make(target.rpartition("/")[0])
+        self._fs.put_file(str(source), target)
+        if _is_local(self._fs):
+            with open(target, "rb") as file:
+                os.fsync(file.fileno())
+            sync_directory(Path(target).parent)
+        if self._hash(path) != (entry.size, entry.sha256):
+            raise DeliveryError("unavailable", f"{self.url}/{path} is not what was sent")
+
+    def _read(self, path: str, most: int) -> bytes | None:
+        """The first `most` bytes and one more of a file there, None if there is none."""
         try:
-            return self._fs.cat_file(f"{self._root}/{path}")
+            return _read_file(self._fs, f"{self._root}/{path}", most)
         except FileNotFoundError:
             return None
 
     def _write(self, path: str, data: bytes) -> None:
-        """A small file, whole or not at all where the store does that; a local one by a rename."""
+        """Write a small file atomically: object stores replace it as a whole, a local file is renamed."""
         target = f"{self._root}/{path}"
         self._make(self._root)
-        if type(self._fs).__name__ == "LocalFileSystem":
-            from dp_prior.durable import replace_file
-
+        if _is_local(self._fs):
             replace_file(Path(target), data)
         else:
             self._fs.pipe_file(target, data)
 
     def _make(self, directory: str) -> None:
-        """Object stores have no directories, and some would make a bucket of a misspelt name."""
+        """Object stores have no directories, and some would create a bucket for a misspelt name."""
         names = self._fs.protocol
         if not _OBJECT_STORES & {names, *([] if isinstance(names, str) else names)}:
             self._fs.makedirs(directory, exist_ok=True)
 
     def _hash(self, path: str) -> tuple[int, str] | None:
-        """(size, SHA-256) of a file there, None if there is none; listings that were remembered are forgotten."""
+        """(size, SHA-256) of a file there, None if there is none; cached listings are invalidated first."""
         digest, size = hashlib.sha256(), 0
         self._fs.invalidate_cache()
         try:
             with self._fs.open(f"{self._root}/{path}", "rb") as file:
-                while piece := file.read(_PIECE):
+                while piece := file.read(PIECE):
                     digest.update(piece)
                     size += len(piece)
         except FileNotFoundError:
@@ -138,8 +149,8 @@ class Folder:
         return size, digest.hexdigest()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Whatever a file system raises, by its kind: its text may quote what is secret."""
+    def _translated(self) -> Iterator[None]:
+        """Raise errors of a file system as DeliveryError, with their type alone: the text may quote a secret."""
         try:
             yield
         except DeliveryError:
@@ -154,5 +165,69 @@ class Folder:
             raise DeliveryError(kind, f"{self.url} cannot be written to ({type(error).__name__})") from None
 
 
-_OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
-_REFUSED = ("NoCredentialsError", "DefaultCredentialsError", "ImportError", "ModuleNotFoundError", "NoSuchBucket")
+class FolderSource:
+    """A folder to read from; see `Source`."""
+
+    def __init__(self, url: str):
+        self._url = url
+        try:
+            self._fs, self._root = _open(url)
+        except (ImportError, ValueError) as error:
+            raise RemoteError(f"{url} cannot be read: {error}") from None
+
+    def read(self, path: str, most: int) -> bytes:
+        """See `Source`."""
+        with self._translated(path):
+            data = _read_file(self._fs, f"{self._root}/{path}", most)
+        if len(data) > most:
+            raise RemoteError(f"{self._url}/{path} is larger than {most} bytes")
+        return data
+
+    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+        """See `Source`."""
+        with self._translated(path):
+            _refuse_special(self._fs, f"{self._root}/{path}")
+            download(lambda start: self._from(path, start), target, entry.size, entry.sha256)
+
+    def _from(self, path: str, start: int) -> Iterator[bytes]:
+        with self._fs.open(f"{self._root}/{path}", "rb") as file:
+            file.seek(start)
+            while piece := file.read(PIECE):
+                yield piece
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        """Raise errors of a file system, each of which has its own types, as RemoteError or FileNotFoundError."""
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError):
+            raise FileNotFoundError(f"there is no {self._url}/{path}") from None
+        except RemoteError:
+            raise
+        except Exception as error:
+            raise RemoteError(f"{self._url}/{path} cannot be read: {type(error).__name__}") from None
+
+
+def _open(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    return fsspec.core.url_to_fs(url)
+
+
+def _is_local(fs: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(fs, LocalFileSystem)
+
+
+def _read_file(fs: Any, path: str, most: int) -> bytes:
+    """The content of a file, or its first `most` bytes and one more."""
+    _refuse_special(fs, path)
+    with fs.open(path, "rb") as file:
+        return file.read(most + 1)
+
+
+def _refuse_special(fs: Any, path: str) -> None:
+    """Refuse a FIFO or device of this machine: opening it could block for ever."""
+    if _is_local(fs) and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise RemoteError(f"{path} is not a regular file")

@@ -1,8 +1,8 @@
-"""The Hugging Face Hub as a place for checkpoints; see `dp_prior.places.delivery` for the protocol.
+"""The Hugging Face Hub: checkpoints sent to a repository, and read from one.
 
 Each checkpoint is a folder `checkpoints/step_00012000` that never changes. The root holds the best one as the Hub and
 other libraries expect it: `model.safetensors`, `config.json`, the model card, and `best.json`, which names its folder.
-One commit moves all of these, so every revision of the repository is a whole model. The token comes from HF_TOKEN or
+One commit moves all of these, so every revision of the repository is a complete model. The token comes from HF_TOKEN or
 `hf auth login` and is never written anywhere; HF_ENDPOINT and HF_HUB_OFFLINE are obeyed.
 """
 
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,45 +22,48 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
 from dp_prior.places.card import model_card
-from dp_prior.places.delivery import DeliveryError, Destination, Parcel, stays
-from dp_prior.places.local import MODEL_FILES
-from dp_prior.places.outbox import MANIFEST
+from dp_prior.places.destination import DeliveryError, folders
+from dp_prior.places.parcel import Parcel
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 CARD, MEDIA = "README.md", "media"
-_ATTEMPTS = 3  # at a pointer that somebody else moves at the same time
+_ATTEMPTS = 3  # at a pointer that another process moves at the same time
 
 
 class HuggingFaceSaverConfig(UploadConfig):
-    """Sends checkpoints to a repository of the Hugging Face Hub, with a model card. Needs a token that may write."""
+    """Sends checkpoints to a repository of the Hugging Face Hub, with a model card. Needs a token with write access."""
 
     type: Literal["huggingface"] = "huggingface"
 
-    repo: str = Field(pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$")
+    repo: str = Field(pattern=rf"^{REPO.pattern}$")
     """The repository, `user/name`; created if it does not exist."""
 
     private: bool = True
     """Whether a repository that has to be created is private."""
 
     license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null leaves it open."""
+    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null for none."""
 
     @property
     def place(self) -> str:
         """See `UploadConfig`."""
         return f"huggingface {self.repo}"
 
-    def destination(self) -> Destination:
+    def destination(self) -> HubDestination:
         """See `UploadConfig`."""
-        return Hub(self)
+        return HubDestination(self)
 
 
-class Hub:
-    """Speaks to the Hub through its own client."""
+class HubDestination:
+    """A repository to send to; see `Destination`."""
 
     def __init__(self, record: HuggingFaceSaverConfig):
         self.record = record
@@ -72,7 +78,7 @@ class Hub:
         return f"user {user} may write to {self.record.repo}"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Folder, comparison, pointer, tag; what an earlier attempt has done is found and not done again."""
+        """Folder, comparison, pointer, tag; what an earlier attempt completed is skipped."""
         with _translated():
             api = _connect()
             folder, found = self._folder(api, parcel, self._head(api))
@@ -91,16 +97,12 @@ class Hub:
             return api.repo_info(self.record.repo).sha
 
     def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
-        """The folder of this checkpoint and whether it is there; a name that holds something else is not used."""
-        name, number = f"checkpoints/{parcel.intent['name']}", 1
-        while True:
-            folder = name if number == 1 else f"{name}_{number}"
+        """The folder of this checkpoint, and whether it is complete; a folder with other files is not used."""
+        for folder in folders(parcel.intent.name):
             listing = _listing(api, self.record.repo, folder, revision)
-            if not listing:
-                return folder, False
-            if not _differences(parcel, listing):
-                return folder, True
-            number += 1
+            if not listing or not _differences(parcel, listing):
+                return folder, bool(listing)
+        raise AssertionError("there is always another name")
 
     def _commit_folder(self, api: HfApi, parcel: Parcel, folder: str) -> None:
         from huggingface_hub import CommitOperationAdd
@@ -112,19 +114,21 @@ class Hub:
             raise DeliveryError("unavailable", f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
     def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Move the pointers in one commit that only succeeds on top of what was read before."""
+        """Move the pointers in one commit that only succeeds on top of the revision that was read."""
         from huggingface_hub.errors import HfHubHTTPError
 
         for attempt in range(1, _ATTEMPTS + 1):
             head = self._head(api)
             kinds = list(parcel.kinds)
-            reason = stays(self._read(api, "best.json", head), parcel) if "best" in kinds else None
+            reason = None
+            if "best" in kinds:
+                reason = worse_than(self._best(head), parcel.pointer(folder))
             if reason is not None:
                 kinds.remove("best")
             if not kinds:
                 return f"{folder} is up", reason
             operations = self._pointers(api, parcel, folder, kinds, head)
-            message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest['step']}"
+            message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
             try:
                 spend()
                 done = api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
@@ -137,14 +141,15 @@ class Hub:
         raise AssertionError("the last attempt returns or raises")
 
     def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:
-        """The pointer files and, for a new best, what the root holds; weights are copied where they are."""
+        """The pointer files and, for a new best, the files at the root; weights are copied within the repository."""
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
-        operations: list[Any] = [CommitOperationAdd(f"{kind}.json", parcel.pointer(folder)) for kind in kinds]
+        pointer = parcel.pointer(folder).encode()
+        operations: list[Any] = [CommitOperationAdd(f"{kind}.json", pointer) for kind in kinds]
         if "best" not in kinds:
             return operations
         for name in MODEL_FILES:
-            if name not in parcel.manifest["files"]:
+            if name not in parcel.manifest.files:
                 continue
             if name.endswith(".safetensors"):
                 operations.append(CommitOperationCopy(f"{folder}/{name}", name, src_revision=head))
@@ -156,16 +161,123 @@ class Hub:
         card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
         return [*operations, CommitOperationAdd(CARD, card.encode())]
 
-    def _read(self, api: HfApi, path: str, revision: str) -> bytes | None:
-        from huggingface_hub.errors import RemoteEntryNotFoundError
-
-        with tempfile.TemporaryDirectory() as place:
+    def _best(self, revision: str) -> Pointer | None:
+        with tempfile.TemporaryDirectory() as cache:
             try:
-                return Path(
-                    api.hf_hub_download(self.record.repo, path, revision=revision, local_dir=place)
-                ).read_bytes()
-            except RemoteEntryNotFoundError:
+                source = HubSource(self.record.repo, revision, cache_dir=cache)
+                return Pointer.parse(source.read("best.json", LARGEST_POINTER))
+            except FileNotFoundError:
                 return None
+
+
+class HubSource:
+    """A repository to read from, at one commit; see `Source`.
+
+    The first file that is found fixes the commit, so that all files are of one revision. When the Hub cannot be
+    reached, or HF_HUB_OFFLINE is set, the client's cache answers.
+    """
+
+    def __init__(self, repo: str, revision: str | None, **options: Any):
+        """
+        Args:
+            options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
+        """
+        try:
+            import huggingface_hub  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"there is no path {repo} here, and the Hub's client is not installed ({error}): "
+                f"pip install huggingface_hub"
+            ) from error
+        self._repo = repo
+        self._revision = revision
+        self._options = options
+
+    def read(self, path: str, most: int) -> bytes:
+        """See `Source`."""
+        found = self._fetch(path, most)
+        self._revision = found.parts[found.parts.index("snapshots") + 1]
+        if (size := found.stat().st_size) > most:
+            raise self._too_large(path, size, most)
+        return found.read_bytes()
+
+    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+        """See `Source`."""
+        for attempt in (1, 2):
+            found = self._fetch(path, entry.size, **({"force_download": True} if attempt == 2 else {})).resolve()
+            with open(found, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256:
+                    os.fsync(file.fileno())
+                    break
+        else:
+            raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
+        target.unlink(missing_ok=True)
+        try:
+            os.link(found, target)
+        except OSError:
+            shutil.copyfile(found, target)
+            with open(target, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _fetch(self, path: str, most: int, **options: Any) -> Path:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.constants import is_offline_mode
+
+        options = {**self._options, **options}
+        with self._told(path):
+            is_cached = isinstance(
+                try_to_load_from_cache(self._repo, path, options.get("cache_dir"), self._revision), str
+            )
+            if not is_cached and not is_offline_mode() and not options.get("local_files_only"):
+                url = hf_hub_url(self._repo, path, revision=self._revision)
+                size = get_hf_file_metadata(url, token=options.get("token"), timeout=10).size
+                if size is not None and size > most:
+                    raise self._too_large(path, size, most)
+            return Path(hf_hub_download(self._repo, path, revision=self._revision, **options))
+
+    def _too_large(self, path: str, size: int, most: int) -> RemoteError:
+        return RemoteError(f"hf://{self._repo}: {path} has {size} bytes, expected at most {most}")
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        """Raise errors of the client as RemoteError or FileNotFoundError."""
+        from huggingface_hub import get_token
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RemoteEntryNotFoundError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        name = f"hf://{self._repo}" + (f"@{self._revision}" if self._revision else "")
+        try:
+            yield
+        except LocalEntryNotFoundError:
+            raise RemoteError(
+                f"{name}: the Hub cannot be reached, and {path} is not in the cache (nor is {self._repo} a path here)"
+            ) from None
+        except RemoteEntryNotFoundError:
+            raise FileNotFoundError(f"{name} has no {path}") from None
+        except GatedRepoError:
+            raise RemoteError(f"{name} is gated; accept its conditions on its page first") from None
+        except RevisionNotFoundError:
+            raise NoPlaceError(f"{name}: the repository has no such revision") from None
+        except (RepositoryNotFoundError, HFValidationError):
+            raise NoPlaceError(
+                f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
+                f"look at the name, or set HF_TOKEN",
+                may_be_hidden=not (self._options.get("token") or get_token()),
+            ) from None
+        except HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else "nothing"
+            raise RemoteError(f"{name}: the Hub answered {status} to {path}") from None
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
+                raise RemoteError(f"{name}: the Hub cannot be reached ({type(error).__name__})") from None
+            raise
 
 
 def publish(
@@ -178,7 +290,7 @@ def publish(
     branch: str | None,
     license_name: str | None,
 ) -> str:
-    """Put what is needed to act at the root of a repository, in one commit; returns its page.
+    """Put the files of a parcel and a card at the root of a repository, in one commit; returns the commit's page.
 
     Raises:
         DeliveryError: the Hub refuses, or cannot be reached.
@@ -232,13 +344,13 @@ def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, tup
 
 
 def _differences(parcel: Parcel, listing: dict[str, tuple[int, str, bool]]) -> list[str]:
-    """Names of files that are missing, too many, or other than those of the parcel."""
+    """Names of files that are missing, unexpected, or differ from those of the parcel."""
     expected = parcel.files()
     wrong = sorted(set(expected) ^ set(listing))
     for name in set(expected) & set(listing):
-        size, sha256 = expected[name]
-        found_size, found, is_sha256 = listing[name]
-        if found_size != size or found != (sha256 if is_sha256 else _blob(parcel.directory / name)):
+        size, found, is_sha256 = listing[name]
+        digest = expected[name].sha256 if is_sha256 else _blob(parcel.directory / name)
+        if (size, found) != (expected[name].size, digest):
             wrong.append(name)
     return wrong
 
@@ -251,7 +363,7 @@ def _blob(path: Path) -> str:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of the client in the words of the queue. Their texts are not passed on: they may hold what is secret."""
+    """Raise errors of the client as DeliveryError. Their texts are not passed on: they may quote a secret."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -259,6 +371,8 @@ def _translated() -> Iterator[None]:
         yield
     except DeliveryError:
         raise
+    except RemoteError as error:
+        raise DeliveryError("unavailable", str(error)) from None
     except Exception as caught:
         error: BaseException = caught
         while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
@@ -266,9 +380,9 @@ def _translated() -> Iterator[None]:
         if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)) and not isinstance(error, HfHubHTTPError):
             message = f"the Hub cannot be reached ({type(error).__name__})"
             raise DeliveryError("unavailable", message) from None
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        if status is None:
+        if not isinstance(error, HfHubHTTPError) or error.response is None:
             raise
+        status = error.response.status_code
         if status in (408, 409, 412, 425, 429) or status >= 500:
             message = f"the Hub answered {status}"
             raise DeliveryError("unavailable", message, _retry_after(error.response)) from None
@@ -284,8 +398,8 @@ _REFUSALS = {
 
 
 def _retry_after(response: Any) -> float | None:
-    """Seconds, from a number of them or a date."""
-    text = response.headers.get("Retry-After") if response is not None else None
+    """Seconds, from a number of seconds or a date."""
+    text = response.headers.get("Retry-After")
     if text is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Copies of checkpoints on this machine, and where on this machine a run goes on from.
+"""Copies of checkpoints on this machine, under names made from a template.
 
-A copy appears whole or not at all, under a name made from a template. Nothing is ever replaced or deleted but copies
-of our own, recognised by their manifest and by holding nothing else.
+A copy appears by a rename. Nothing is replaced or deleted but our own copies, recognised by their manifest and by
+holding nothing else, and nothing is written or deleted through a symbolic link.
 """
 
 from __future__ import annotations
@@ -11,36 +11,45 @@ import os
 import re
 import shutil
 import string
-import threading
+from collections.abc import Container
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dp_prior.checkpoints.format import (
+    MANIFEST,
+    MODEL_FILES,
+    CheckpointError,
+    DamagedError,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+    read_small,
+)
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, seal, sync_directory, temporary_beside, unseal
-from dp_prior.places.saver import Durable
+from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, replace_file, sync_directory, temporary_beside
+from dp_prior.places.saver import Durable, Saver
 
-MANIFEST = "manifest.json"
-MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
 FIELDS = ("step", "samples_seen", "metric")
+_COPIED_AT_ONCE = 16 << 20  # bytes
 
 
 class LocalSaverConfig(Config):
-    """Copies the latest or best checkpoint to a place of its own, where retention does not reach it."""
+    """Copies the latest or best checkpoint to a directory that retention does not delete from."""
 
     type: Literal["local"] = "local"
 
     save_latest_to: str | None = None
     """Directory for each checkpoint, as a template: its last part may hold {step}, {samples_seen} and {metric}, with a
-    format such as {step:08d}. Relative to the run directory. Without such a field each replaces the one before."""
+    format such as {step:08d}. Relative to the run directory. Without a field each copy replaces the one before."""
 
     save_best_to: str | None = None
     """The same for each new best."""
 
     save_type: Literal["checkpoint", "model"] = "checkpoint"
-    """`checkpoint` copies everything needed to continue, `model` only what is needed to act."""
+    """`checkpoint` copies everything needed to resume, `model` only what is needed to act."""
 
     keep: int | None = Field(default=None, ge=1)
     """Copies kept per template with fields, newest first; null keeps all of them."""
@@ -65,62 +74,10 @@ class LocalSaverConfig(Config):
         return LocalSaver(**self.arguments(), directory=directory, monitor=monitor)
 
 
-class LocalLoaderConfig(Config):
-    """A run goes on from its own newest checkpoint; before it has one, from another path if one is given."""
-
-    type: Literal["local"] = "local"
-
-    path: str | None = None
-    """A run or checkpoint to go on from as long as this run has no checkpoint of its own; null for none."""
-
-    choose: Literal["latest", "best"] = "latest"
-    """Which checkpoint of the run at `path`."""
-
-    @field_validator("path")
-    @classmethod
-    def _is_here(cls, path: str | None) -> str | None:
-        if path is not None and "://" in path:
-            raise ValueError(f"{path!r} is remote; use the loader {{'type': 'remote', 'reference': {path!r}}}")
-        return path
-
-    def create(self, directory: Path) -> LocalLoader:
-        """A loader for the run in `directory`."""
-        return LocalLoader(**self.arguments(), directory=directory)
-
-
-class LocalLoader:
-    """Answers with references; see `LocalLoaderConfig`."""
-
-    def __init__(self, *, path: str | None, choose: str, directory: Path):
-        self._path = None if path is None else Path(path).expanduser()
-        self._choose = choose
-        self._directory = directory
-
-    def can_recall(self) -> bool:
-        """Whether `recall` has an answer. Only looks for manifests; whether they are good shows when they are read."""
-        return self.recall() is not None
-
-    def recall(self) -> str | None:
-        """A path with `@latest` or `@best`, the path of one checkpoint, or None."""
-        if _holds_checkpoints(self._directory):
-            return f"{self._directory}@latest"
-        if self._path is None:
-            return None
-        if (self._path / MANIFEST).is_file():
-            return str(self._path)
-        return f"{self._path}@{self._choose}" if _holds_checkpoints(self._path) else None
-
-
-def _holds_checkpoints(path: Path) -> bool:
-    patterns = (f"checkpoints/step_*/{MANIFEST}", f"step_*/{MANIFEST}")
-    return any(True for pattern in patterns for _ in path.glob(pattern))
-
-
-class LocalSaver:
+class LocalSaver(Saver):
     """Copies checkpoints; see `LocalSaverConfig`."""
 
     name = "local"
-    patience_s = 0.0
 
     def __init__(
         self,
@@ -142,20 +99,23 @@ class LocalSaver:
                 raise ValueError(f"template {template!r} mentions {{metric}}, but this run monitors none")
 
     def save(self, durable: Durable) -> None:
-        """Copy to the places that want it."""
+        """Copy to the directories that are configured."""
         wanted = {"latest": durable.is_latest, "best": durable.is_best}
         for kind, template in self._templates.items():
             if template is not None and wanted[kind]:
                 target = self._directory / Path(fill(template, durable.progress, self._metric(durable))).expanduser()
+                self._refuse_links(target)
                 copy_checkpoint(durable.directory, target, MODEL_FILES if self._is_model else None)
                 if self._keep is not None and _fields(template):
                     self._prune(target, template)
 
-    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
-        """A copy is already what it will be."""
-
-    def close(self, leave: threading.Event) -> None:
-        """Nothing is left open."""
+    def _refuse_links(self, target: Path) -> None:
+        """Directories in the run are ours; the path to a directory elsewhere is the user's choice."""
+        for parent in target.parents if target.is_relative_to(self._directory) else ():
+            if parent == self._directory:
+                break
+            if parent.is_symlink():
+                raise FileExistsError(f"{parent} is a symbolic link; no copy is made behind it, choose another place")
 
     def _metric(self, durable: Durable) -> float | None:
         return None if self._monitor is None else durable.metrics.get(self._monitor)
@@ -165,15 +125,19 @@ class LocalSaver:
         pattern = _pattern(template)
         copies = [(path, _own_manifest(path)) for path in target.parent.iterdir() if pattern.fullmatch(path.name)]
         copies = [(path, manifest) for path, manifest in copies if manifest is not None]
-        copies.sort(key=lambda copy: (copy[1]["sequence"], copy[0] == target))
+        copies.sort(key=lambda copy: (copy[1].sequence, copy[0] == target))
         for path, _ in copies[: -self._keep]:
             _delete(path)
 
 
 def check_template(template: str) -> None:
-    """Refuse a template that cannot be filled or leads out of where it seems to point."""
+    """Refuse a template that cannot be filled, or names another directory than it seems to.
+
+    Raises:
+        ValueError: it is such a template.
+    """
     parts = Path(template).parts
-    if not parts or ".." in parts or Path(template).name in ("", "/", "~"):
+    if not parts or ".." in parts or "\0" in template or Path(template).name in ("", "/", "~"):
         raise ValueError(f"template {template!r} must name a directory, without '..'")
     if any("{" in part or "}" in part for part in parts[:-1]):
         raise ValueError(f"template {template!r}: fields are allowed in its last part only")
@@ -184,6 +148,8 @@ def check_template(template: str) -> None:
                 continue
             if name not in FIELDS or conversion:
                 raise ValueError(f"unknown field {{{name}}}; known are {', '.join(f'{{{n}}}' for n in FIELDS)}")
+            if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
+                raise ValueError(f"format {spec!r} has a number above 99")
             format(0.5 if name == "metric" else 1, spec)
     except ValueError as error:
         raise ValueError(f"template {template!r}: {error}") from None
@@ -194,7 +160,7 @@ def _fields(template: str) -> set[str]:
 
 
 def fill(template: str, progress: Progress, metric: float | None) -> str:
-    """The template with numbers in it. A metric that was not measured reads `none`."""
+    """The template with its fields filled in. A metric that was not measured reads `none`."""
     values = {"step": progress.global_step, "samples_seen": progress.samples_seen, "metric": metric}
     text = ""
     for literal, name, spec, _ in string.Formatter().parse(template):
@@ -213,15 +179,18 @@ def _pattern(template: str) -> re.Pattern[str]:
     )
 
 
-def copy_checkpoint(source: Path, target: Path, files: tuple[str, ...] | None = None) -> None:
+def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = None) -> None:
     """Copy a checkpoint, or those of `files` it has, comparing hashes on the way; replace an earlier copy.
 
     Raises:
-        ValueError: the source is damaged.
+        DamagedError: the source is damaged; nothing was copied.
         FileExistsError: something that is not a copy of ours is in the way.
     """
-    manifest = unseal((source / MANIFEST).read_bytes())
-    entries = {name: entry for name, entry in manifest["files"].items() if files is None or name in files}
+    try:
+        manifest = parse_manifest(read_small(source / MANIFEST), source)
+    except ValueError as error:
+        raise DamagedError(source, f"{MANIFEST} is {error}") from None
+    manifest = manifest if files is None else manifest.only(files)
     target.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(target) and _own_manifest(target) is None:
         raise FileExistsError(
@@ -231,47 +200,43 @@ def copy_checkpoint(source: Path, target: Path, files: tuple[str, ...] | None = 
     temporary = temporary_beside(target)
     temporary.mkdir()
     try:
-        for name, entry in entries.items():
-            _copy_file(source / name, temporary / name, entry)
-        with open(temporary / MANIFEST, "xb") as file:
-            file.write(seal({**manifest, "files": entries}))
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(temporary)
+        for name, entry in manifest.files.items():
+            _copy_file(source, name, temporary / name, entry)
+        replace_file(temporary / MANIFEST, manifest.encode())
         if target.is_dir():
             exchange(temporary, target)
         else:
             os.rename(temporary, target)
         sync_directory(target.parent)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # the half-made copy, or the one it took the place of
+        shutil.rmtree(temporary, ignore_errors=True)  # the incomplete copy, or the one that was replaced
 
 
-def _copy_file(source: Path, target: Path, entry: dict[str, Any]) -> None:
+def _copy_file(source: Path, name: str, target: Path, entry: FileEntry) -> None:
     digest = hashlib.sha256()
-    with open(source, "rb") as reader, open(target, "xb") as writer:
-        while piece := reader.read(16 << 20):
+    with open(source / name, "rb") as reader, open(target, "xb") as writer:
+        while piece := reader.read(_COPIED_AT_ONCE):
             digest.update(piece)
             writer.write(piece)
         writer.flush()
         os.fsync(writer.fileno())
-    if digest.hexdigest() != entry["sha256"]:
-        raise ValueError(f"{source} does not have the SHA-256 of its manifest; it was not copied")
+    if digest.hexdigest() != entry.sha256:
+        raise DamagedError(source, f"{name} does not have the SHA-256 of the manifest")
 
 
-def _own_manifest(path: Path) -> dict[str, Any] | None:
+def _own_manifest(path: Path) -> Manifest | None:
     """The manifest of a checkpoint directory that holds nothing else; None for everything else."""
+    if path.is_symlink():
+        return None
     try:
-        manifest = unseal((path / MANIFEST).read_bytes())
-        names = {child.name for child in path.iterdir()}
-        is_own = not path.is_symlink() and names <= {MANIFEST, *manifest["files"]}
-        return manifest if is_own else None
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = parse_manifest(read_small(path / MANIFEST), path)
+        return manifest if {child.name for child in path.iterdir()} <= {MANIFEST, *manifest.files} else None
+    except (OSError, ValueError, CheckpointError):
         return None
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove what dead processes left of copies to this very place."""
+    """Remove what dead processes left of copies to this path."""
     for path in target.parent.iterdir():
         if is_temporary(path) and path.name.endswith(f"_{target.name}") and is_alive(*owner_of(path)) is False:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,15 +1,15 @@
-"""Checkpoints that wait to leave this machine, as directories under RUN/outbox; they survive a kill and a power cut.
+"""The upload queue on disk: checkpoints that wait in RUN/outbox/PLACE; they survive a kill and a power cut.
 
-An entry is made of hard links to the files of a checkpoint, which never change, so it costs no space and retention may
-delete the checkpoint meanwhile. It appears whole, by a rename. Of each kind (`latest`, `best`) only the newest waits,
-besides one that is just being sent.
+An entry holds hard links to the files of a checkpoint, which are immutable, so it costs no space and retention may
+delete the checkpoint meanwhile. It appears by a rename. Of each kind (`latest`, `best`) only the newest waits, besides
+one that is being sent.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
+import math
 import os
 import re
 import shutil
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest, read_small
+from dp_prior.checkpoints.store import STEP
 from dp_prior.durable import (
     is_alive,
     is_temporary,
@@ -29,14 +31,12 @@ from dp_prior.durable import (
     temporary_beside,
     unseal,
 )
+from dp_prior.places.parcel import CARD, INTENT, Intent, Parcel
 
 OUTBOX = "outbox"
-INTENT = "intent.json"
-CARD = "card"  # pictures for the model card, within an entry
-MANIFEST = "manifest.json"
 _STATE = "state.json"
 _LOCK = "outbox.lock"
-_NAME = re.compile(r"(\d{8,})_(latest|best)")
+_NAME = re.compile(r"(\d{8,20})_(latest|best)")
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,19 @@ class Entry:
     """One checkpoint that waits.
 
     Attributes:
-        directory: the files of the checkpoint, its manifest, the intent, and perhaps a `card` directory.
-        kind: `latest` or `best`: what it becomes at its destination.
-        name: of its folder there, `step_00012000`.
+        directory: the files of the checkpoint, its manifest, the intent, and perhaps a folder of pictures.
+        kind: `latest` or `best`: the pointer that will be moved to it.
         digest: SHA-256 of its manifest.
     """
 
     directory: Path
     kind: str
-    name: str
     step: int
     digest: str
 
 
 class Outbox:
-    """The entries for one destination. Any thread may put; one process at a time sends, see `exclusively`."""
+    """The queue for one destination. Any thread may put; one process at a time sends, see `exclusively`."""
 
     def __init__(self, directory: Path):
         self.directory = directory
@@ -74,18 +72,17 @@ class Outbox:
         media: dict[str, Path] | None = None,
         scores: dict[str, float] | None = None,
     ) -> None:
-        """Add a durable checkpoint. When this returns, it will be sent, whatever is killed meanwhile.
+        """Add a durable checkpoint. When this returns, the entry is durable.
 
         Args:
-            files: those of the checkpoint that are sent; None for all of its manifest.
+            files: those of the checkpoint to send; None for all of its manifest.
             media: pictures for the model card by file name; copied.
-            scores: what the final test measured, for the model card.
+            scores: metrics of the final test, for the model card.
         """
-        manifest = unseal((source / MANIFEST).read_bytes())
-        entries = {name: entry for name, entry in manifest["files"].items() if files is None or name in files}
-        sealed = seal({**manifest, "files": entries})
-        name = source.name if re.fullmatch(r"step_\d{8,}(_\d+)?", source.name) else f"step_{manifest['step']:08d}"
-        intent = {"name": name, "step": manifest["step"], "scores": scores or {}}
+        manifest = parse_manifest(read_small(source / MANIFEST), source)
+        manifest = manifest.only(manifest.files if files is None else files)
+        name = source.name if STEP.fullmatch(source.name) else f"step_{manifest.step:08d}"
+        finite = {key: value if math.isfinite(value) else None for key, value in (scores or {}).items()}
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._remove_stale()
@@ -94,14 +91,15 @@ class Outbox:
             temporary = temporary_beside(target)
             temporary.mkdir()
             try:
-                for file in entries:
+                for file in manifest.files:
                     _link(source / file, temporary / file)
                 if media:
                     (temporary / CARD).mkdir()
                     for file, path in media.items():
-                        shutil.copyfile(path, temporary / CARD / file)
-                replace_file(temporary / MANIFEST, sealed)
-                replace_file(temporary / INTENT, seal(intent))
+                        _copy(path, temporary / CARD / file)
+                    sync_directory(temporary / CARD)
+                replace_file(temporary / MANIFEST, manifest.encode())
+                replace_file(temporary / INTENT, Intent(name=name, step=manifest.step, scores=finite).encode())
                 os.rename(temporary, target)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -114,20 +112,20 @@ class Outbox:
         with self._lock:
             newest: dict[str, Entry] = {}
             for path in self._paths():
+                kind = _NAME.fullmatch(path.name)[2]
                 try:
-                    intent = unseal((path / INTENT).read_bytes())
-                    manifest = (path / MANIFEST).read_bytes()
-                    unseal(manifest)
-                except (OSError, ValueError):
+                    parcel = Parcel.of(path, (kind,))
+                except (FileNotFoundError, ValueError, DamagedError):
                     _delete(path)
                     continue
-                kind, digest = _NAME.fullmatch(path.name)[2], hashlib.sha256(manifest).hexdigest()
-                newest[kind] = Entry(path, kind, intent["name"], intent["step"], digest)
+                except (OSError, CheckpointError):  # too many open files, or of a newer version: perhaps later
+                    continue
+                newest[kind] = Entry(path, kind, parcel.intent.step, parcel.digest)
             return sorted(newest.values(), key=lambda entry: entry.directory.name)
 
     @contextlib.contextmanager
     def sending(self, entries: list[Entry]) -> Iterator[None]:
-        """While inside, these entries stay even if newer ones come."""
+        """A context in which newer entries do not replace these."""
         with self._lock:
             self._sending = frozenset(entry.directory for entry in entries)
         try:
@@ -137,14 +135,14 @@ class Outbox:
                 self._sending = frozenset()
 
     def remove(self, entries: list[Entry]) -> None:
-        """These entries have arrived, and with each of them whatever is older and of its kind."""
+        """Delete entries that were delivered, and with each the older ones of its kind."""
         with self._lock:
             for entry in entries:
                 self._coalesce(entry.kind, entry.directory)
                 _delete(entry.directory)
 
     def exclusively(self) -> contextlib.ExitStack | None:
-        """The right to send, until the result is closed; None while another process has it."""
+        """The exclusive right to send, until the result is closed; None while another process holds it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         stack = contextlib.ExitStack()
         file = stack.enter_context((self.directory / _LOCK).open("ab"))
@@ -156,14 +154,14 @@ class Outbox:
         return stack
 
     def read_state(self) -> dict[str, Any]:
-        """What the sender wrote last; empty if that cannot be read."""
+        """The state that the sender wrote last; {} if it cannot be read."""
         try:
-            return unseal((self.directory / _STATE).read_bytes())
+            return unseal(read_small(self.directory / _STATE))
         except (OSError, ValueError):
             return {}
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Keep what the next sender has to know; a full disk only makes it forget."""
+        """Keep state for the next sender; on a full disk it is lost."""
         with contextlib.suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True)
             replace_file(self.directory / _STATE, seal(state))
@@ -189,9 +187,13 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)
-        with open(target, "rb") as file:
-            os.fsync(file.fileno())
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def _delete(path: Path) -> None:

@@ -1,49 +1,94 @@
-"""From a reference to a directory on this machine.
+"""What a reference to a checkpoint means, as a directory on this machine.
 
-A reference is a path, optionally with `@latest`, `@best` or `@step_00012000`: of a run, of its `checkpoints` directory,
-or of one checkpoint. References to remote places have a scheme, such as `hf://`; see `dp_prior.places.cache`.
+| reference | checkpoint |
+|---|---|
+| `PATH` | a run, its `checkpoints` directory, or one checkpoint |
+| `hf://user/name` | a repository of the Hub |
+| `wandb://entity/project/name:alias` | an artifact; `wandb://entity/project/runs/ID/folder` is files of a run |
+| `https://...#sha256=...` | one checkpoint, pinned by the hash of its manifest |
+| any other URL | a folder that fsspec knows |
+
+Paths, repositories and folders may end in `@best`, `@latest` or `@step_00012000`, repositories also in `@REVISION`.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import ranked
 from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.places.cache import CACHE, Prefer, cached, fetch
+from dp_prior.places.fsspec import FolderSource
+from dp_prior.places.hub import REPO, HubSource
+from dp_prior.places.source import Source
+from dp_prior.places.wandb import ArtifactSource, RunSource
+from dp_prior.places.web import WebSource
 
 log = logging.getLogger(__name__)
 
 
 def resolve(
     reference: str | Path,
-    prefer: Literal["best", "latest"] = "best",
+    prefer: Prefer = "best",
     *,
     whole: bool = True,
     cache: Path | None = None,
     **hub: Any,
 ) -> Path:
-    """The directory of the checkpoint or export that a reference means; what is remote is fetched into the cache.
+    """The directory of the checkpoint or export that a reference means; a remote one is downloaded into the cache.
 
-    Of local ones only manifests are read.
+    Of local checkpoints only manifests are read.
 
     Args:
         reference: see the module.
-        prefer: what a run stands for when the reference does not say; a run without a best gives its latest.
-        whole: False if what is needed to act is enough.
-        cache, hub: see `dp_prior.places.cache.fetch`.
+        prefer: which checkpoint a run or place stands for if the reference does not say; the other one if it is
+            missing.
+        whole: False if the files that are needed to act are enough.
+        cache: directory of downloaded checkpoints; None for `~/.cache/dp_prior`.
+        hub: `token`, `cache_dir`, `local_files_only`, `force_download` for the Hub's client.
 
     Raises:
         FileNotFoundError: there is nothing there, with the path tried.
-        CheckpointError: there is, but no usable checkpoint, or a remote place cannot be reached.
+        CheckpointError: there is no usable checkpoint.
+        RemoteError: a remote place cannot be reached, refuses, or its content is not what was expected.
     """
     text = str(reference)
-    if "://" in text:
-        from dp_prior.places.cache import fetch
+    if "://" not in text:
+        return _resolve_path(text, prefer)
+    cache = (CACHE if cache is None else cache).expanduser()
+    source, which = _open(text, prefer, **hub)
+    if isinstance(source, WebSource) and (found := cached(cache, source.digest, whole)) is not None:
+        return found  # the hash says everything, so no connection is needed
+    return fetch(source, text, which, prefer, whole=whole, cache=cache)
 
-        return fetch(text, prefer, whole=whole, cache=cache, **hub)
+
+def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
+    """The source of a reference with a scheme, and which of its checkpoints is meant."""
+    scheme, _, rest = text.partition("://")
+    if scheme in ("http", "https"):
+        return WebSource(text), None
+    if scheme == "hf" and REPO.fullmatch(rest.partition("@")[0]):
+        repo, _, which = rest.partition("@")
+        if which in ("", "best", "latest") or STEP.fullmatch(which):
+            return HubSource(repo, None, **hub), which or None
+        return HubSource(repo, which, **hub), None
+    if scheme == "wandb":
+        parts = rest.split("/")
+        if len(parts) > 3 and parts[2] == "runs":
+            return RunSource("/".join([*parts[:2], parts[3]]), "/".join(parts[4:])), None
+        name, _, alias = rest.partition(":")
+        other = "latest" if prefer == "best" else "best"
+        return ArtifactSource(name, (alias,) if alias else (prefer, other)), None
+    before, _, which = text.rpartition("@")
+    if before and (which in ("best", "latest") or STEP.fullmatch(which)):
+        return FolderSource(before), which
+    return FolderSource(text), None
+
+
+def _resolve_path(text: str, prefer: Prefer) -> Path:
     path, which = Path(text).expanduser(), None
     if not path.exists() and "@" in text:
         before, _, which = text.rpartition("@")

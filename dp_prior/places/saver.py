@@ -1,4 +1,4 @@
-"""What receives checkpoints, and what says where a run goes on from."""
+"""What receives the checkpoints of a run, and what says where a run resumes from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dp_prior.clock import Progress
 
 @dataclass(frozen=True)
 class Durable:
-    """A checkpoint directory that will not change any more, as savers receive it.
+    """An immutable checkpoint directory, as savers receive it.
 
     Attributes:
         metrics: measured at this very step.
@@ -27,26 +27,32 @@ class Durable:
     is_best: bool
 
 
-class Saver(Protocol):
-    """Somebody who receives checkpoints. Saving the same one twice does no harm.
+class Saver:
+    """Receives checkpoints. Saving the same one twice must be harmless.
 
     Attributes:
-        patience_s: `close` may take so long, unless it is told to leave.
+        patience_s: longest time that `close` takes, unless it is told to leave.
     """
 
     name: str
-    patience_s: float
+    patience_s: float = 0.0
 
-    def save(self, durable: Durable) -> None: ...
+    def save(self, durable: Durable) -> None:
+        """Take a checkpoint."""
 
-    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
+        """The run has finished: take its best checkpoint with pictures by file name and final scores."""
 
-    def close(self, leave: threading.Event) -> list[str] | None: ...
+    def close(self, leave: threading.Event) -> list[str]:
+        """Finish, at once if `leave` is set; returns a line for each checkpoint that was not delivered."""
+        return []
 
 
-class Loader(Protocol):
-    """Where a run goes on from."""
+class ResumePoint(Protocol):
+    """Says where a run resumes from."""
 
-    def can_recall(self) -> bool: ...
+    def can_recall(self) -> bool:
+        """Whether `recall` has an answer."""
 
-    def recall(self) -> str | None: ...
+    def recall(self) -> str | None:
+        """Reference of the checkpoint to resume from, None for a fresh start."""

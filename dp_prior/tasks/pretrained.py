@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
 from dp_prior.config import Config
-from dp_prior.durable import seal
-from dp_prior.places.cache import REPO
-from dp_prior.places.download import RemoteError
+from dp_prior.places.hub import REPO, publish
+from dp_prior.places.parcel import Intent, Parcel
 from dp_prior.places.reference import resolve
+from dp_prior.places.source import RemoteError
 
 
 class Published(nn.Module):
@@ -53,7 +53,7 @@ class Published(nn.Module):
 
         Args:
             pretrained_model_name_or_path: path of a checkpoint, an export or a run; a repository of the Hub,
-                `user/name`, if there is no such path; or another reference, see `dp_prior.places.cache`.
+                `user/name`, if there is no such path; or another reference, see `dp_prior.places.reference`.
             weights: name of an average of the run (`train.ema`); None for the first, which is the one exported.
             revision: branch, tag or commit on the Hub.
             token, cache_dir, force_download, local_files_only: for the Hub's client.
@@ -155,14 +155,9 @@ class Published(nn.Module):
         Returns:
             The commit's page.
         """
-        from dp_prior.places.delivery import Parcel
-        from dp_prior.places.hub import publish
-        from dp_prior.places.outbox import INTENT
-
         with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
             directory = self.save_pretrained(Path(place) / "model")
-            (directory / INTENT).write_bytes(seal({"name": "model", "step": 0, "scores": {}}))
-            parcel = Parcel(directory, ("best",))
+            parcel = Parcel.of(directory, ("best",), Intent(name="model", step=0))
             return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
                            license_name=license)  # fmt: skip
 

@@ -8,9 +8,9 @@ from typing import Annotated, TextIO
 from pydantic import Field, model_validator
 
 from dp_prior.config import Config
-from dp_prior.places import LoaderConfig, SaverConfig
-from dp_prior.places.local import LocalLoaderConfig
-from dp_prior.places.upload import UploadConfig, try_out
+from dp_prior.places import ResumeConfig, SaverConfig
+from dp_prior.places.resume import LocalResumeConfig
+from dp_prior.places.upload import UploadConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.csv import CsvConfig
@@ -39,7 +39,7 @@ class TrackerConfig(Config):
     save: tuple[SaverConfig, ...] = ()
     """Savers that receive each checkpoint once it is durable in the run directory."""
 
-    load: LoaderConfig = LocalLoaderConfig()
+    load: ResumeConfig = LocalResumeConfig()
     """Where a run that resumes finds its checkpoint."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
@@ -82,7 +82,7 @@ class TrackerConfig(Config):
 
     def check(self) -> list[str]:
         """Try once whether each remote place takes what will be sent; returns a line for each."""
-        return [f"{one.place}: {try_out(one)}" for one in self.save if isinstance(one, UploadConfig)]
+        return [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
         self,

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior.clock import Progress
-from dp_prior.places.saver import Durable, Loader, Saver
+from dp_prior.places.saver import Durable, ResumePoint, Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.isolation import Background, Contained, Message
@@ -89,7 +89,7 @@ class Tracker:
         *,
         loggers: Sequence[Logger],
         savers: Sequence[Saver],
-        loader: Loader | None,
+        loader: ResumePoint | None,
         background: Sequence[Logger] = (),
         max_failures: int = 3,
         retry_s: float = 10.0,

@@ -9,7 +9,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
-from dp_prior.places.delivery import Parcel
+from dp_prior.places.parcel import Parcel
 from dp_prior.places.saver import Durable
 
 CONFIG = {"description": "Tiny.", "seed": 0, "task": {"type": "policy", "backbone": {"type": "mlp"}}}
@@ -48,7 +48,7 @@ def parcel_of(saver):
     """What the courier of a saver would send next."""
     waiting = saver.outbox.waiting()
     newest = [entry for entry in waiting if entry.digest == waiting[0].digest]
-    return Parcel(newest[-1].directory, tuple(entry.kind for entry in newest))
+    return Parcel.of(newest[-1].directory, tuple(entry.kind for entry in newest))
 
 
 def step_at_root(files):

@@ -8,9 +8,9 @@ from huggingface_hub import ModelCard
 
 from dp_prior import load_policy
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
-from dp_prior.places import upload
 from dp_prior.places.card import LIBRARY, TAGS, snippet
 from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadConfig
 from tests.tiny import experiment, tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
@@ -20,7 +20,7 @@ SAVER = {"type": "huggingface", "repo": "me/card", "license": "apache-2.0"}
 @pytest.fixture
 def finished(tmp_path, hub, monkeypatch):
     """A run with rollouts at every best and a test at the end, all of it on the Hub."""
-    monkeypatch.setattr(upload.Worker, "run", lambda self, job, deadline_s: upload.run_here(job, deadline_s))
+    monkeypatch.setattr(UploadConfig, "in_process", True)
     config = tiny(
         tmp_path,
         description="A policy for a test.",

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dp_prior.clock import Progress
-from dp_prior.places import upload
+from dp_prior.places import courier, worker
+from dp_prior.places.courier import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Schedule
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.saver import Durable
-from dp_prior.places.upload import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Report, Schedule, UploadSaver, Worker
+from dp_prior.places.upload import UploadConfig, UploadSaver
+from dp_prior.places.worker import InProcess, Report, Worker
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from tests.places.parcels import Run
@@ -50,16 +52,26 @@ class Place:
         self.clock = Clock()
         self.record = HuggingFaceSaverConfig(repo="me/x", save_latest=True, **fields)
         self.saver = UploadSaver(self.record, run.directory)
-        self.courier = self.saver.courier = Courier(
-            self.record, self.saver.outbox, attempt=self._attempt, clock=self.clock, dice=random.Random(0)
-        )
+        self.courier = self.saver.courier = self.another_courier()
 
-    def _attempt(self, job, deadline_s):
-        self.jobs.append((self.clock.now, job, deadline_s))
+    def another_courier(self):
+        return courier_of(self.saver, self, clock=self.clock, dice=random.Random(0))
+
+    def attempt(self, entry, kinds, deadline_s):
+        self.jobs.append((self.clock.now, entry, kinds, deadline_s))
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
+    def kill(self):
+        pass
+
     def sent(self):
-        return [job["kinds"] for _, job, _ in self.jobs]
+        return [list(kinds) for _, _, kinds, _ in self.jobs]
+
+
+def courier_of(saver, sender, **options):
+    record = saver.record
+    limits = {name: getattr(record, name) for name in ("deadline_s", "drain_s", "max_commits_per_hour")}
+    return Courier(record.place, saver.outbox, sender, **limits, **options)
 
 
 def test_both_pointers_of_one_checkpoint_move_in_one_delivery(run):
@@ -84,7 +96,7 @@ def test_the_older_best_goes_before_the_newer_latest(run):
 
 def test_without_anything_to_send_the_start_is_a_check(run):
     place = Place(run, REFUSED, DONE)
-    assert place.courier.step() is None and place.jobs[0][1]["entry"] is None
+    assert place.courier.step() is None and place.jobs[0][1] is None
     assert place.courier.step() is None and len(place.jobs) == 1
     place.saver.save(run.save(1))
     assert place.courier.step() is None and len(place.jobs) == 2
@@ -115,7 +127,7 @@ def test_what_the_place_asks_for_is_obeyed_even_if_there_is_news_and_after_a_res
     place.saver.save(run.save(2))
     place.clock.now += 299
     assert place.courier.step() == pytest.approx(1.0)
-    again = Courier(place.record, place.saver.outbox, attempt=place._attempt, clock=place.clock, dice=random.Random(0))
+    again = place.another_courier()
     place.courier._release()
     assert again.step() == pytest.approx(1.0)
     place.clock.now += 1
@@ -143,7 +155,7 @@ def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_un
     place.clock.now += 60
     place.courier.step()
     place.courier._release()
-    again = Courier(place.record, place.saver.outbox, attempt=place._attempt, clock=place.clock, dice=random.Random(0))
+    again = place.another_courier()
     place.clock.now += 60
     assert again.step() == pytest.approx(3600 - 120)
     place.clock.now += 3600 - 120
@@ -227,7 +239,10 @@ class Slow:
         self.begun = threading.Event()
         self.end = threading.Event()
 
-    def __call__(self, job, deadline_s):
+    def kill(self):
+        self.end.set()
+
+    def attempt(self, entry, kinds, deadline_s):
         self.deadlines.append(deadline_s)
         self.begun.set()
         self.end.wait(20)
@@ -239,8 +254,7 @@ def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
     record = HuggingFaceSaverConfig(repo="me/x", drain_s=0.3)
     saver = UploadSaver(record, run.directory)
     slow = Slow()
-    saver.courier = Courier(record, saver.outbox, attempt=slow)
-    saver.courier._worker.kill = slow.end.set
+    saver.courier = courier_of(saver, slow)
     saver.courier.start()
     assert slow.begun.wait(10)
     for step in (1, 2, 3):
@@ -296,7 +310,7 @@ def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatc
     place.courier.schedule.not_before = place.clock.now + 60.0
     assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.courier.drain(30.0))
     place.answers = [DONE]
-    monkeypatch.setattr(upload.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
+    monkeypatch.setattr(courier.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
     assert place.courier.drain(90.0) == []
     assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
 
@@ -306,7 +320,7 @@ def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
     place.saver.save(run.save(1))
     place.courier._stop_at = place.clock.now + 7.0
     place.courier.step()
-    assert place.jobs[0][2] == pytest.approx(7.0)
+    assert place.jobs[0][3] == pytest.approx(7.0)
 
 
 @pytest.mark.promise("E1", "E6")
@@ -314,7 +328,7 @@ def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path
     script = tmp_path / "worker.py"
     script.write_text("import time\nprint('{\"commit\": 1}', flush=True)\ntime.sleep(60)\n")
     _replace_worker(monkeypatch, script)
-    report = Worker().run({}, 1.0)
+    report = Worker({}).attempt(None, (), 1.0)
     assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
 
 
@@ -322,16 +336,16 @@ def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monke
     script = tmp_path / "worker.py"
     script.write_text("import sys\nprint('[1]\\nnot json')\nsys.exit(3)\n")
     _replace_worker(monkeypatch, script)
-    assert Worker().run({}, 20.0).message == "the worker ended with code 3"
+    assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
 
 
 def _replace_worker(monkeypatch, script):
-    popen = upload.subprocess.Popen
+    popen = worker.subprocess.Popen
 
     def start(command, **options):
         return popen([command[0], str(script)], **options)
 
-    monkeypatch.setattr(upload.subprocess, "Popen", start)
+    monkeypatch.setattr(worker.subprocess, "Popen", start)
 
 
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
@@ -340,7 +354,7 @@ def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
 
     program = (
         "import json, os, subprocess, sys\n"
-        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places.worker'], stdin=subprocess.PIPE)\n"
+        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places'], stdin=subprocess.PIPE)\n"
         "job = {'saver': {'type': 'huggingface', 'repo': 'me/x'}, 'entry': None, 'kinds': [], 'parent': os.getpid()}\n"
         "worker.stdin.write(json.dumps(job).encode()); worker.stdin.close()\n"
         "print(worker.pid, flush=True)\n"
@@ -379,13 +393,12 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
             raise ValueError("a secret")
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
-    assert upload.run_here({"saver": {"type": "huggingface", "repo": "me/x"}, "entry": None, "kinds": []}, 1) == Report(
-        "ValueError in the uploader", "unavailable"
-    )
+    record = HuggingFaceSaverConfig(repo="me/x")
+    assert InProcess(record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
 
 
 def test_every_shared_field_is_shown_here():
-    assert set(upload.UploadConfig.model_fields) == set(
+    assert set(UploadConfig.model_fields) == set(
         json.loads(
             '["save_best", "save_latest", "save_type", "deadline_s", "drain_s", "max_commits_per_hour", "offline"]'
         )

@@ -10,10 +10,11 @@ from pydantic import ValidationError
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.places.delivery import DeliveryError
-from dp_prior.places.fsspec import Folder, FsspecSaverConfig
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.fsspec import FolderDestination, FsspecSaverConfig
 from dp_prior.places.reference import resolve
-from dp_prior.places.upload import UploadSaver, Worker
+from dp_prior.places.upload import UploadSaver
+from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from tests.places.parcels import Run, assert_whole, parcel_of
 
@@ -41,7 +42,7 @@ def send(run, url, step, **how):
     record = FsspecSaverConfig(url=url, **fields)
     saver = UploadSaver(record, run.directory)
     saver.save(run.save(step, **how))
-    message = Folder(record.url).deliver(parcel_of(saver), lambda: None)
+    message = FolderDestination(record.url).deliver(parcel_of(saver), lambda: None)
     saver.outbox.remove(saver.outbox.waiting())
     return message
 
@@ -103,7 +104,7 @@ def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run
         if not finished:
             assert pointed_at(url) in (number, number + 1)
             saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
-            Folder(url).deliver(parcel_of(saver), lambda: None)
+            FolderDestination(url).deliver(parcel_of(saver), lambda: None)
             saver.outbox.remove(saver.outbox.waiting())
         assert pointed_at(url) == number + 1
         if finished:
@@ -140,7 +141,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
 
 
 def test_check_leaves_nothing(url):
-    assert Folder(url).check() == f"{url} can be written to"
+    assert FolderDestination(url).check() == f"{url} can be written to"
     assert contents(url) == {}
 
 
@@ -153,7 +154,7 @@ def test_through_the_worker_process(run, tmp_path):
 
 
 def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(Worker, "run", lambda *arguments: pytest.fail("another process has another memory"))
+    monkeypatch.setattr(Worker, "attempt", lambda *arguments: pytest.fail("another process has another memory"))
     record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
@@ -212,7 +213,7 @@ def s3(monkeypatch):
 
 def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     record = FsspecSaverConfig(url=s3, save_latest=True)
-    assert Folder(s3).check() == f"{s3} can be written to"
+    assert FolderDestination(s3).check() == f"{s3} can be written to"
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     saver.save(run.save(2, value=9.0, is_best=False))
@@ -223,5 +224,5 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
     with pytest.raises(DeliveryError, match="no such bucket") as error:
-        Folder("s3://misspelt/runs").check()
+        FolderDestination("s3://misspelt/runs").check()
     assert error.value.trouble == "refused"

@@ -9,9 +9,10 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.places.delivery import DeliveryError
-from dp_prior.places.hub import Hub, HuggingFaceSaverConfig
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
 from dp_prior.places.upload import UploadSaver
+from dp_prior.places.worker import InProcess
 from tests.hub_server import TOKEN
 from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
 
@@ -38,7 +39,7 @@ class Sending:
 
     def deliver(self):
         parcel = parcel_of(self.saver)
-        message = Hub(self.record).deliver(parcel, self._spend)
+        message = HubDestination(self.record).deliver(parcel, self._spend)
         self.saver.outbox.remove(self.saver.outbox.waiting())
         return message
 
@@ -221,7 +222,7 @@ def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_
         if child == 0:
             code = 1
             try:
-                Hub(sending.record).deliver(parcel_of(sending.saver), lambda: None)
+                HubDestination(sending.record).deliver(parcel_of(sending.saver), lambda: None)
                 code = 0
             finally:
                 os._exit(code)
@@ -266,14 +267,16 @@ def test_a_damaged_checkpoint_is_not_sent(run, hub):
     sending.saver.save(durable)
     path = durable.directory / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    with pytest.raises(DeliveryError, match="model.safetensors of step_00000001 is not what its manifest says"):
-        parcel_of(sending.saver).verify()
+    [entry] = sending.saver.outbox.waiting()
+    report = InProcess(sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
+    assert report.trouble == "damaged" and not hub.requests
+    assert report.message == "the checkpoint is damaged: model.safetensors does not have the SHA-256 of the manifest"
 
 
 @pytest.mark.promise("E2")
 def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, monkeypatch):
     record = HuggingFaceSaverConfig(repo="me/pusht")
-    assert Hub(record).check() == "user me may write to me/pusht"
+    assert HubDestination(record).check() == "user me may write to me/pusht"
     assert hub.repos["me/pusht"].private
     for change, message in [
         (lambda: setattr(hub, "role", "read"), r"may not write there \(403\)"),
@@ -282,7 +285,7 @@ def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, mo
     ]:
         change()
         with pytest.raises(DeliveryError, match=message) as error:
-            Hub(record).check()
+            HubDestination(record).check()
         assert error.value.trouble == "refused"
 
 

@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dp_prior.checkpoints.format import read_checkpoint, read_manifest
+from dp_prior.checkpoints.format import DamagedError, read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.durable import temporary_beside
-from dp_prior.places.local import LocalLoaderConfig, LocalSaverConfig, copy_checkpoint, fill
+from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
+from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.saver import Durable
 
 FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
@@ -132,7 +133,7 @@ def test_a_damaged_checkpoint_is_not_copied_and_the_old_copy_stays(run):
     durable = run.save(2)
     path = durable.directory / "training.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
-    with pytest.raises(ValueError, match=r"training.safetensors does not have the SHA-256 of its manifest"):
+    with pytest.raises(DamagedError, match="training.safetensors does not have the SHA-256 of the manifest"):
         saver.save(durable)
     assert step_of(run.directory / "latest") == 1
     assert not list(run.directory.glob(".tmp*"))
@@ -237,9 +238,9 @@ def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
         LocalSaverConfig(save_latest_to="a", save_best_to="a")
 
 
-def test_a_remote_path_is_for_the_other_loader():
-    with pytest.raises(ValidationError, match="use the loader {'type': 'remote', 'reference': 'hf://me/x'}"):
-        LocalLoaderConfig(path="hf://me/x")
+def test_a_remote_path_is_for_the_other_record():
+    with pytest.raises(ValidationError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
+        LocalResumeConfig(path="hf://me/x")
 
 
 def test_a_template_with_metric_needs_a_monitored_one(run):
@@ -248,19 +249,19 @@ def test_a_template_with_metric_needs_a_monitored_one(run):
 
 
 def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
-    own = LocalLoaderConfig().create(run.directory)
-    other = LocalLoaderConfig(path=str(tmp_path / "other")).create(run.directory)
+    own = LocalResumeConfig().create(run.directory)
+    other = LocalResumeConfig(path=str(tmp_path / "other")).create(run.directory)
     assert (own.can_recall(), own.recall(), other.recall()) == (False, None, None)
     elsewhere = Run(tmp_path / "other")
     durable = elsewhere.save(3)
     elsewhere.lock.release()
     assert own.recall() is None
     assert other.recall() == f"{tmp_path / 'other'}@latest"
-    best = LocalLoaderConfig(path=str(tmp_path / "other"), choose="best").create(run.directory)
+    best = LocalResumeConfig(path=str(tmp_path / "other"), choose="best").create(run.directory)
     assert best.can_recall() and best.recall() == f"{tmp_path / 'other'}@best"
-    single = LocalLoaderConfig(path=str(durable.directory)).create(run.directory)
+    single = LocalResumeConfig(path=str(durable.directory)).create(run.directory)
     assert single.recall() == str(durable.directory)
-    root = LocalLoaderConfig(path=str(durable.directory.parent)).create(run.directory)
+    root = LocalResumeConfig(path=str(durable.directory.parent)).create(run.directory)
     assert resolve(other.recall()) == resolve(single.recall()) == resolve(root.recall()) == durable.directory
     run.save(1)
     for loader in (own, other, best, single):

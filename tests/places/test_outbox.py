@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.places.outbox import INTENT, Outbox
+from dp_prior.places.outbox import Outbox
+from dp_prior.places.parcel import INTENT
 from tests.places.parcels import Run
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.places.delivery import DeliveryError
-from dp_prior.places.download import NoPlaceError, RemoteError
+from dp_prior.places.destination import DeliveryError
 from dp_prior.places.reference import resolve
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.places.wandb import Artifacts, WandbSaverConfig
+from dp_prior.places.wandb import ArtifactDestination, WandbSaverConfig
 from tests.places.parcels import Run, parcel_of
 
 
@@ -142,7 +142,7 @@ def send(run, step, **how):
     saver = UploadSaver(record, run.directory)
     saver.save(run.save(step, **how))
     spent = []
-    message = Artifacts(record).deliver(parcel_of(saver), lambda: spent.append(1))
+    message = ArtifactDestination(record).deliver(parcel_of(saver), lambda: spent.append(1))
     saver.outbox.remove(saver.outbox.waiting())
     assert len(spent) == 1
     return message
@@ -206,12 +206,12 @@ def test_trouble_is_put_into_the_words_of_the_queue(run, server):
     ]:
         server.trouble = error
         with pytest.raises(DeliveryError) as raised:
-            Artifacts(WandbSaverConfig()).check()
+            ArtifactDestination(WandbSaverConfig()).check()
         assert raised.value.trouble == trouble
         with pytest.raises(DeliveryError):
             send(run, 1)
     server.trouble = None
-    assert Artifacts(WandbSaverConfig()).check() == "user me logs to dp_prior"
+    assert ArtifactDestination(WandbSaverConfig()).check() == "user me logs to dp_prior"
 
 
 @pytest.mark.slow

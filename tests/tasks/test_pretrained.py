@@ -12,8 +12,8 @@ from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
 from dp_prior.config import ConfigError
-from dp_prior.places.delivery import DeliveryError
-from dp_prior.places.download import RemoteError
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.source import RemoteError
 from dp_prior.tasks.policy import DiffusionPolicy
 from tests.inference.test_load import SPEC, TASK, predict, statistics
 
