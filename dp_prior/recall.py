@@ -16,7 +16,7 @@ from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.ranks import decide
-from dp_prior.tasks.pretrained import load_weights
+from dp_prior.tasks.pretrained import load_checkpoint
 from dp_prior.tracking.tracker import Tracker
 
 Resume = Literal["auto", "never", "must"]
@@ -57,10 +57,9 @@ def find_checkpoint(
 def take_weights(model: nn.Module, reference: str, ranks: Accelerator) -> str:
     """Take the weights, the normalizer among them, of another checkpoint; returns a line that says what fitted."""
     directory = decide(ranks, lambda: resolve(reference, whole=False))
-    tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
     what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
     try:
-        load_weights(model, tensors, what, hint)
+        tensors = load_checkpoint(model, directory, what, hint)
     except ValueError as error:
         raise ConfigError("train.init_from", [str(error)]) from None
     count = sum(tensor.numel() for tensor in tensors.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -16,12 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
+from dp_prior.checkpoints.format import (
+    DamagedError,
+    Manifest,
+    Snapshot,
+    read_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
 from dp_prior.config import Config
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Intent, Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
+from dp_prior.tasks.bounded import Bounded, TooLargeError
 
 
 class Published(nn.Module):
@@ -88,13 +97,18 @@ class Published(nn.Module):
         source = f"{directory / 'config.json'}, task"
         record_type = _record_type(config["task"], cls.record_type(), directory)
         name = _weights_file(config, weights, directory)
-        record = record_type.from_json(json.dumps(config["task"]), source=source)
-        shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
         tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that goes on may prune it
-        with torch.random.fork_rng(devices=[]):
-            model = record.create(shapes)
-        what = f"{directory / name} does not fit its config.json"
-        load_weights(model, tensors, what, "Were files of two runs mixed?")
+        what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
+        try:
+            with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
+                record = record_type.from_json(json.dumps(config["task"]), source=source)
+                shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
+                model = record.create(shapes)
+        except TooLargeError as error:
+            raise ValueError(f"{what}: {error}. {hint}") from None
+        except (RuntimeError, OverflowError, MemoryError) as error:  # such as a length that no tensor can have
+            raise ValueError(f"{what}: no model can be built of it ({error})") from error
+        load_weights(model, tensors, what, hint)
         model.requires_grad_(False).eval().to(device)
         if dtype is not None and dtype != torch.float32:
             for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
@@ -216,21 +230,51 @@ def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) 
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: str) -> None:
-    """Strictly: every tensor is there, has its shape, and nothing is left over.
+    """Load strictly: every tensor is there, has its shape, and none is left over.
 
     Args:
-        what, hint: begin and end the message of what does not fit.
+        what, hint: start and end of the error message.
+
+    Raises:
+        ValueError: a tensor is missing, unknown or of another shape; the model is unchanged.
     """
-    expected = model.state_dict()
-    problems = [f"{name} is missing" for name in expected if name not in tensors]
-    problems += [f"{name} is unknown" for name in tensors if name not in expected]
+    _check_shapes(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, what, hint)
+    model.load_state_dict(tensors)
+
+
+def load_checkpoint(model: nn.Module, directory: Path, what: str, hint: str) -> dict[str, Tensor]:
+    """As `load_weights`, from a checkpoint; shapes are compared before the tensors are read. Returns the tensors."""
+    name = "model.safetensors"
+    if name in read_manifest(directory).files:
+        _check_shapes(model, _stored_shapes(directory / name), what, hint)
+    tensors = read_checkpoint(directory, [name]).tensors[name]
+    load_weights(model, tensors, what, hint)
+    return tensors
+
+
+def _stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes in the header of a safetensors file, unverified."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            if length > os.fstat(file.fileno()).st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(path.parent, f"{path.name} is not a safetensors file: {error}") from None
+
+
+def _check_shapes(model: nn.Module, found: dict[str, tuple[int, ...]], what: str, hint: str) -> None:
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    problems = [f"{name} is missing" for name in expected if name not in found]
+    problems += [f"{name} is unknown" for name in found if name not in expected]
     problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
-        for name, value in expected.items()
-        if name in tensors and tensors[name].shape != value.shape
+        f"{name} has shape {found[name]}, expected {shape}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
     ]
     if problems:
         listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-        matched = sum(name in expected and value.shape == expected[name].shape for name, value in tensors.items())
+        matched = sum(shape == expected.get(name) for name, shape in found.items())
         raise ValueError(f"{what}: {listed}. {hint} {matched} of {len(expected)} tensors match.")
-    model.load_state_dict(tensors)

@@ -11,9 +11,11 @@ import torch
 from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.format import DamagedError
 from dp_prior.config import ConfigError
 from dp_prior.places.destination import DeliveryError
 from dp_prior.places.source import RemoteError
+from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import DiffusionPolicy
 from tests.inference.test_load import SPEC, TASK, predict, statistics
 
@@ -213,3 +215,19 @@ def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches
             assert str(arguments[0]).startswith(caches), arguments
         elif event in ("os.rename", "os.mkdir", "os.link", "os.symlink"):
             assert str(arguments[0 if event == "os.mkdir" else 1]).startswith(caches), (event, arguments)
+
+
+def test_weights_of_another_shape_are_refused_before_they_are_read(policy, tmp_path, monkeypatch):
+    directory = policy.save_pretrained(tmp_path / "policy")
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    monkeypatch.setattr(pretrained, "read_checkpoint", lambda *arguments: pytest.fail("shapes come first"))
+    policy.backbone.head.out = torch.nn.Linear(3, 4)
+    with pytest.raises(ValueError, match=r"^x does not fit: backbone.head.out.weight has shape .* match\.$"):
+        pretrained.load_checkpoint(policy, directory, "x does not fit", "?")
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.state_dict().items() if "head.out" not in name
+    )
+    path = directory / "model.safetensors"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(DamagedError, match="model.safetensors is not a safetensors file"):
+        pretrained.load_checkpoint(policy, directory, "x", "?")
