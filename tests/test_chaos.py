@@ -15,8 +15,8 @@ import uuid
 
 import pytest
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.places.reference import resolve
 from tests.chaos import Launched
 from tests.tiny import rows, state, train, write
 

@@ -9,12 +9,12 @@ import tempfile
 import pytest
 from click.testing import CliRunner
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.evaluation.result import EvalResult
 from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.job.ranks import Ranks
+from dp_prior.places.reference import resolve
 from tests.tiny import read_rows, train, write
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}

@@ -13,9 +13,10 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer", "randomness"},
-    {"diffusion", "networks", "data", "checkpoints", "job", "tracking", "envs"},
-    {"tasks"},
+    {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer", "randomness", "redact"},
+    {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
+    {"places"},
+    {"tasks", "tracking"},
     {"training", "inference"},
     {"evaluation"},
     {"run", "cli", "__init__", "__main__"},
@@ -37,13 +38,13 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "PIL": ["evaluation/video.py", "tracking/media.py"],
     "av": ["evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
-    "wandb": ["tracking/wandb.py", "tracking/wandb_artifacts.py", "checkpoints/wandb.py"],
+    "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["tracking/huggingface.py", "tracking/card.py", "checkpoints/hub.py"],
-    "httpx2": ["tracking/huggingface.py"],  # huggingface_hub's, for its exceptions
-    "fsspec": ["data/embeddings/", "tracking/fsspec.py", "checkpoints/remote.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py"],
+    "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
+    "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py"],
 }

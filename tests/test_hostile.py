@@ -25,7 +25,7 @@ import hashlib, json, os, sys
 from pathlib import Path
 import torch
 from click.testing import CliRunner
-from dp_prior.checkpoints.fetch import resolve
+from dp_prior.places.reference import resolve
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.retention import RetentionConfig

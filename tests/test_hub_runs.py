@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from dp_prior import load_policy
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.config import ConfigError
-from dp_prior.tracking import uploads
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadConfig
 from tests.hub_server import TOKEN
 from tests.test_cli import command
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
@@ -34,7 +34,7 @@ def quick(request, monkeypatch):
     """Attempts run in the thread that would wait for them, unless a test is about the worker process."""
     trouble = getattr(getattr(request.node, "callspec", None), "params", {}).get("trouble")
     if "process" not in request.fixturenames and trouble not in ("silent", "dead"):  # these have to be killed
-        monkeypatch.setattr(uploads.Worker, "run", lambda self, job, deadline_s: uploads.run_here(job, deadline_s))
+        monkeypatch.setattr(UploadConfig, "in_process", True)
 
 
 def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
@@ -234,7 +234,7 @@ def _children(pid):
             arguments = path.with_name("cmdline").read_bytes()
         except OSError:
             continue
-        if int(parent) == pid and b"upload_worker" in arguments:
+        if int(parent) == pid and b"dp_prior.places" in arguments:
             found.append(int(path.parent.name))
     return found
 
@@ -317,7 +317,7 @@ def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
 
 
 def test_a_loader_needs_a_scheme():
-    from dp_prior.tracking.remote import RemoteLoaderConfig
+    from dp_prior.places.resume import RemoteResumeConfig
 
     with pytest.raises(ConfigError, match="has no scheme such as hf://"):
-        RemoteLoaderConfig.from_json('{"reference": "me/tiny"}')
+        RemoteResumeConfig.from_json('{"reference": "me/tiny"}')

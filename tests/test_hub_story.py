@@ -20,7 +20,7 @@ from dp_prior.inference.load import load_policy
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import read_rows
 from tests.hub_server import TOKEN
-from tests.tracking.parcels import assert_whole
+from tests.places.parcels import assert_whole
 from tests.tracking.test_wandb import history
 
 ROOT = Path(__file__).parent.parent

@@ -100,12 +100,12 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "ConsoleConfig": "tracking/test_console.py",
     "WandbConfig": "tracking/test_wandb.py::test_every_knob_reaches_the_client",
     "AccelerateConfig": "tracking/test_accelerate.py::test_every_knob_reaches_the_service",
-    "LocalSaverConfig": "tracking/test_local.py",
-    "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
-    "HuggingFaceSaverConfig": "tracking/test_huggingface.py::test_every_field_is_used",
-    "RemoteLoaderConfig": "test_hub_runs.py",
-    "WandbSaverConfig": "tracking/test_wandb_artifacts.py::test_every_field_is_used",
-    "LocalLoaderConfig": "tracking/test_local.py",
+    "LocalSaverConfig": "places/test_local.py",
+    "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
+    "HuggingFaceSaverConfig": "places/test_hub.py::test_every_field_is_used",
+    "RemoteResumeConfig": "test_hub_runs.py",
+    "WandbSaverConfig": "places/test_wandb.py::test_every_field_is_used",
+    "LocalResumeConfig": "places/test_local.py",
 }
 
 

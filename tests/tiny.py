@@ -16,12 +16,12 @@ from accelerate import Accelerator
 from click.testing import CliRunner, Result
 
 from dp_prior.checkpoints import format as checkpoint_format
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import train as command
 from dp_prior.envs.toy import demonstrations
 from dp_prior.evaluation.loss import LossEvaluator
+from dp_prior.places.reference import resolve
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
 from dp_prior.tracking.jsonl import read_rows

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -28,12 +28,14 @@ from dp_prior.durable import encode_document, seal, sync_directory, temporary_be
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
+MOST_FILES = 1000  # of one checkpoint
+LARGEST_MANIFEST = 16 << 20  # bytes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
 _HASHED_AT_ONCE = 1 << 20  # bytes; still in the cache when they are hashed
 _READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
 _READING_THREADS = 3  # mapping fresh memory takes as long as hashing does, so the hash is what remains
-_LARGEST_MANIFEST = 16 << 20  # bytes; guards against a hostile file
 
 
 class CheckpointError(RuntimeError):
@@ -98,6 +100,14 @@ class Manifest(Config):
     files: dict[str, FileEntry] = {}
     """Every file of the checkpoint but this one."""
 
+    def only(self, names: Container[str]) -> Manifest:
+        """The manifest of a copy that holds only those files."""
+        return self.model_copy(update={"files": {name: one for name, one in self.files.items() if name in names}})
+
+    def encode(self) -> bytes:
+        """The content of `manifest.json`."""
+        return seal(self.model_dump(mode="json"))
+
 
 def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
     """Write a checkpoint durably; when this returns it survives a power cut.
@@ -122,7 +132,7 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
     temporary.mkdir()
     try:
         manifest = _write_files(temporary, snapshot, manifest)
-        write_file(temporary / MANIFEST, [memoryview(seal(manifest.model_dump(mode="json")))])
+        write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
         sync_directory(temporary)
         if manifest.nonfinite:
             directory = unused(directory.with_name(f"quarantine_{directory.name}"))
@@ -177,7 +187,7 @@ def read_manifest(directory: Path) -> Manifest:
         DamagedError: there is none, it was altered, or a file is missing or of another size.
     """
     try:
-        data = _read_small(directory / MANIFEST)
+        data = read_small(directory / MANIFEST)
     except (OSError, ValueError) as error:
         raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
     manifest = parse_manifest(data, directory)
@@ -210,6 +220,12 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
         raise CheckpointError(
             f"checkpoint {directory} has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
         )
+    listed = content.get("files")
+    if isinstance(listed, dict) and len(listed) > MOST_FILES:
+        raise DamagedError(directory, f"{MANIFEST} lists {len(listed)} files, expected at most {MOST_FILES}")
+    unknown = next((key for key in content if key not in Manifest.model_fields), None)
+    if unknown is not None:  # before pydantic, which collects an error for each
+        raise DamagedError(directory, f"{MANIFEST} has the unknown key {unknown[:40]!r}")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
@@ -320,9 +336,22 @@ def _read_and_hash(descriptor: int, image: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _read_small(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(_LARGEST_MANIFEST + 1)
-    if len(data) > _LARGEST_MANIFEST:
-        raise ValueError(f"larger than {_LARGEST_MANIFEST} bytes")
+def read_small(path: Path, most: int = LARGEST_MANIFEST) -> bytes:
+    """The content of a small regular file; never blocks, whatever lies there.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not a regular file, or larger than `most` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a FIFO would block
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file")
+        data = b""
+        while len(data) <= most and (piece := os.read(descriptor, most + 1 - len(data))):
+            data += piece
+    finally:
+        os.close(descriptor)
+    if len(data) > most:
+        raise ValueError(f"larger than {most} bytes")
     return data

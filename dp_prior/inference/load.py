@@ -28,7 +28,7 @@ def load_policy(
         reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
             `@latest` or `@step_00012000`. Or a repository of the Hub, `user/name`, perhaps with `@revision`, if there
             is no such path; or `hf://user/name`, `https://...#sha256=...`, `s3://...` and whatever else fsspec reads,
-            see `dp_prior.checkpoints.remote`.
+            see `dp_prior.places.reference`.
         weights: name of an average of the run (`train.ema`); None for the first of them, which is the one exported.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.

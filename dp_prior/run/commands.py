@@ -8,17 +8,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dp_prior.checkpoints.fetch import resolve
-from dp_prior.checkpoints.format import MANIFEST, read_checkpoint, read_manifest
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.places.hub import HuggingFaceSaverConfig
+from dp_prior.places.local import copy_checkpoint
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card
-from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
-from dp_prior.tracking.local import MODEL_FILES, copy_checkpoint
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.tracking.uploads import Courier, UploadConfig, UploadSaver
 
 
 def evaluate_checkpoint(
@@ -98,7 +98,7 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
     missing: list[str] = []
     for record in records:
-        courier = Courier(record.model_copy(update={"offline": False}), record.outbox(run))
+        courier = record.courier(run)
         lines = courier.drain(limit_s)
         report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is up'}")
         missing += lines

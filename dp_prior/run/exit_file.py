@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.download import RemoteError
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.checkpoints.store import scan
@@ -28,6 +27,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
+from dp_prior.places.source import RemoteError
 from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"

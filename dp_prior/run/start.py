@@ -8,14 +8,14 @@ from typing import Literal
 
 from torch import nn
 
-from dp_prior.checkpoints.download import NoPlaceError, RemoteError
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
-from dp_prior.tasks.published import load_weights
-from dp_prior.tracking.local import copy_checkpoint
+from dp_prior.places.local import copy_checkpoint
+from dp_prior.places.reference import resolve
+from dp_prior.places.source import NoPlaceError, RemoteError
+from dp_prior.tasks.pretrained import load_checkpoint
 from dp_prior.tracking.tracker import Tracker
 
 Resume = Literal["auto", "never", "must"]
@@ -56,10 +56,9 @@ def find_checkpoint(
 def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
     """Load the weights and normalizer of another checkpoint into `model`. Returns a line that says what was loaded."""
     directory = ranks.decide(lambda: resolve(reference, whole=False))
-    tensors = read_checkpoint(directory, ["model.safetensors"]).tensors["model.safetensors"]
     what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
     try:
-        load_weights(model, tensors, what, hint)
+        tensors = load_checkpoint(model, directory, what, hint)
     except ValueError as error:
         raise ConfigError("train.init_from", [str(error)]) from None
     count = sum(tensor.numel() for tensor in tensors.values())

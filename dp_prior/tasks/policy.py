@@ -22,7 +22,7 @@ from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.published import Published
+from dp_prior.tasks.pretrained import Published
 
 MOST_WINDOWS_FITTED = 200_000
 """Relative actions take their statistics from at most so many windows, evenly spread over the training set."""

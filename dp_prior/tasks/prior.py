@@ -26,7 +26,7 @@ from dp_prior.networks.encoders.text import EMBEDDING, TextTokens
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.published import Published
+from dp_prior.tasks.pretrained import Published
 
 
 class PriorDiffusionConfig(DiffusionConfig):

@@ -8,29 +8,22 @@ from typing import Annotated, TextIO
 from pydantic import Field, model_validator
 
 from dp_prior.config import Config
+from dp_prior.places import ResumeConfig, SaverConfig
+from dp_prior.places.resume import LocalResumeConfig
+from dp_prior.places.upload import UploadConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.csv import CsvConfig
-from dp_prior.tracking.fsspec import FsspecSaverConfig
-from dp_prior.tracking.huggingface import HuggingFaceSaverConfig
 from dp_prior.tracking.identity import ID
 from dp_prior.tracking.jsonl import JsonlConfig, JsonlLogger
-from dp_prior.tracking.local import LocalLoaderConfig, LocalSaverConfig
-from dp_prior.tracking.remote import RemoteLoaderConfig
 from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.tracking.uploads import UploadConfig, try_out
 from dp_prior.tracking.wandb import WandbConfig
-from dp_prior.tracking.wandb_artifacts import WandbSaverConfig
 
 LoggerConfig = Annotated[
     ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
     Field(discriminator="type"),
 ]
-SaverConfig = Annotated[
-    LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig | WandbSaverConfig, Field(discriminator="type")
-]
-LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
 
 
 class TrackerConfig(Config):
@@ -46,7 +39,7 @@ class TrackerConfig(Config):
     save: tuple[SaverConfig, ...] = ()
     """Savers that receive each checkpoint once it is durable in the run directory."""
 
-    load: LoaderConfig = LocalLoaderConfig()
+    load: ResumeConfig = LocalResumeConfig()
     """Where a run that resumes finds its checkpoint."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
@@ -89,7 +82,7 @@ class TrackerConfig(Config):
 
     def check(self) -> list[str]:
         """Try once whether each remote place takes what will be sent; returns a line for each."""
-        return [f"{one.place}: {try_out(one)}" for one in self.save if isinstance(one, UploadConfig)]
+        return [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
         self,

@@ -16,8 +16,8 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.redact import is_secret_name
 from dp_prior.tracking.media import VIDEOS, pixels
-from dp_prior.tracking.redact import is_secret_name
 from dp_prior.tracking.tracker import Run
 
 TAG = "dp_prior.run_id"

@@ -21,9 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior.clock import Progress
-from dp_prior.tracking.containment import Background, Contained, Message
+from dp_prior.places.saver import Durable, ResumePoint, Saver
+from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
-from dp_prior.tracking.redact import redact
+from dp_prior.tracking.isolation import Background, Contained, Message
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # the end of the run waits so long without a word
@@ -79,48 +80,6 @@ class Logger(Protocol):
         """Let go of what could hold up the end of the process. Called from another thread, after a call that hangs."""
 
 
-@dataclass(frozen=True)
-class Durable:
-    """A checkpoint directory that will not change any more, as savers receive it.
-
-    Attributes:
-        metrics: measured at this very step.
-        is_latest: False for one that must not be resumed from.
-        is_best: whether the monitored metric had its best value here.
-    """
-
-    directory: Path
-    progress: Progress
-    metrics: dict[str, float]
-    is_latest: bool
-    is_best: bool
-
-
-class Saver(Protocol):
-    """Somebody who receives checkpoints. Saving the same one twice does no harm.
-
-    Attributes:
-        patience_s: `close` may take so long, unless it is told to leave.
-    """
-
-    name: str
-    patience_s: float
-
-    def save(self, durable: Durable) -> None: ...
-
-    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None: ...
-
-    def close(self, leave: threading.Event) -> list[str] | None: ...
-
-
-class Loader(Protocol):
-    """Where a run goes on from."""
-
-    def can_recall(self) -> bool: ...
-
-    def recall(self) -> str | None: ...
-
-
 class Tracker:
     """See the module. Safe to call from the training loop and from the thread that saves."""
 
@@ -130,7 +89,7 @@ class Tracker:
         *,
         loggers: Sequence[Logger],
         savers: Sequence[Saver],
-        loader: Loader | None,
+        loader: ResumePoint | None,
         background: Sequence[Logger] = (),
         max_failures: int = 3,
         retry_s: float = 10.0,

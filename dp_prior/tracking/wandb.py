@@ -18,8 +18,8 @@ from pydantic import Field
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.metric_names import find_metric
+from dp_prior.redact import redact
 from dp_prior.tracking.media import VIDEOS, picture_bytes
-from dp_prior.tracking.redact import redact
 from dp_prior.tracking.tracker import Run
 
 LAUNCH_S = 5.0  # the client's process is launched faster, or not at all

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Spec
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
@@ -32,8 +31,9 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.store import STEP, Stored, scan
 from dp_prior.config import Config, ConfigError
+from dp_prior.places.reference import resolve
 from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.published import load_weights, vacant
+from dp_prior.tasks.pretrained import load_weights, vacant
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"

@@ -189,3 +189,46 @@ def test_missing_places_and_damage_are_named(save, tmp_path):
     (path / "model.safetensors").write_bytes((path / "model.safetensors").read_bytes()[:-1] + b"!")
     with pytest.raises(CheckpointError, match="model.safetensors does not have the SHA-256 of the manifest"):
         load_policy(path)
+
+
+HUGE = {
+    "wide": lambda task, spec: task["backbone"].update(down_dims=[65536, 131072]),
+    "wide beyond every address": lambda task, spec: task["backbone"].update(down_dims=[1 << 40, 1 << 41]),
+    "many blocks": lambda task, spec: task.update(backbone={"type": "mlp", "hidden_dim": 1, "n_blocks": 10**9}),
+    "deep": lambda task, spec: task.update(backbone={"type": "dit", "embed_dim": 64, "n_layers": 10**9, "n_heads": 1}),
+    "a mask": lambda task, spec: (
+        task.update(horizon=1 << 20, backbone={"type": "transformer"}),
+        spec.update(x_shape=[1 << 20, 2]),
+    ),
+    "many timesteps": lambda task, spec: task["diffusion"]["schedule"].update(steps=10**12),
+    "observed": lambda task, spec: spec["cond_shapes"].update(position=[2, 1 << 40]),
+    "more than an integer": lambda task, spec: spec["cond_shapes"].update(position=[2, 10**30]),
+}
+
+
+def test_a_small_file_that_describes_a_huge_model_is_refused_before_memory_is_taken(save):
+    directories = []
+    for name, change in HUGE.items():
+        task, spec = json.loads(TASK.to_json()), json.loads(SPEC.to_json())
+        change(task, spec)
+        directories.append(save(name.replace(" ", "_"), task=task, spec=spec))
+    program = """
+import resource, sys
+import dp_prior, dp_prior.tasks
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for directory in sys.argv[1:]:
+    try:
+        dp_prior.load_policy(directory)
+        print("loaded", directory)
+    except ValueError as error:
+        print(str(error).replace(chr(10), " "))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    command = [sys.executable, "-c", program, *map(str, directories)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    *messages, kilobytes = done.stdout.splitlines()
+    for name, message in zip(HUGE, messages, strict=True):
+        assert "the configuration describes a larger model than the weights" in message, (name, message)
+    assert int(kilobytes) < 300_000

@@ -13,10 +13,10 @@ import torch
 from click.testing import CliRunner
 
 from dp_prior import load_policy, load_prior
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import CheckpointError, Manifest, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
+from dp_prior.places.reference import resolve
 from dp_prior.training import posthoc
 from dp_prior.training.posthoc import Profile, fit, inner_products, reconstruct
 from tests.test_prior import tiny as tiny_prior

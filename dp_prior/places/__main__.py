@@ -1,0 +1,47 @@
+"""The worker process: reads one job from standard input, sends that checkpoint, and ends; see `worker`.
+
+It ends with the process that started it, however that one dies, so that no upload outlives its run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from dp_prior.places import SaverConfig
+from dp_prior.places.destination import Destination
+from dp_prior.places.worker import perform
+
+
+def main() -> None:
+    """See the module."""
+    os.nice(10)  # training has priority
+    job = json.load(sys.stdin)
+    threading.Thread(target=_end_with, args=(job["parent"],), daemon=True).start()
+
+    def destination() -> Destination:
+        return TypeAdapter(SaverConfig).validate_python(job["saver"]).destination()
+
+    def tell(line: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+
+    perform(destination, None if job["entry"] is None else Path(job["entry"]), tuple(job["kinds"]), tell)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

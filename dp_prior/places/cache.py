@@ -1,0 +1,129 @@
+"""Remote checkpoints as directories in a cache on this machine, named by the SHA-256 of their manifest.
+
+Only files that the manifest lists are downloaded, under plain names; each has the manifest's size and hash before it
+gets its name, and nothing in them is ever executed. What is in the cache is not downloaded again, from any place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from dp_prior.checkpoints.format import (
+    LARGEST_MANIFEST,
+    MANIFEST,
+    MODEL_FILES,
+    DamagedError,
+    parse_manifest,
+    read_manifest,
+)
+from dp_prior.checkpoints.store import STEP
+from dp_prior.durable import replace_file, sync_directory
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer
+from dp_prior.places.source import NoPlaceError, RemoteError, Source
+
+CACHE = Path("~/.cache/dp_prior")
+
+Prefer = Literal["best", "latest"]
+
+
+def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole: bool, cache: Path) -> Path:
+    """The directory of a checkpoint of a remote place, downloaded if it is not in the cache.
+
+    Args:
+        text: the reference, for messages.
+        which: `best`, `latest` or the name of a folder; None if the reference does not say.
+        prefer: the default for `which`.
+        whole: False for the files that are needed to act.
+
+    Raises:
+        FileNotFoundError: there is no such place, or no checkpoint in it.
+        RemoteError: it cannot be reached, refuses, or its content is not what was expected.
+        DamagedError: the manifest is not a valid one.
+    """
+    folder, data = _locate(source, text, which, prefer, whole)
+    prefix = f"{folder}/" if folder else ""
+    manifest = parse_manifest(data, text)
+    wanted = manifest if whole else manifest.only(MODEL_FILES)
+    digest = hashlib.sha256(data).hexdigest()
+    found = cached(cache, digest, whole)
+    if found is not None:
+        return found
+    is_whole = wanted.files.keys() == manifest.files.keys()
+    target = cache / (digest if is_whole else f"{digest}_model")
+    cache.mkdir(parents=True, exist_ok=True)
+    part = cache / f"part_{target.name}"
+    with _locked(cache / f"{target.name}.lock"):
+        if target.exists():  # another process was faster, or it is damaged
+            with contextlib.suppress(DamagedError):
+                read_manifest(target)
+                return target
+            shutil.rmtree(target)
+        part.mkdir(exist_ok=True)
+        for name, entry in wanted.files.items():
+            if not (part / name).exists() or (part / name).stat().st_size != entry.size:
+                source.download(prefix + name, entry, part / name)
+        for leftover in part.glob("*.part"):
+            leftover.unlink()
+        replace_file(part / MANIFEST, data if is_whole else wanted.encode())
+        os.rename(part, target)
+        sync_directory(cache)
+    return target
+
+
+def cached(cache: Path, digest: str, whole: bool) -> Path | None:
+    """The checkpoint in the cache whose manifest has this SHA-256; None if it is not there or damaged."""
+    for name in (digest,) if whole else (digest, f"{digest}_model"):
+        with contextlib.suppress(DamagedError):
+            if (cache / name).is_dir():
+                read_manifest(cache / name)
+                return cache / name
+    return None
+
+
+def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole: bool) -> tuple[str, bytes]:
+    """Folder of the checkpoint, and the content of its manifest."""
+    if which is not None and STEP.fullmatch(which):
+        return f"checkpoints/{which}", source.read(f"checkpoints/{which}/{MANIFEST}", LARGEST_MANIFEST)
+    wanted = which or prefer
+    if wanted == "best" and not whole and (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
+        return "", data
+    for kind in (wanted, *(() if which else ("best", "latest"))):
+        if (data := _read(source, f"{kind}.json", LARGEST_POINTER)) is not None:
+            return _follow(source, text, Pointer.parse(data))
+    if (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
+        return "", data
+    what = f"no {which} checkpoint" if which else f"no checkpoint: neither {MANIFEST} nor best.json nor latest.json"
+    raise FileNotFoundError(f"{text} holds {what}")
+
+
+def _read(source: Source, path: str, most: int) -> bytes | None:
+    """The content of a file, None if the place exists and the file does not."""
+    try:
+        return source.read(path, most)
+    except NoPlaceError:
+        raise
+    except FileNotFoundError:
+        return None
+
+
+def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, bytes]:
+    if pointer is None or not pointer.folder.startswith("checkpoints/"):
+        raise RemoteError(f"{text}: its pointer does not name a checkpoint")
+    data = source.read(f"{pointer.folder}/{MANIFEST}", LARGEST_MANIFEST)
+    if hashlib.sha256(data).hexdigest() != pointer.manifest_sha256:
+        raise RemoteError(f"{text}: {pointer.folder}/{MANIFEST} is not the one that its pointer names")
+    return pointer.folder, data
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,412 @@
+"""The Hugging Face Hub: checkpoints sent to a repository, and read from one.
+
+Each checkpoint is a folder `checkpoints/step_00012000` that never changes. The root holds the best one as the Hub and
+other libraries expect it: `model.safetensors`, `config.json`, the model card, and `best.json`, which names its folder.
+One commit moves all of these, so every revision of the repository is a complete model. The token comes from HF_TOKEN or
+`hf auth login` and is never written anywhere; HF_ENDPOINT and HF_HUB_OFFLINE are obeyed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
+from dp_prior.places.card import model_card
+from dp_prior.places.destination import DeliveryError, folders
+from dp_prior.places.parcel import Parcel
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
+from dp_prior.places.source import NoPlaceError, RemoteError
+from dp_prior.places.upload import UploadConfig
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+CARD, MEDIA = "README.md", "media"
+_ATTEMPTS = 3  # at a pointer that another process moves at the same time
+
+
+class HuggingFaceSaverConfig(UploadConfig):
+    """Sends checkpoints to a repository of the Hugging Face Hub, with a model card. Needs a token with write access."""
+
+    type: Literal["huggingface"] = "huggingface"
+
+    repo: str = Field(pattern=rf"^{REPO.pattern}$")
+    """The repository, `user/name`; created if it does not exist."""
+
+    private: bool = True
+    """Whether a repository that has to be created is private."""
+
+    license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
+    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null for none."""
+
+    @property
+    def place(self) -> str:
+        """See `UploadConfig`."""
+        return f"huggingface {self.repo}"
+
+    def destination(self) -> HubDestination:
+        """See `UploadConfig`."""
+        return HubDestination(self)
+
+
+class HubDestination:
+    """A repository to send to; see `Destination`."""
+
+    def __init__(self, record: HuggingFaceSaverConfig):
+        self.record = record
+
+    def check(self) -> str:
+        """Whether the token may write; creates the repository."""
+        with _translated():
+            api = _connect()
+            user = api.whoami()["name"]
+            self._head(api)
+            api.auth_check(self.record.repo, write=True)
+        return f"user {user} may write to {self.record.repo}"
+
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
+        """Folder, comparison, pointer, tag; what an earlier attempt completed is skipped."""
+        with _translated():
+            api = _connect()
+            folder, found = self._folder(api, parcel, self._head(api))
+            if not found:
+                spend()
+                self._commit_folder(api, parcel, folder)
+            return self._move(api, parcel, folder, spend)
+
+    def _head(self, api: HfApi) -> str:
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            return api.repo_info(self.record.repo).sha
+        except RepositoryNotFoundError:
+            api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
+            return api.repo_info(self.record.repo).sha
+
+    def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
+        """The folder of this checkpoint, and whether it is complete; a folder with other files is not used."""
+        for folder in folders(parcel.intent.name):
+            listing = _listing(api, self.record.repo, folder, revision)
+            if not listing or not _differences(parcel, listing):
+                return folder, bool(listing)
+        raise AssertionError("there is always another name")
+
+    def _commit_folder(self, api: HfApi, parcel: Parcel, folder: str) -> None:
+        from huggingface_hub import CommitOperationAdd
+
+        files = [CommitOperationAdd(f"{folder}/{name}", parcel.directory / name) for name in parcel.files()]
+        done = api.create_commit(self.record.repo, files, commit_message=f"Add {folder.removeprefix('checkpoints/')}")
+        wrong = _differences(parcel, _listing(api, self.record.repo, folder, done.oid))
+        if wrong:
+            raise DeliveryError("unavailable", f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
+
+    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> tuple[str, str | None]:
+        """Move the pointers in one commit that only succeeds on top of the revision that was read."""
+        from huggingface_hub.errors import HfHubHTTPError
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            head = self._head(api)
+            kinds = list(parcel.kinds)
+            reason = None
+            if "best" in kinds:
+                reason = worse_than(self._best(head), parcel.pointer(folder))
+            if reason is not None:
+                kinds.remove("best")
+            if not kinds:
+                return f"{folder} is up", reason
+            operations = self._pointers(api, parcel, folder, kinds, head)
+            message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
+            try:
+                spend()
+                done = api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
+            except HfHubHTTPError as error:
+                if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
+                    raise
+                continue
+            api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
+            return f"{folder} is up as {' and '.join(kinds)}", reason
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:
+        """The pointer files and, for a new best, the files at the root; weights are copied within the repository."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationCopy
+
+        pointer = parcel.pointer(folder).encode()
+        operations: list[Any] = [CommitOperationAdd(f"{kind}.json", pointer) for kind in kinds]
+        if "best" not in kinds:
+            return operations
+        for name in MODEL_FILES:
+            if name not in parcel.manifest.files:
+                continue
+            if name.endswith(".safetensors"):
+                operations.append(CommitOperationCopy(f"{folder}/{name}", name, src_revision=head))
+            else:
+                operations.append(CommitOperationAdd(name, parcel.directory / name))
+        operations.append(CommitOperationAdd(MANIFEST, parcel.model_manifest()))
+        media = {f"{MEDIA}/{name}": path for name, path in parcel.media().items()}
+        operations += [CommitOperationAdd(name, path) for name, path in media.items()]
+        card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
+        return [*operations, CommitOperationAdd(CARD, card.encode())]
+
+    def _best(self, revision: str) -> Pointer | None:
+        with tempfile.TemporaryDirectory() as cache:
+            try:
+                source = HubSource(self.record.repo, revision, cache_dir=cache)
+                return Pointer.parse(source.read("best.json", LARGEST_POINTER))
+            except FileNotFoundError:
+                return None
+
+
+class HubSource:
+    """A repository to read from, at one commit; see `Source`.
+
+    The first file that is found fixes the commit, so that all files are of one revision. When the Hub cannot be
+    reached, or HF_HUB_OFFLINE is set, the client's cache answers.
+    """
+
+    def __init__(self, repo: str, revision: str | None, **options: Any):
+        """
+        Args:
+            options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
+        """
+        try:
+            import huggingface_hub  # noqa: F401
+        except ImportError as error:
+            raise ImportError(
+                f"there is no path {repo} here, and the Hub's client is not installed ({error}): "
+                f"pip install huggingface_hub"
+            ) from error
+        self._repo = repo
+        self._revision = revision
+        self._options = options
+
+    def read(self, path: str, most: int) -> bytes:
+        """See `Source`."""
+        found = self._fetch(path, most)
+        self._revision = found.parts[found.parts.index("snapshots") + 1]
+        if (size := found.stat().st_size) > most:
+            raise self._too_large(path, size, most)
+        return found.read_bytes()
+
+    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+        """See `Source`."""
+        for attempt in (1, 2):
+            found = self._fetch(path, entry.size, **({"force_download": True} if attempt == 2 else {})).resolve()
+            with open(found, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256:
+                    os.fsync(file.fileno())
+                    break
+        else:
+            raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
+        target.unlink(missing_ok=True)
+        try:
+            os.link(found, target)
+        except OSError:
+            shutil.copyfile(found, target)
+            with open(target, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _fetch(self, path: str, most: int, **options: Any) -> Path:
+        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+        from huggingface_hub.constants import is_offline_mode
+
+        options = {**self._options, **options}
+        with self._told(path):
+            is_cached = isinstance(
+                try_to_load_from_cache(self._repo, path, options.get("cache_dir"), self._revision), str
+            )
+            if not is_cached and not is_offline_mode() and not options.get("local_files_only"):
+                url = hf_hub_url(self._repo, path, revision=self._revision)
+                size = get_hf_file_metadata(url, token=options.get("token"), timeout=10).size
+                if size is not None and size > most:
+                    raise self._too_large(path, size, most)
+            return Path(hf_hub_download(self._repo, path, revision=self._revision, **options))
+
+    def _too_large(self, path: str, size: int, most: int) -> RemoteError:
+        return RemoteError(f"hf://{self._repo}: {path} has {size} bytes, expected at most {most}")
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        """Raise errors of the client as RemoteError or FileNotFoundError."""
+        from huggingface_hub import get_token
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RemoteEntryNotFoundError,
+            RepositoryNotFoundError,
+            RevisionNotFoundError,
+        )
+
+        name = f"hf://{self._repo}" + (f"@{self._revision}" if self._revision else "")
+        try:
+            yield
+        except LocalEntryNotFoundError:
+            raise RemoteError(
+                f"{name}: the Hub cannot be reached, and {path} is not in the cache (nor is {self._repo} a path here)"
+            ) from None
+        except RemoteEntryNotFoundError:
+            raise FileNotFoundError(f"{name} has no {path}") from None
+        except GatedRepoError:
+            raise RemoteError(f"{name} is gated; accept its conditions on its page first") from None
+        except RevisionNotFoundError:
+            raise NoPlaceError(f"{name}: the repository has no such revision") from None
+        except (RepositoryNotFoundError, HFValidationError):
+            raise NoPlaceError(
+                f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
+                f"look at the name, or set HF_TOKEN",
+                may_be_hidden=not (self._options.get("token") or get_token()),
+            ) from None
+        except HfHubHTTPError as error:
+            status = error.response.status_code if error.response is not None else "nothing"
+            raise RemoteError(f"{name}: the Hub answered {status} to {path}") from None
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
+                raise RemoteError(f"{name}: the Hub cannot be reached ({type(error).__name__})") from None
+            raise
+
+
+def publish(
+    parcel: Parcel,
+    repo: str,
+    message: str,
+    *,
+    private: bool,
+    token: str | None,
+    branch: str | None,
+    license_name: str | None,
+) -> str:
+    """Put the files of a parcel and a card at the root of a repository, in one commit; returns the commit's page.
+
+    Raises:
+        DeliveryError: the Hub refuses, or cannot be reached.
+    """
+    from huggingface_hub import CommitOperationAdd
+
+    with _translated():
+        api = _connect(token)
+        api.create_repo(repo, private=private, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repo, branch=branch, exist_ok=True)
+        files = [CommitOperationAdd(name, parcel.directory / name) for name in parcel.files()]
+        card = model_card(parcel, repo, license_name, "", []).encode()
+        files.append(CommitOperationAdd(CARD, card))
+        return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
+
+
+def _connect(token: str | None = None) -> HfApi:
+    """A client with a token.
+
+    Raises:
+        DeliveryError: offline mode, or no token.
+    """
+    from huggingface_hub import HfApi, constants, get_token
+
+    if constants.is_offline_mode():
+        raise DeliveryError("offline", "HF_HUB_OFFLINE is set, so nothing is sent")
+    if not token and not get_token():
+        raise DeliveryError("refused", "there is no Hugging Face token; set HF_TOKEN or run `hf auth login`")
+    return HfApi(library_name="dp_prior", token=token)
+
+
+def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, tuple[int, str, bool]]:
+    """(size, hash, whether that is SHA-256) of the files in a folder by name; empty if there is no such folder."""
+    from huggingface_hub import RepoFile
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        found = list(api.list_repo_tree(repo, folder, revision=revision, recursive=True))
+    except RemoteEntryNotFoundError:
+        return {}
+    files = [file for file in found if isinstance(file, RepoFile)]
+    return {
+        file.path.removeprefix(f"{folder}/"): (
+            file.size,
+            file.lfs.sha256 if file.lfs else file.blob_id,
+            file.lfs is not None,
+        )
+        for file in files
+    }
+
+
+def _differences(parcel: Parcel, listing: dict[str, tuple[int, str, bool]]) -> list[str]:
+    """Names of files that are missing, unexpected, or differ from those of the parcel."""
+    expected = parcel.files()
+    wrong = sorted(set(expected) ^ set(listing))
+    for name in set(expected) & set(listing):
+        size, found, is_sha256 = listing[name]
+        digest = expected[name].sha256 if is_sha256 else _blob(parcel.directory / name)
+        if (size, found) != (expected[name].size, digest):
+            wrong.append(name)
+    return wrong
+
+
+def _blob(path: Path) -> str:
+    """Git's name of a file that is not in LFS."""
+    data = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise errors of the client as DeliveryError. Their texts are not passed on: they may quote a secret."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        yield
+    except DeliveryError:
+        raise
+    except RemoteError as error:
+        raise DeliveryError("unavailable", str(error)) from None
+    except Exception as caught:
+        error: BaseException = caught
+        while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
+            error = error.__cause__
+        if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)) and not isinstance(error, HfHubHTTPError):
+            message = f"the Hub cannot be reached ({type(error).__name__})"
+            raise DeliveryError("unavailable", message) from None
+        if not isinstance(error, HfHubHTTPError) or error.response is None:
+            raise
+        status = error.response.status_code
+        if status in (408, 409, 412, 425, 429) or status >= 500:
+            message = f"the Hub answered {status}"
+            raise DeliveryError("unavailable", message, _retry_after(error.response)) from None
+        raise DeliveryError("refused", _REFUSALS.get(status, f"the Hub answered {status}")) from None
+
+
+_REFUSALS = {
+    401: "the Hub does not accept the token (401); set HF_TOKEN anew or run `hf auth login`",
+    403: "the token may not write there (403); use one with write access, or another `repo`",
+    404: "the Hub has no such repository, or hides it from this token (404); look at `repo` and the token",
+    413: "the Hub refuses files of this size (413)",
+}
+
+
+def _retry_after(response: Any) -> float | None:
+    """Seconds, from a number of seconds or a date."""
+    text = response.headers.get("Retry-After")
+    if text is None:
+        return None
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.datetime.now(datetime.UTC)).total_seconds())
+    except (TypeError, ValueError):
+        return None

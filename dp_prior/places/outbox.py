@@ -1,0 +1,205 @@
+"""The upload queue on disk: checkpoints that wait in RUN/outbox/PLACE; they survive a kill and a power cut.
+
+An entry holds hard links to the files of a checkpoint, which are immutable, so it costs no space and retention may
+delete the checkpoint meanwhile. It appears by a rename. Of each kind (`latest`, `best`) only the newest waits, besides
+one that is being sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest, read_small
+from dp_prior.checkpoints.store import STEP
+from dp_prior.durable import (
+    is_alive,
+    is_temporary,
+    owner_of,
+    replace_file,
+    seal,
+    sync_directory,
+    temporary_beside,
+    unseal,
+)
+from dp_prior.places.parcel import CARD, INTENT, Intent, Parcel
+
+OUTBOX = "outbox"
+_STATE = "state.json"
+_LOCK = "outbox.lock"
+_NAME = re.compile(r"(\d{8,20})_(latest|best)")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint that waits.
+
+    Attributes:
+        directory: the files of the checkpoint, its manifest, the intent, and perhaps a folder of pictures.
+        kind: `latest` or `best`: the pointer that will be moved to it.
+        digest: SHA-256 of its manifest.
+    """
+
+    directory: Path
+    kind: str
+    step: int
+    digest: str
+
+
+class Outbox:
+    """The queue for one destination. Any thread may put; one process at a time sends, see `exclusively`."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._sending: frozenset[Path] = frozenset()
+
+    def put(
+        self,
+        kind: str,
+        source: Path,
+        *,
+        files: tuple[str, ...] | None = None,
+        media: dict[str, Path] | None = None,
+        scores: dict[str, float] | None = None,
+    ) -> None:
+        """Add a durable checkpoint. When this returns, the entry is durable.
+
+        Args:
+            files: those of the checkpoint to send; None for all of its manifest.
+            media: pictures for the model card by file name; copied.
+            scores: metrics of the final test, for the model card.
+        """
+        manifest = parse_manifest(read_small(source / MANIFEST), source)
+        manifest = manifest.only(manifest.files if files is None else files)
+        name = source.name if STEP.fullmatch(source.name) else f"step_{manifest.step:08d}"
+        finite = {key: value if math.isfinite(value) else None for key, value in (scores or {}).items()}
+        with self._lock:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_stale()
+            number = max((int(_NAME.fullmatch(path.name)[1]) for path in self._paths()), default=0) + 1
+            target = self.directory / f"{number:08d}_{kind}"
+            temporary = temporary_beside(target)
+            temporary.mkdir()
+            try:
+                for file in manifest.files:
+                    _link(source / file, temporary / file)
+                if media:
+                    (temporary / CARD).mkdir()
+                    for file, path in media.items():
+                        _copy(path, temporary / CARD / file)
+                    sync_directory(temporary / CARD)
+                replace_file(temporary / MANIFEST, manifest.encode())
+                replace_file(temporary / INTENT, Intent(name=name, step=manifest.step, scores=finite).encode())
+                os.rename(temporary, target)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            sync_directory(self.directory)
+            self._coalesce(kind, target)
+
+    def waiting(self) -> list[Entry]:
+        """The newest entry of each kind, older first; damaged entries are removed."""
+        with self._lock:
+            newest: dict[str, Entry] = {}
+            for path in self._paths():
+                kind = _NAME.fullmatch(path.name)[2]
+                try:
+                    parcel = Parcel.of(path, (kind,))
+                except (FileNotFoundError, ValueError, DamagedError):
+                    _delete(path)
+                    continue
+                except (OSError, CheckpointError):  # too many open files, or of a newer version: perhaps later
+                    continue
+                newest[kind] = Entry(path, kind, parcel.intent.step, parcel.digest)
+            return sorted(newest.values(), key=lambda entry: entry.directory.name)
+
+    @contextlib.contextmanager
+    def sending(self, entries: list[Entry]) -> Iterator[None]:
+        """A context in which newer entries do not replace these."""
+        with self._lock:
+            self._sending = frozenset(entry.directory for entry in entries)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._sending = frozenset()
+
+    def remove(self, entries: list[Entry]) -> None:
+        """Delete entries that were delivered, and with each the older ones of its kind."""
+        with self._lock:
+            for entry in entries:
+                self._coalesce(entry.kind, entry.directory)
+                _delete(entry.directory)
+
+    def exclusively(self) -> contextlib.ExitStack | None:
+        """The exclusive right to send, until the result is closed; None while another process holds it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        stack = contextlib.ExitStack()
+        file = stack.enter_context((self.directory / _LOCK).open("ab"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            stack.close()
+            return None
+        return stack
+
+    def read_state(self) -> dict[str, Any]:
+        """The state that the sender wrote last; {} if it cannot be read."""
+        try:
+            return unseal(read_small(self.directory / _STATE))
+        except (OSError, ValueError):
+            return {}
+
+    def write_state(self, state: dict[str, Any]) -> None:
+        """Keep state for the next sender; on a full disk it is lost."""
+        with contextlib.suppress(OSError):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            replace_file(self.directory / _STATE, seal(state))
+
+    def _paths(self) -> list[Path]:
+        if not self.directory.is_dir():
+            return []
+        return sorted(path for path in self.directory.iterdir() if _NAME.fullmatch(path.name))
+
+    def _coalesce(self, kind: str, newest: Path) -> None:
+        for path in self._paths():
+            is_older = path.name < newest.name and _NAME.fullmatch(path.name)[2] == kind
+            if is_older and path not in self._sending:
+                _delete(path)
+
+    def _remove_stale(self) -> None:
+        for path in self.directory.iterdir():
+            if is_temporary(path) and is_alive(*owner_of(path)) is False:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _delete(path: Path) -> None:
+    doomed = temporary_beside(path)
+    try:
+        os.rename(path, doomed)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(doomed, ignore_errors=True)

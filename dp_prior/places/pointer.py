@@ -1,0 +1,83 @@
+"""`best.json` and `latest.json`: which folder of a remote place holds that checkpoint.
+
+A checkpoint folder `checkpoints/step_00012000` never changes once it is complete; only the pointer moves.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError
+
+from dp_prior.checkpoints.format import Manifest
+from dp_prior.config import Config
+from dp_prior.durable import encode_document
+
+LARGEST_POINTER = 64 << 10  # bytes; ours have about 300
+
+
+class Pointer(Config, extra="ignore"):
+    """The document. Readers need `folder` and `manifest_sha256`; the rest compares one best with another."""
+
+    folder: str = Field(pattern=r"^(checkpoints/)?step_\d{8,20}(_\d{1,9})?$")
+    """Folder of the checkpoint, relative to the pointer; for an artifact of W&B its alias."""
+
+    manifest_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the manifest in it."""
+
+    step: int | None = Field(default=None, ge=0)
+    """Optimizer steps taken."""
+
+    samples_seen: int | None = Field(default=None, ge=0)
+    """Training samples consumed over all ranks."""
+
+    monitor: str | None = None
+    """Name of the metric that selects the best checkpoint."""
+
+    mode: Literal["min", "max"] | None = None
+    """Whether small or large values of it are good."""
+
+    value: float | None = None
+    """Its value; null if it was not measured."""
+
+    @classmethod
+    def to(cls, folder: str, manifest: Manifest, digest: str) -> Self:
+        """The pointer to a folder whose manifest has this SHA-256."""
+        return cls(
+            folder=folder,
+            manifest_sha256=digest,
+            step=manifest.step,
+            samples_seen=manifest.samples_seen,
+            monitor=manifest.monitor,
+            mode=manifest.mode,
+            value=None if manifest.monitor is None else manifest.metrics.get(manifest.monitor),
+        )
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self | None:
+        """The pointer in these bytes; None if they do not hold a valid one."""
+        if len(data) > LARGEST_POINTER:
+            return None
+        try:
+            return cls.model_validate_json(data, strict=True)
+        except ValidationError:
+            return None
+
+    def encode(self) -> bytes:
+        """The content of the file."""
+        return encode_document(self.model_dump())
+
+
+def worse_than(there: Pointer | None, ours: Pointer) -> str | None:
+    """Why the best checkpoint that is there must not be replaced; None if it may be.
+
+    Two runs may share a place. Only values of the same monitored metric are compared.
+    """
+    if there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
+        return None
+    if there.value is None or ours.value is None:
+        return None
+    is_better = there.value < ours.value if ours.mode == "min" else there.value > ours.value
+    if not is_better:
+        return None
+    return f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"

@@ -1,0 +1,136 @@
+"""What a reference to a checkpoint means, as a directory on this machine.
+
+| reference | checkpoint |
+|---|---|
+| `PATH` | a run, its `checkpoints` directory, or one checkpoint |
+| `hf://user/name` | a repository of the Hub |
+| `wandb://entity/project/name:alias` | an artifact; `wandb://entity/project/runs/ID/folder` is files of a run |
+| `https://...#sha256=...` | one checkpoint, pinned by the hash of its manifest |
+| any other URL | a folder that fsspec knows |
+
+Paths, repositories and folders may end in `@best`, `@latest` or `@step_00012000`, repositories also in `@REVISION`.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
+from dp_prior.checkpoints.retention import ranked
+from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.places.cache import CACHE, Prefer, cached, fetch
+from dp_prior.places.fsspec import FolderSource
+from dp_prior.places.hub import REPO, HubSource
+from dp_prior.places.source import Source
+from dp_prior.places.wandb import ArtifactSource, RunSource
+from dp_prior.places.web import WebSource
+
+log = logging.getLogger(__name__)
+
+
+def resolve(
+    reference: str | Path,
+    prefer: Prefer = "best",
+    *,
+    whole: bool = True,
+    cache: Path | None = None,
+    **hub: Any,
+) -> Path:
+    """The directory of the checkpoint or export that a reference means; a remote one is downloaded into the cache.
+
+    Of local checkpoints only manifests are read.
+
+    Args:
+        reference: see the module.
+        prefer: which checkpoint a run or place stands for if the reference does not say; the other one if it is
+            missing.
+        whole: False if the files that are needed to act are enough.
+        cache: directory of downloaded checkpoints; None for `~/.cache/dp_prior`.
+        hub: `token`, `cache_dir`, `local_files_only`, `force_download` for the Hub's client.
+
+    Raises:
+        FileNotFoundError: there is nothing there, with the path tried.
+        CheckpointError: there is no usable checkpoint.
+        RemoteError: a remote place cannot be reached, refuses, or its content is not what was expected.
+    """
+    text = str(reference)
+    if "://" not in text:
+        return _resolve_path(text, prefer)
+    cache = (CACHE if cache is None else cache).expanduser()
+    source, which = _open(text, prefer, **hub)
+    if isinstance(source, WebSource) and (found := cached(cache, source.digest, whole)) is not None:
+        return found  # the hash says everything, so no connection is needed
+    return fetch(source, text, which, prefer, whole=whole, cache=cache)
+
+
+def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
+    """The source of a reference with a scheme, and which of its checkpoints is meant."""
+    scheme, _, rest = text.partition("://")
+    if scheme in ("http", "https"):
+        return WebSource(text), None
+    if scheme == "hf" and REPO.fullmatch(rest.partition("@")[0]):
+        repo, _, which = rest.partition("@")
+        if which in ("", "best", "latest") or STEP.fullmatch(which):
+            return HubSource(repo, None, **hub), which or None
+        return HubSource(repo, which, **hub), None
+    if scheme == "wandb":
+        parts = rest.split("/")
+        if len(parts) > 3 and parts[2] == "runs":
+            return RunSource("/".join([*parts[:2], parts[3]]), "/".join(parts[4:])), None
+        name, _, alias = rest.partition(":")
+        other = "latest" if prefer == "best" else "best"
+        return ArtifactSource(name, (alias,) if alias else (prefer, other)), None
+    before, _, which = text.rpartition("@")
+    if before and (which in ("best", "latest") or STEP.fullmatch(which)):
+        return FolderSource(before), which
+    return FolderSource(text), None
+
+
+def _resolve_path(text: str, prefer: Prefer) -> Path:
+    path, which = Path(text).expanduser(), None
+    if not path.exists() and "@" in text:
+        before, _, which = text.rpartition("@")
+        path = Path(before).expanduser()
+    if not path.is_dir():
+        raise FileNotFoundError(f"no checkpoint at {path}: there is no such directory (reference {text!r})")
+    if (path / MANIFEST).exists():
+        if which is not None:
+            raise FileNotFoundError(
+                f"reference {text!r}: {path} is one checkpoint, so @{which} chooses nothing; leave it out"
+            )
+        read_manifest(path)
+        return path
+    root = path if _is_store(path) else path / "checkpoints"
+    found, damages = scan(root)
+    for damage in damages:
+        log.warning("skipping checkpoint %s: %s", damage.path, damage.problem)
+    if not found:
+        raise CheckpointError(
+            f"no usable checkpoint at {path} (reference {text!r}): looked for directories step_00000000 with a "
+            f"{MANIFEST} in {root}, found {len(damages)} damaged ones"
+        )
+    return _choose(found, which, prefer, text).path
+
+
+def _is_store(path: Path) -> bool:
+    return any(STEP.fullmatch(child.name) for child in path.iterdir())
+
+
+def _choose(found: list[Stored], which: str | None, prefer: str, text: str) -> Stored:
+    if which not in (None, "latest", "best"):
+        named = [stored for stored in found if stored.path.name == which]
+        if not named:
+            known = ", ".join(["latest", "best", *(stored.path.name for stored in found)])
+            raise FileNotFoundError(f"reference {text!r}: there is no {which!r}; there are {known}")
+        return named[0]
+    if (which or prefer) == "latest":
+        return found[0]
+    monitor, mode = found[0].manifest.monitor, found[0].manifest.mode
+    best = ranked([stored.record(monitor) for stored in found], mode)
+    if best:
+        return next(stored for stored in found if stored.manifest.sequence == best[0].sequence)
+    if which == "best":
+        raise CheckpointError(f"reference {text!r}: no checkpoint has a value of {monitor!r}, so none is the best")
+    return found[0]

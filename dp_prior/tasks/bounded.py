@@ -1,0 +1,71 @@
+"""Builds a model from an untrusted configuration without more memory than the weights beside it justify.
+
+A configuration of a few kilobytes can describe a network of terabytes. The weights bound its size, so the size of each
+tensor is computed on the meta device before the tensor is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+SPARE_ELEMENTS = 1 << 22  # noise levels, masks and the like, which are not among the weights
+SPARE_TENSORS = 1 << 14
+_FACTORIES = (
+    *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm),
+    *(torch.arange, torch.linspace, torch.logspace, torch.eye, torch.tril_indices, torch.triu_indices),
+)
+
+
+class TooLargeError(ValueError):
+    """A configuration describes more than the weights beside it."""
+
+
+class Bounded(TorchFunctionMode):
+    """A context that limits the number of tensors and elements created to those of given weights, and some spare."""
+
+    def __init__(self, weights: Iterable[Tensor]):
+        super().__init__()
+        sizes = [tensor.numel() for tensor in weights]
+        self._most_elements = 2 * sum(sizes) + SPARE_ELEMENTS
+        self._most_tensors = 2 * len(sizes) + SPARE_TENSORS
+        self._elements = self._tensors = 0
+        self._described = f"{sum(sizes):,} numbers in {len(sizes)} tensors"
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _FACTORIES:
+            given = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "pin_memory")}
+            try:
+                size = function(*args, **{**given, "device": "meta"}).numel()
+            except (TypeError, RuntimeError) as error:
+                if "verflow" not in str(error):
+                    raise
+                size = self._most_elements + 1
+            self._count(size)
+        else:
+            shapes = [value.shape for value in args if isinstance(value, Tensor)]
+            if len(shapes) > 1 and (size := _broadcast(shapes)) > self._most_elements:
+                self._count(size)
+        return function(*args, **kwargs)
+
+    def _count(self, size: int) -> None:
+        self._elements += size
+        self._tensors += 1
+        if self._elements > self._most_elements or self._tensors > self._most_tensors:
+            raise TooLargeError(f"the configuration describes a larger model than the weights, which are "
+                                f"{self._described}")  # fmt: skip
+
+
+def _broadcast(shapes: list[torch.Size]) -> int:
+    """Elements of the result of an elementwise function; 0 if the shapes do not fit one."""
+    dims = max(map(len, shapes))
+    lengths = [{shape[axis] for shape in shapes if -axis <= len(shape)} - {1} for axis in range(-dims, 0)]
+    return 0 if any(len(found) > 1 for found in lengths) else math.prod(max(found, default=1) for found in lengths)

@@ -1,0 +1,280 @@
+"""A model as others know it: `from_pretrained`, `save_pretrained`, `push_to_hub`, with the words of ModelHubMixin.
+
+Loading needs torch, numpy, pydantic and safetensors; huggingface_hub is imported only where the Hub is asked. Nothing
+that is loaded is executed: it is JSON, checked by the records of a configuration file, and plain tensors with hashes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.batch import Spec
+from dp_prior.checkpoints.format import (
+    DamagedError,
+    Manifest,
+    Snapshot,
+    read_checkpoint,
+    read_manifest,
+    write_checkpoint,
+)
+from dp_prior.config import Config
+from dp_prior.places.hub import REPO, publish
+from dp_prior.places.parcel import Intent, Parcel
+from dp_prior.places.reference import resolve
+from dp_prior.places.source import RemoteError
+from dp_prior.tasks.bounded import Bounded, TooLargeError
+
+
+class Published(nn.Module):
+    """What a model needs to be saved, loaded and shared by itself. Its record and spec say how it is built."""
+
+    record: Config
+    spec: Spec
+
+    @classmethod
+    def record_type(cls) -> type[Config]:
+        """The record whose `create(spec)` makes such a model; that of a subclass extends it."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        weights: str | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+    ) -> Self:
+        """Load a model in evaluation mode. The caller's random state is left as it was.
+
+        Args:
+            pretrained_model_name_or_path: path of a checkpoint, an export or a run; a repository of the Hub,
+                `user/name`, if there is no such path; or another reference, see `dp_prior.places.reference`.
+            weights: name of an average of the run (`train.ema`); None for the first, which is the one exported.
+            revision: branch, tag or commit on the Hub.
+            token, cache_dir, force_download, local_files_only: for the Hub's client.
+            dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
+                levels and the sampler stay float32, and so do observations and actions.
+
+        Raises:
+            FileNotFoundError: there is no such place, or config.json, spec.json or model.safetensors is missing.
+            CheckpointError: there is no usable checkpoint, it cannot be fetched, or a file is not what the manifest
+                says.
+            ConfigError: the configuration or the shapes are not ones of such a model.
+            ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
+                the configuration, or dtype is none of floating point.
+        """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
+        hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download or None}
+        hub |= {"local_files_only": local_files_only or None}
+        asked = str(pretrained_model_name_or_path)
+        reference = _hub_or_path(asked, revision)
+        given = {name: value for name, value in hub.items() if value is not None}
+        try:
+            directory = resolve(reference, whole=weights is not None, **given)
+        except RemoteError as error:
+            if "://" in asked:
+                raise
+            raise RemoteError(f"there is no directory {asked}, and as a repository of the Hub: {error}") from None
+        files = read_checkpoint(directory, ["config.json", "spec.json"])
+        config = files.documents["config.json"]
+        if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
+            raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
+        source = f"{directory / 'config.json'}, task"
+        record_type = _record_type(config["task"], cls.record_type(), directory)
+        name = _weights_file(config, weights, directory)
+        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that goes on may prune it
+        what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
+        try:
+            with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
+                record = record_type.from_json(json.dumps(config["task"]), source=source)
+                shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
+                model = record.create(shapes)
+        except TooLargeError as error:
+            raise ValueError(f"{what}: {error}. {hint}") from None
+        except (RuntimeError, OverflowError, MemoryError) as error:  # such as a length that no tensor can have
+            raise ValueError(f"{what}: no model can be built of it ({error})") from error
+        load_weights(model, tensors, what, hint)
+        model.requires_grad_(False).eval().to(device)
+        if dtype is not None and dtype != torch.float32:
+            for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
+                parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
+        return model
+
+    def save_pretrained(self, save_directory: str | Path, *, repo_id: str | None = None, push_to_hub: bool = False,
+                        **push: Any) -> Path:  # fmt: skip
+        """Write what `from_pretrained` reads: `model.safetensors`, `config.json`, `spec.json` and their manifest.
+
+        Args:
+            save_directory: it must not exist, or be empty; it appears whole.
+            push_to_hub: push it as well, to `repo_id` or else the directory's name, with the other arguments.
+
+        Raises:
+            FileExistsError: something is there.
+            ValueError: a weight is not finite.
+        """
+        directory = vacant(save_directory)
+        manifest = Manifest(
+            sequence=1,
+            step=0,
+            samples_seen=0,
+            world_size=1,
+            saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        )
+        documents = {
+            "config.json": {"task": json.loads(self.record.model_dump_json())},
+            "spec.json": json.loads(self.spec.model_dump_json()),
+        }
+        # torch.compile puts a module where another was, and its own name into those of the weights
+        weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
+        written, _ = write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
+        if written != directory:
+            raise ValueError(
+                f"the weights are not all finite, so they lie at {written}, to be looked at, and not there"
+            )
+        if push_to_hub:
+            self.push_to_hub(repo_id or directory.name, **push)
+        return directory
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Push model",
+        private: bool = True,
+        token: str | None = None,
+        branch: str | None = None,
+        license: str | None = None,
+    ) -> str:
+        """Put the model, with a card, at the root of a repository of the Hub in one commit. Waits until it is there.
+
+        Args:
+            private: whether a repository that has to be created is private.
+            license: for the card, by the Hub's name for it.
+
+        Returns:
+            The commit's page.
+        """
+        with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
+            directory = self.save_pretrained(Path(place) / "model")
+            parcel = Parcel.of(directory, ("best",), Intent(name="model", step=0))
+            return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
+                           license_name=license)  # fmt: skip
+
+
+def vacant(directory: str | Path) -> Path:
+    """A place where a directory may appear: an empty one there is removed, and what it will lie in is made.
+
+    Raises:
+        FileExistsError: something is there.
+    """
+    directory = Path(directory).expanduser()
+    if directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+    if directory.exists():
+        raise FileExistsError(f"{directory} exists; what is there is left as it is, choose another directory")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _hub_or_path(name: str, revision: str | None) -> str:
+    """A path that exists is a path; what looks like a repository otherwise is one."""
+    if "://" not in name and not Path(name).expanduser().exists():
+        repo, _, _ = name.partition("@")
+        if REPO.fullmatch(repo) and not Path(repo).expanduser().exists():
+            name = f"hf://{name}"
+    if revision is None:
+        return name
+    if not name.startswith("hf://") or "@" in name:
+        raise ValueError(f"revision {revision!r} is for a repository of the Hub, user/name; found {name!r}")
+    return f"{name}@{revision}"
+
+
+def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
+    """The record that describes a task, if a model of it is one that is wanted."""
+    from dp_prior.tasks import TASKS  # whose members import this file
+
+    expected = wanted.model_fields["type"].default
+    found = task.get("type", expected)
+    record = TASKS.get(found) if isinstance(found, str) else None
+    if record is None:
+        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(TASKS)}")
+    if not issubclass(record, wanted):
+        raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
+    return record
+
+
+def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
+    """Where the weights of an average lie: the first in `model.safetensors`, others in files of their own."""
+    averages = list(config.get("train", {}).get("ema", {}))
+    if weights is None or weights in averages[:1]:
+        return "model.safetensors"
+    if weights not in averages:
+        known = ", ".join(map(repr, averages)) or "one set without a name"
+        raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
+    return f"model_{weights}.safetensors"
+
+
+def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: str) -> None:
+    """Load strictly: every tensor is there, has its shape, and none is left over.
+
+    Args:
+        what, hint: start and end of the error message.
+
+    Raises:
+        ValueError: a tensor is missing, unknown or of another shape; the model is unchanged.
+    """
+    _check_shapes(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, what, hint)
+    model.load_state_dict(tensors)
+
+
+def load_checkpoint(model: nn.Module, directory: Path, what: str, hint: str) -> dict[str, Tensor]:
+    """As `load_weights`, from a checkpoint; shapes are compared before the tensors are read. Returns the tensors."""
+    name = "model.safetensors"
+    if name in read_manifest(directory).files:
+        _check_shapes(model, _stored_shapes(directory / name), what, hint)
+    tensors = read_checkpoint(directory, [name]).tensors[name]
+    load_weights(model, tensors, what, hint)
+    return tensors
+
+
+def _stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes in the header of a safetensors file, unverified."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            if length > os.fstat(file.fileno()).st_size:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedError(path.parent, f"{path.name} is not a safetensors file: {error}") from None
+
+
+def _check_shapes(model: nn.Module, found: dict[str, tuple[int, ...]], what: str, hint: str) -> None:
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    problems = [f"{name} is missing" for name in expected if name not in found]
+    problems += [f"{name} is unknown" for name in found if name not in expected]
+    problems += [
+        f"{name} has shape {found[name]}, expected {shape}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    if problems:
+        listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        matched = sum(shape == expected.get(name) for name, shape in found.items())
+        raise ValueError(f"{what}: {listed}. {hint} {matched} of {len(expected)} tensors match.")

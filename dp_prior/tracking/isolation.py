@@ -1,0 +1,242 @@
+"""Failures of others end here: counted, muted after some in a row, tried again at growing intervals, never forgotten.
+
+`Contained` calls a part at once and survives what it raises. `Background` stands in front of one with a queue and a
+thread of its own, and also survives a part that never answers.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dp_prior.redact import redact
+
+LONGEST_PAUSE_S = 600.0
+FAREWELL_S = 1.0
+SLOW_S = 60.0  # a call that takes longer is told of
+
+Message = Callable[[Any], None]
+
+
+class Contained:
+    """A part whose exceptions end here."""
+
+    def __init__(
+        self,
+        part: Any,
+        title: str,
+        *,
+        report: Callable[[str, Any], None],
+        max_failures: int | None = None,
+        retry_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """
+        Args:
+            title: how messages name the part.
+            report: told (message, self) of each new kind of failure.
+            max_failures: failures in a row after which the part is muted; None for never.
+            retry_s: a muted part is tried again after so many seconds, then after twice as many, and so on.
+        """
+        self.part = part
+        self.title = title
+        self._report = report
+        self._max_failures = max_failures
+        self._retry_s = retry_s
+        self.clock = clock
+        self._in_a_row = 0
+        self._muted_until = float("-inf")
+        self._last = ""
+        self._told: set[str] = set()
+        self._remarks: list[str] = []
+        self.failures = 0
+        self.dropped = 0
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether it has failed too often to be called at will."""
+        return self._max_failures is not None and self._in_a_row >= self._max_failures
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until a muted part is tried again; 0 if it may be called now."""
+        return max(0.0, self._muted_until - self.clock()) if self.is_muted else 0.0
+
+    def call(self, message: Message, *, insist: bool = False) -> bool:
+        """Call the part; False if that failed now. A call to a muted part is only counted, unless one insists."""
+        if self.pause_s and not insist:
+            self.dropped += 1
+            return True
+        try:
+            message(self.part)
+        except Exception as error:  # what a logger or saver raises ends here: training does not die of it
+            self.note(f"{type(error).__name__}: {error}")
+            return False
+        self._in_a_row = 0
+        return True
+
+    def note(self, problem: str) -> None:
+        """Count a failure and tell of it, unless the like was told before."""
+        self.failures += 1
+        self._in_a_row += 1
+        self._last = redact(problem)
+        muted = ""
+        if self.is_muted:
+            pause = min(LONGEST_PAUSE_S, self._retry_s * 2.0 ** min(60, self._in_a_row - self._max_failures))
+            self._muted_until = self.clock() + pause
+            muted = f"; after {self._in_a_row} failures in a row it is tried again in {pause:g} s, then ever less often"
+        self.tell(
+            f"{self._last.partition(':')[0]}, muted {self.is_muted}",
+            f"{self.title} failed: {self._last}{muted}. Training goes on.",
+        )
+
+    def tell(self, kind: str, message: str) -> None:
+        """Report a message, once for each kind."""
+        if kind not in self._told:
+            self._told.add(kind)
+            self._report(message, self)
+
+    def remark(self, message: str) -> None:
+        """Report what is no failure but should be known, now and at the end."""
+        if message not in self._told:
+            self._remarks.append(message)
+        self.tell(message, message)
+
+    def summary(self) -> str | None:
+        """One line for the end of the run; None if all went well."""
+        if not self.failures and not self.dropped:
+            return "; ".join(self._remarks) or None
+        words = [f"failed {_times(self.failures)}"] if self.failures else []
+        words += [f"missed {self.dropped:,} call{'s' if self.dropped != 1 else ''}"] if self.dropped else []
+        words = [
+            f"{self.title} {' and '.join(words)}",
+            *([f"last: {self._last}"] if self._last else []),
+            *self._remarks,
+        ]
+        return "; ".join(words)
+
+
+class Background:
+    """A contained part behind a queue: `call` returns at once, in order, whatever the part does.
+
+    Its thread is a daemon, so a call that never returns stops neither the run nor its end. The part is called by this
+    thread alone, first with the message that `begin` gives, which is repeated until it succeeds.
+    """
+
+    def __init__(self, contained: Contained, *, size: int):
+        """Args: size: calls that may wait; more are dropped and counted."""
+        self.contained = contained
+        self._size = size
+        self._waiting: collections.deque[Message] = collections.deque()
+        self._changed = threading.Condition()
+        self._first: Message | None = None
+        self._since: float | None = None  # when the call that is under way began
+        self._is_closing = False
+        self._is_given_up = False
+        self.thread: threading.Thread | None = None
+
+    def begin(self, message: Message) -> None:
+        """Start; what was queued before follows after this message."""
+        self._first = message
+        self.thread = threading.Thread(target=self._work, name=self.contained.title, daemon=True)
+        self.thread.start()
+
+    def call(self, message: Message, *, insist: bool = False) -> bool:
+        """Queue a call, into a full queue too if one insists; always True, since nothing has failed yet."""
+        with self._changed:
+            if self._is_closing:
+                return True
+            is_full = len(self._waiting) >= self._size and not insist
+            if is_full:
+                self.contained.dropped += 1
+            else:
+                self._waiting.append(message)
+                self._changed.notify()
+        since, title = self._since, self.contained.title
+        if since is not None and self.contained.clock() - since > SLOW_S:
+            self.contained.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
+        if is_full:
+            self.contained.tell(
+                "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training goes on."
+            )
+        return True
+
+    def finish(self) -> None:
+        """Ask for the end: what waits is still told, then the part is closed. Returns at once."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+
+    def give_up(self) -> None:
+        """Leave the part behind, with what still waits, if it has not ended yet."""
+        if self.thread is None:
+            return
+        with self._changed:
+            if not self.thread.is_alive():
+                return
+            self._is_given_up = True
+            self.contained.dropped += len(self._waiting)
+            self._waiting.clear()
+        with contextlib.suppress(Exception):  # it is counted as left behind already
+            self.contained.part.abandon()
+        self.thread.join(FAREWELL_S)  # what was let go ends soon, but not while the interpreter is torn down
+
+    def summary(self) -> str | None:
+        """As `Contained.summary`, and whether it was given up."""
+        line = self.contained.summary()
+        if self._is_given_up:
+            line = f"{line or self.contained.title}; it did not answer at the end and was left behind"
+        return line
+
+    def _work(self) -> None:
+        if self._try_first():
+            while (message := self._next()) is not None:
+                was_muted = self.contained.is_muted
+                if not self._call(message) and was_muted and self._is_closing:
+                    break
+            self._call(lambda part: part.close())
+        with self._changed:
+            if not self._is_given_up:
+                self.contained.dropped += len(self._waiting)
+            self._waiting.clear()
+
+    def _try_first(self) -> bool:
+        """Open the part, however often that takes; False if the run ended before."""
+        while not self._call(self._first):
+            with self._changed:
+                if self._is_closing and self.contained.is_muted:
+                    return False
+            self._rest()
+        return True
+
+    def _next(self) -> Message | None:
+        """The next message once it may be told; None at the end."""
+        self._rest()
+        with self._changed:
+            while not self._waiting and not self._is_closing:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def _rest(self) -> None:
+        """Wait while the part is muted; the end of the run cuts this short."""
+        with self._changed:
+            while (pause := self.contained.pause_s) and not self._is_closing:
+                self._changed.wait(pause)
+
+    def _call(self, message: Message) -> bool:
+        self._since = self.contained.clock()
+        try:
+            return self.contained.call(message, insist=True)
+        except BaseException as error:  # a client that asks for the end of the process does not get it
+            self.contained.note(f"{type(error).__name__}: {error}")
+            return False
+        finally:
+            self._since = None
+
+
+def _times(count: int) -> str:
+    return f"{count} time" + ("s" if count != 1 else "")

@@ -1,0 +1,95 @@
+"""The model card: its metadata satisfy the Hub's own classes, its numbers are the run's, and its snippet runs."""
+
+import json
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from dp_prior import load_policy
+from dp_prior.checkpoints.format import read_checkpoint, read_manifest
+from dp_prior.places.card import LIBRARY, TAGS, snippet
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadConfig
+from tests.tiny import experiment, tiny
+
+ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
+SAVER = {"type": "huggingface", "repo": "me/card", "license": "apache-2.0"}
+
+
+@pytest.fixture
+def finished(tmp_path, hub, monkeypatch):
+    """A run with rollouts at every best and a test at the end, all of it on the Hub."""
+    monkeypatch.setattr(UploadConfig, "in_process", True)
+    config = tiny(
+        tmp_path,
+        description="A policy for a test.",
+        train__steps=8,
+        train__monitor={"metric": "rollout/score", "mode": "max"},
+        evaluate=[{**ROLLOUT, "every": {"steps": 4}, "videos": 0}],
+        test=[{**ROLLOUT, "name": "test", "first_seed": 500}],
+        tracker__save=[SAVER],
+    )
+    outcome = experiment(config).run()
+    assert outcome.failures == []
+    return outcome
+
+
+def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
+    files = hub.files("me/card")
+    card = ModelCard(files["README.md"].decode())
+    data = card.data.to_dict()
+    assert (data["license"], data["library_name"], data["pipeline_tag"]) == ("apache-2.0", LIBRARY, "robotics")
+    assert set(TAGS["policy"]) | {"mlp"} == set(data["tags"])
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    result = finished.result()
+    assert values["test/score"] == result["test"]["test/score"]
+    assert values["rollout/score"] == result["best"]["metrics"]["rollout/score"]
+    assert "model-index" in yaml.safe_load(files["README.md"].decode().split("---")[1])
+    text = card.text
+    low, high = result["test"]["test/score_ci_low"], result["test"]["test/score_ci_high"]
+    row = (
+        f"| `test/score` | {values['test/score']:.4g} | {low:.4g} to {high:.4g} | 4 episodes of toy, seeds 500 to 503 |"
+    )
+    assert row in text
+    fingerprint = read_checkpoint(finished.best, ["data.json"]).documents["data.json"]["fingerprint"]
+    for part in (
+        "# card",
+        "A policy for a test.",
+        f"| data fingerprint | `{fingerprint}` |",
+        f"| configuration hash | `{read_manifest(finished.best).config_hash}` |",
+        "3 train, 1 val episodes",
+        "![rollout](media/rollout.gif)",
+        "![curve](media/curve.png)",
+    ):
+        assert part in text, part
+    assert files["media/rollout.gif"].startswith(b"GIF89a")
+    assert files["media/curve.png"].startswith(b"\x89PNG")
+    assert any(request.kind == "validate" for request in hub.requests), "the Hub was asked whether the head is valid"
+    program = text.split("```python\n")[1].split("```")[0]
+    assert program == snippet("me/card", json.loads(hub.files("me/card")["spec.json"]))
+    names = {}  # the snippet of the card runs
+    exec(compile(program, "README.md", "exec"), names)
+    assert names["action"].shape == (2,)
+    published, own = load_policy("me/card").state_dict(), load_policy(finished.best).state_dict()
+    assert all((published[name] == value).all() for name, value in own.items())
+    assert json.loads(hub.files("me/card")["best.json"])["step"] == read_manifest(resolve(finished.best)).step
+
+
+def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
+    from dp_prior.tasks.policy import PolicyConfig
+    from tests.inference.test_load import SPEC, TASK, statistics
+
+    policy = TASK.create(SPEC)
+    policy.normalizer.fit({"x": statistics(2), "position": statistics(2), "angle": statistics(1, 0.0, 6.28)})
+    assert isinstance(policy.record, PolicyConfig)
+    policy.push_to_hub("me/bare")
+    card = ModelCard(hub.files("me/bare")["README.md"].decode())
+    assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
+
+
+def test_the_snippet_of_a_prior_asks_for_an_embedding():
+    program = snippet("me/prior", {"x_shape": [8], "cond_shapes": {"text": [8]}}, "prior")
+    assert program.endswith(
+        'prior = load_prior("me/prior")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n'
+    )

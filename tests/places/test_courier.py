@@ -1,0 +1,405 @@
+"""When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
+
+import json
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dp_prior.clock import Progress
+from dp_prior.places import courier, worker
+from dp_prior.places.courier import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Schedule
+from dp_prior.places.hub import HuggingFaceSaverConfig
+from dp_prior.places.saver import Durable
+from dp_prior.places.upload import UploadConfig, UploadSaver
+from dp_prior.places.worker import InProcess, Report, Worker
+from dp_prior.tracking import TrackerConfig
+from dp_prior.tracking.tracker import Tracker
+from tests.places.parcels import Run
+
+DONE = Report("done", commits=2)
+UNAVAILABLE = Report("the Hub answered 503", "unavailable")
+REFUSED = Report("no token", "refused")
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Place:
+    """A saver whose attempts end as the test says, the last answer for ever."""
+
+    def __init__(self, run, *answers, **fields):
+        self.answers = list(answers) or [DONE]
+        self.jobs = []
+        self.clock = Clock()
+        self.record = HuggingFaceSaverConfig(repo="me/x", save_latest=True, **fields)
+        self.saver = UploadSaver(self.record, run.directory)
+        self.courier = self.saver.courier = self.another_courier()
+
+    def another_courier(self):
+        return courier_of(self.saver, self, clock=self.clock, dice=random.Random(0))
+
+    def attempt(self, entry, kinds, deadline_s):
+        self.jobs.append((self.clock.now, entry, kinds, deadline_s))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def kill(self):
+        pass
+
+    def sent(self):
+        return [list(kinds) for _, _, kinds, _ in self.jobs]
+
+
+def courier_of(saver, sender, **options):
+    record = saver.record
+    limits = {name: getattr(record, name) for name in ("deadline_s", "drain_s", "max_commits_per_hour")}
+    return Courier(record.place, saver.outbox, sender, **limits, **options)
+
+
+def test_both_pointers_of_one_checkpoint_move_in_one_delivery(run):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    assert place.courier.step() is None and place.sent() == [["latest", "best"]]
+    assert place.courier.step() is None and len(place.jobs) == 1
+    place.saver.save(run.save(2, is_best=False))
+    place.courier.step()
+    assert place.sent()[1:] == [["latest"]]
+
+
+def test_the_older_best_goes_before_the_newer_latest(run):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    place.saver.save(run.save(2, is_best=False))
+    place.saver.save(run.save(3, is_best=False))
+    assert place.courier.step() == 0.0
+    assert place.courier.step() is None
+    assert place.sent() == [["best"], ["latest"]]
+
+
+def test_without_anything_to_send_the_start_is_a_check(run):
+    place = Place(run, REFUSED, DONE)
+    assert place.courier.step() is None and place.jobs[0][1] is None
+    assert place.courier.step() is None and len(place.jobs) == 1
+    place.saver.save(run.save(1))
+    assert place.courier.step() is None and len(place.jobs) == 2
+
+
+@pytest.mark.promise("E1")
+def test_waits_grow_with_jitter_and_end_with_success(run):
+    place = Place(run, *[UNAVAILABLE] * 12, DONE)
+    place.saver.save(run.save(1))
+    waits = []
+    while (wait := place.courier.step()) is not None:
+        waits.append(wait)
+        place.clock.now += wait
+    for number, wait in enumerate(waits):
+        expected = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**number)
+        assert 0.5 * expected <= wait <= 1.5 * expected
+    assert len(waits) == 12 and place.saver.outbox.waiting() == []
+    place.answers = [UNAVAILABLE]
+    place.saver.save(run.save(2))
+    assert place.courier.step() <= 1.5 * FIRST_WAIT_S, "a success makes the next wait short again"
+
+
+def test_what_the_place_asks_for_is_obeyed_even_if_there_is_news_and_after_a_restart(run):
+    asked = Report("the Hub answered 429", "unavailable", retry_after=300.0)
+    place = Place(run, asked, DONE)
+    place.saver.save(run.save(1))
+    assert place.courier.step() == pytest.approx(300.0)
+    place.saver.save(run.save(2))
+    place.clock.now += 299
+    assert place.courier.step() == pytest.approx(1.0)
+    again = place.another_courier()
+    place.courier._release()
+    assert again.step() == pytest.approx(1.0)
+    place.clock.now += 1
+    assert again.step() is None and len(place.jobs) == 2
+
+
+@pytest.mark.promise("E2")
+def test_a_refusal_is_tried_once_per_save_and_never_by_itself(run):
+    place = Place(run, REFUSED)
+    for step in (1, 2, 3):
+        place.saver.save(run.save(step))
+        for _ in range(5):
+            place.clock.now += 10_000
+            assert place.courier.step() is None
+        assert len(place.jobs) == step
+    assert len(place.saver.outbox.waiting()) == 2
+
+
+def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_unknown(run):
+    killed = Report("no success within 900 s", "unavailable", commits=1)
+    place = Place(run, DONE, killed, DONE, max_commits_per_hour=4)
+    place.saver.save(run.save(1))
+    place.courier.step()
+    place.saver.save(run.save(2))
+    place.clock.now += 60
+    place.courier.step()
+    place.courier._release()
+    again = place.another_courier()
+    place.clock.now += 60
+    assert again.step() == pytest.approx(3600 - 120)
+    place.clock.now += 3600 - 120
+    assert again.step() is None and len(place.jobs) == 3
+
+
+@given(st.lists(st.tuples(st.floats(0, 900), st.integers(0, 2)), max_size=60), st.integers(2, 20))
+def test_no_hour_holds_more_commits_than_allowed(attempts, most):
+    schedule, now, moments = Schedule(most), 0.0, []
+    for gap, commits in attempts:
+        now += gap
+        wait = schedule.wait(now)
+        now += wait
+        assert schedule.wait(now) == pytest.approx(0.0, abs=1e-6)
+        schedule.ended(Report("", commits=commits), now, random.Random(0))
+        moments += [now] * commits
+        assert sum(now - 3599.999 < moment for moment in moments) <= most
+
+
+def test_a_damaged_checkpoint_is_told_and_dropped(run, caplog):
+    place = Place(run, Report("model.safetensors is not what its manifest says", "damaged"))
+    place.saver.save(run.save(1))
+    assert place.courier.step() is None
+    assert place.saver.outbox.waiting() == []
+    told = "huggingface me/x: model.safetensors is not what its manifest says"
+    assert f"{told}. It is not sent" in caplog.text
+    assert place.saver.close(threading.Event()) == [told]
+
+
+def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
+    place = Place(run, REFUSED)
+    for step in (1, 2):
+        place.saver.save(run.save(step))
+        place.courier.step()
+    assert caplog.text.count("huggingface me/x: no token. Training goes on; checkpoints wait in ") == 1
+    assert place.saver.close(threading.Event()) == [
+        f"huggingface me/x: the {kind} checkpoint, of step 2, is not up yet: no token. It waits in "
+        f"{place.saver.outbox.directory}; `dp-prior push RUN` sends it"
+        for kind in ("latest", "best")
+    ]
+
+
+def test_what_a_saver_takes_is_what_it_was_asked_for(run):
+    def kinds(is_latest=True, **fields):
+        saver = UploadSaver(HuggingFaceSaverConfig(repo="me/x", **fields), run.directory)
+        durable = run.save(len(list(run.store.root.iterdir())) + 1)
+        saver.save(Durable(durable.directory, Progress(1, 1), {}, is_latest, durable.is_best))
+        waiting = saver.outbox.waiting()
+        found = {entry.kind: sorted(path.name for path in entry.directory.glob("*.safetensors")) for entry in waiting}
+        saver.outbox.remove(waiting)
+        return found
+
+    everything = ["model.safetensors", "training.safetensors"]
+    assert kinds() == {"best": everything}
+    assert kinds(save_latest=True) == {"best": everything, "latest": everything}
+    assert kinds(save_latest=True, save_best=False) == {"latest": everything}
+    assert kinds(save_type="model") == {"best": ["model.safetensors"]}
+    assert kinds(save_latest=True, is_latest=False) == {"best": everything}
+
+
+@pytest.mark.promise("E7")
+def test_offline_queues_and_starts_nothing(run, monkeypatch):
+    monkeypatch.setattr(Courier, "start", lambda self: pytest.fail("nothing may be started"))
+    saver = HuggingFaceSaverConfig(repo="me/x", offline=True).create(run.directory, None)
+    saver.save(run.save(1))
+    assert len(saver.close(threading.Event())) == 1
+
+
+def test_a_saver_that_would_send_nothing_and_two_for_one_place_are_refused():
+    with pytest.raises(ValidationError, match="needs save_best or save_latest"):
+        HuggingFaceSaverConfig(repo="me/x", save_best=False)
+    with pytest.raises(ValidationError, match="two savers send to huggingface me/x"):
+        TrackerConfig(save=(HuggingFaceSaverConfig(repo="me/x"), HuggingFaceSaverConfig(repo="me/x", private=False)))
+
+
+class Slow:
+    """An attempt that lasts until the test ends it."""
+
+    def __init__(self):
+        self.deadlines = []
+        self.begun = threading.Event()
+        self.end = threading.Event()
+
+    def kill(self):
+        self.end.set()
+
+    def attempt(self, entry, kinds, deadline_s):
+        self.deadlines.append(deadline_s)
+        self.begun.set()
+        self.end.wait(20)
+        return UNAVAILABLE
+
+
+@pytest.mark.promise("E6")
+def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
+    record = HuggingFaceSaverConfig(repo="me/x", drain_s=0.3)
+    saver = UploadSaver(record, run.directory)
+    slow = Slow()
+    saver.courier = courier_of(saver, slow)
+    saver.courier.start()
+    assert slow.begun.wait(10)
+    for step in (1, 2, 3):
+        saver.save(run.save(step))
+    start = time.monotonic()
+    assert len(saver.close(threading.Event())) == 1
+    assert time.monotonic() - start < 10
+    assert slow.deadlines[0] == record.deadline_s
+
+
+def test_several_savers_are_waited_for_together(tmp_path):
+    meeting = threading.Barrier(2)
+
+    class Saver:
+        patience_s = 20.0
+
+        def __init__(self, name):
+            self.name = name
+
+        def close(self, leave):
+            meeting.wait(20)
+            return [f"{self.name} is not up yet"]
+
+    tracker = Tracker(tmp_path, loggers=[], savers=[Saver("a"), Saver("b")], loader=None, max_failures=1)
+    assert sorted(tracker.close()) == ["a is not up yet", "b is not up yet"]
+
+
+def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
+    place = Place(run)
+    place.saver.save(run.save(1))
+    right = place.saver.outbox.exclusively()
+    [best, latest] = place.courier.drain(1000.0)
+    assert "another process, perhaps the training itself, is about to send it" in best and place.jobs == []
+    right.close()
+    assert place.courier.drain(1000.0) == [] and len(place.jobs) == 1
+
+
+def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run, caplog):
+    for answer in (UNAVAILABLE, REFUSED):
+        caplog.clear()
+        place = Place(run, answer)
+        place.saver.save(run.save(1))
+        assert len(place.courier.drain(1.0)) == 2
+        assert [record.getMessage().rpartition(". ")[2] for record in caplog.records] == (
+            ["It is tried again, for 1 s at most"] if answer is UNAVAILABLE else []
+        )
+        place.saver.outbox.remove(place.saver.outbox.waiting())
+
+
+def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatch):
+    place = Place(run, UNAVAILABLE, max_commits_per_hour=2)
+    place.saver.save(run.save(1))
+    place.courier.schedule.not_before = place.clock.now + 60.0
+    assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.courier.drain(30.0))
+    place.answers = [DONE]
+    monkeypatch.setattr(courier.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
+    assert place.courier.drain(90.0) == []
+    assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
+
+
+def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
+    place = Place(run, UNAVAILABLE, deadline_s=100.0)
+    place.saver.save(run.save(1))
+    place.courier._stop_at = place.clock.now + 7.0
+    place.courier.step()
+    assert place.jobs[0][3] == pytest.approx(7.0)
+
+
+@pytest.mark.promise("E1", "E6")
+def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
+    script = tmp_path / "worker.py"
+    script.write_text("import time\nprint('{\"commit\": 1}', flush=True)\ntime.sleep(60)\n")
+    _replace_worker(monkeypatch, script)
+    report = Worker({}).attempt(None, (), 1.0)
+    assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
+
+
+def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monkeypatch):
+    script = tmp_path / "worker.py"
+    script.write_text("import sys\nprint('[1]\\nnot json')\nsys.exit(3)\n")
+    _replace_worker(monkeypatch, script)
+    assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
+
+
+def _replace_worker(monkeypatch, script):
+    popen = worker.subprocess.Popen
+
+    def start(command, **options):
+        return popen([command[0], str(script)], **options)
+
+    monkeypatch.setattr(worker.subprocess, "Popen", start)
+
+
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
+    import subprocess
+    import sys
+
+    program = (
+        "import json, os, subprocess, sys\n"
+        "worker = subprocess.Popen([sys.executable, '-m', 'dp_prior.places'], stdin=subprocess.PIPE)\n"
+        "job = {'saver': {'type': 'huggingface', 'repo': 'me/x'}, 'entry': None, 'kinds': [], 'parent': os.getpid()}\n"
+        "worker.stdin.write(json.dumps(job).encode()); worker.stdin.close()\n"
+        "print(worker.pid, flush=True)\n"
+        "worker.wait()\n"
+    )
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{deaf.getsockname()[1]}", "HF_TOKEN": "hf_x"}
+        environment["HF_HOME"] = str(tmp_path)
+        root = Path(__file__).parents[2]
+        parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=root)
+        pid = int(parent.stdout.readline())
+        deaf.settimeout(60)
+        connection, _ = deaf.accept()
+        assert Path(f"/proc/{pid}").exists()
+        parent.kill()
+        parent.wait()
+        end = time.monotonic() + 20
+        while _runs(pid):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        connection.close()
+
+
+def _runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
+    class Broken:
+        def check(self):
+            raise ValueError("a secret")
+
+    monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
+    record = HuggingFaceSaverConfig(repo="me/x")
+    assert InProcess(record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
+
+
+def test_every_shared_field_is_shown_here():
+    assert set(UploadConfig.model_fields) == set(
+        json.loads(
+            '["save_best", "save_latest", "save_type", "deadline_s", "drain_s", "max_commits_per_hour", "offline"]'
+        )
+    )

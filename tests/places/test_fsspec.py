@@ -1,0 +1,228 @@
+"""Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
+
+import json
+import sys
+import threading
+
+import fsspec
+import pytest
+from pydantic import ValidationError
+
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.config import ConfigError
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.fsspec import FolderDestination, FsspecSaverConfig
+from dp_prior.places.reference import resolve
+from dp_prior.places.upload import UploadSaver
+from dp_prior.places.worker import Worker
+from dp_prior.tracking import TrackerConfig
+from tests.places.parcels import Run, assert_whole, parcel_of
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
+@pytest.fixture(params=["memory", "file"])
+def url(request, tmp_path):
+    yield f"memory://{tmp_path.name}/runs" if request.param == "memory" else f"file://{tmp_path}/there"
+    fsspec.filesystem("memory").store.clear()
+
+
+def contents(url):
+    fs, root = fsspec.core.url_to_fs(url)
+    return {path[len(root.rstrip("/")) + 1 :]: fs.cat_file(path) for path in fs.find(root)}
+
+
+def send(run, url, step, **how):
+    fields = how.pop("fields", {})
+    record = FsspecSaverConfig(url=url, **fields)
+    saver = UploadSaver(record, run.directory)
+    saver.save(run.save(step, **how))
+    message = FolderDestination(record.url).deliver(parcel_of(saver), lambda: None)
+    saver.outbox.remove(saver.outbox.waiting())
+    return message
+
+
+def pointed_at(url, kind="best"):
+    files = contents(url)
+    pointer = json.loads(files[f"{kind}.json"])
+    assert_whole(files, pointer)
+    return pointer["step"]
+
+
+def test_folders_stay_and_pointers_move(run, url):
+    assert send(run, url, 1) == ("checkpoints/step_00000001 is up as best", None)
+    first = contents(url)
+    send(run, url, 2, fields={"save_latest": True})
+    assert pointed_at(url) == pointed_at(url, "latest") == 2
+    second = contents(url)
+    assert all(second[path] == content for path, content in first.items() if path.startswith("checkpoints/"))
+
+
+def test_it_comes_back_as_it_was(run, url, tmp_path):
+    send(run, url, 1, fields={"save_latest": True})
+    send(run, url, 2, fields={"save_latest": True}, value=9.0, is_best=False)
+    cache = tmp_path / "cache"
+    for reference, step in [(url, 1), (f"{url}@best", 1), (f"{url}@latest", 2), (f"{url}@step_00000002", 2)]:
+        found = resolve(reference, cache=cache)
+        assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
+        acting = resolve(reference, whole=False, cache=tmp_path / "other")
+        assert sorted(path.name for path in acting.iterdir()) == [
+            *("config.json", "manifest.json", "model.safetensors", "spec.json"),
+        ]
+        assert int(read_checkpoint(acting).tensors["model.safetensors"]["w"][0]) == step
+    assert resolve(url, prefer="latest", cache=cache).name == resolve(f"{url}@latest", cache=cache).name
+
+
+@pytest.mark.parametrize("call", ["put_file", "pipe_file", "open", "makedirs"])
+def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run, url, call, monkeypatch):
+    fs = type(fsspec.core.url_to_fs(url)[0])
+    send(run, url, 1)
+    original, count = getattr(fs, call), 0
+    for number in range(1, 60):
+        count = 0
+
+        def failing(self, *arguments, number=number, **options):
+            nonlocal count
+            count += 1
+            if count == number:
+                raise TimeoutError("slow")
+            return original(self, *arguments, **options)
+
+        monkeypatch.setattr(fs, call, failing)
+        try:
+            send(run, url, number + 1)
+            finished = True
+        except DeliveryError as error:
+            assert error.trouble == "unavailable"
+            finished = False
+        monkeypatch.setattr(fs, call, original)
+        if not finished:
+            assert pointed_at(url) in (number, number + 1)
+            saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
+            FolderDestination(url).deliver(parcel_of(saver), lambda: None)
+            saver.outbox.remove(saver.outbox.waiting())
+        assert pointed_at(url) == number + 1
+        if finished:
+            break
+    assert finished
+
+
+def test_what_arrives_otherwise_is_noticed(run, url, monkeypatch):
+    fs = type(fsspec.core.url_to_fs(url)[0])
+    original = fs.put_file
+
+    def cutting(self, source, target, **options):
+        original(self, source, target, **options)
+        self.pipe_file(target, self.cat_file(target)[:-1] + b"!")
+
+    monkeypatch.setattr(fs, "put_file", cutting)
+    with pytest.raises(DeliveryError, match="is not what was sent"):
+        send(run, url, 1)
+    assert "best.json" not in contents(url)
+
+
+def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
+    send(run, url, 1, value=0.1)
+    other = Run(tmp_path / "other")
+    try:
+        assert "the best there is better" in send(other, url, 1, value=0.2)[1]
+    finally:
+        other.lock.release()
+    assert pointed_at(url) == 1
+    assert {path.split("/")[1] for path in contents(url) if path.startswith("checkpoints/")} == {
+        "step_00000001",
+        "step_00000001_2",
+    }
+
+
+def test_check_leaves_nothing(url):
+    assert FolderDestination(url).check() == f"{url} can be written to"
+    assert contents(url) == {}
+
+
+def test_through_the_worker_process(run, tmp_path):
+    record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=60)
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    assert saver.close(threading.Event()) == []
+    assert pointed_at(record.url) == 1
+
+
+def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(Worker, "attempt", lambda *arguments: pytest.fail("another process has another memory"))
+    record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    assert saver.close(threading.Event()) == []
+    assert pointed_at(record.url) == 1
+    fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize(("url", "message"), [("runs/x", "is no URL"), ("s3://bucket/a@best", "is no URL")])
+def test_what_is_no_url_is_refused(url, message):
+    with pytest.raises(ValidationError, match=message):
+        FsspecSaverConfig(url=url)
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [("save", {"type": "fsspec", "url": "{}"}), ("load", {"type": "remote", "reference": "{}"})]
+)
+def test_a_password_has_no_place_in_a_url_since_urls_are_saved_and_shown(record, field):
+    def config(url):
+        filled = {name: value.format(url) for name, value in field.items()}
+        return TrackerConfig.from_json(json.dumps({record: [filled] if record == "save" else filled}))
+
+    with pytest.raises(ConfigError, match="leave it out") as refused:
+        config("sftp://me:geheim99@host/runs/x")
+    assert "geheim99" not in str(refused.value)
+    config("sftp://me@host:22/runs/x")
+
+
+def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(DeliveryError, match="cannot be written to: .*[Ii]nstall"):
+        FsspecSaverConfig(url="gs://bucket/x").destination()
+    with pytest.raises(DeliveryError, match="Protocol not known"):
+        FsspecSaverConfig(url="nonsense://bucket/x").destination()
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A bucket of a local imitation of S3."""
+    moto = pytest.importorskip("moto.server", reason="needs moto[server]")
+    pytest.importorskip("s3fs")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "canary-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    fsspec.filesystem("s3", skip_instance_cache=True).mkdir("bucket")
+    yield "s3://bucket/runs/pusht"
+    server.stop()
+
+
+def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
+    record = FsspecSaverConfig(url=s3, save_latest=True)
+    assert FolderDestination(s3).check() == f"{s3} can be written to"
+    saver = record.create(run.directory, None)
+    saver.save(run.save(1))
+    saver.save(run.save(2, value=9.0, is_best=False))
+    assert saver.close(threading.Event()) == []
+    assert (pointed_at(s3), pointed_at(s3, "latest")) == (1, 2)
+    for reference, step in [(s3, 1), (f"{s3}@latest", 2)]:
+        found = resolve(reference, cache=tmp_path / "cache")
+        assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
+    with pytest.raises(DeliveryError, match="no such bucket") as error:
+        FolderDestination("s3://misspelt/runs").check()
+    assert error.value.trouble == "refused"

@@ -1,0 +1,328 @@
+"""The Hub as a place for checkpoints, through its own client: a reader of the best always gets a whole set."""
+
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
+from dp_prior.places.upload import UploadSaver
+from dp_prior.places.worker import InProcess
+from tests.hub_server import TOKEN
+from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
+class Sending:
+    """A run that sends to the server without a thread or a process."""
+
+    def __init__(self, run, **fields):
+        self.record = HuggingFaceSaverConfig(repo="me/pusht", **fields)
+        self.run = run
+        self.saver = UploadSaver(self.record, run.directory)
+        self.commits = 0
+
+    def send(self, step, **how):
+        self.saver.save(self.run.save(step, **how))
+        return self.deliver()
+
+    def deliver(self):
+        parcel = parcel_of(self.saver)
+        message = HubDestination(self.record).deliver(parcel, self._spend)
+        self.saver.outbox.remove(self.saver.outbox.waiting())
+        return message
+
+    def _spend(self):
+        self.commits += 1
+
+
+def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
+    sending = Sending(run, license="mit")
+    assert sending.send(1) == ("checkpoints/step_00000001 is up as best", None)
+    first = hub.files("me/pusht")
+    assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
+    sending.send(2)
+    second = hub.files("me/pusht")
+    assert step_at_root(second) == 2
+    assert {path: second[path] for path in first if path.startswith("checkpoints/")}.items() <= first.items()
+    assert [summary for _, summary in hub.repos["me/pusht"].log] == [
+        "initial commit",
+        *("Add step_00000001", "Best: step 1", "Add step_00000002", "Best: step 2"),
+    ]
+    assert sending.commits == 4
+    assert step_at_root(hub.files("me/pusht", "step_00000001")) == 1, "the tag of a step has its weights at the root"
+    assert step_at_root(hub.files("me/pusht", "step_00000002")) == 2
+
+
+@pytest.mark.promise("E3")
+def test_at_every_commit_a_reader_finds_a_whole_set(run, hub):
+    sending = Sending(run, save_latest=True)
+    for step, is_best in [(1, True), (2, False), (3, True)]:
+        sending.send(step, is_best=is_best)
+    repo = hub.repos["me/pusht"]
+    steps = []
+    for commit, _ in repo.log:
+        files = hub.files("me/pusht", commit)
+        steps.append(step_at_root(files))
+        if "latest.json" in files:
+            assert_whole(files, json.loads(files["latest.json"]))
+    assert steps == [None, None, 1, 1, 1, 1, 3]
+    assert json.loads(hub.files("me/pusht")["latest.json"])["step"] == 3
+
+
+def test_sending_the_same_again_changes_nothing(run, hub):
+    sending = Sending(run)
+    durable = run.save(1)
+    for _ in range(2):
+        sending.saver.save(durable)
+        sending.deliver()
+    assert len(hub.repos["me/pusht"].log) == 3
+
+
+def test_a_model_is_only_what_is_needed_to_act(run, hub):
+    Sending(run, save_type="model").send(1)
+    folder = sorted(path for path in hub.files("me/pusht") if path.startswith("checkpoints/"))
+    assert [path.rpartition("/")[2] for path in folder] == [
+        *("config.json", "manifest.json", "model.safetensors", "spec.json"),
+    ]
+    assert step_at_root(hub.files("me/pusht")) == 1
+
+
+@pytest.mark.promise("K7")
+def test_only_files_of_the_manifest_leave_the_machine(run, hub, tmp_path):
+    durable = run.save(1)
+    (tmp_path / "secret").write_text("mine")
+    (durable.directory / ".env").write_text("KEY=mine")
+    (durable.directory / "id_rsa").symlink_to(tmp_path / "secret")
+    sending = Sending(run)
+    sending.saver.save(durable)
+    sending.deliver()
+    assert not any(b"mine" in content for content in hub.files("me/pusht").values())
+    assert not any(b"mine" in request.body for request in hub.requests)
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(run, hub, tmp_path):
+    Sending(run).send(1)
+    other = Run(tmp_path / "other")
+    try:
+        Sending(other).send(1, value=0.5)
+    finally:
+        other.lock.release()
+    files = hub.files("me/pusht")
+    assert {path.split("/")[1] for path in files if path.startswith("checkpoints/")} == {
+        "step_00000001",
+        "step_00000001_2",
+    }
+    assert json.loads(files["best.json"])["folder"] == "checkpoints/step_00000001_2"
+
+
+@pytest.mark.promise("E4")
+def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
+    Sending(run).send(1, value=0.1)
+    other = Run(tmp_path / "other")
+    try:
+        said = Sending(other).send(5, value=0.2)
+        assert said == ("checkpoints/step_00000005 is up", "the best there is better: loss 0.1, here 0.2; it stays")
+        assert step_at_root(hub.files("me/pusht")) == 1
+        Sending(other).send(6, value=0.05)
+        assert step_at_root(hub.files("me/pusht")) == 6
+    finally:
+        other.lock.release()
+
+
+@pytest.mark.promise("E4")
+def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
+    sending = Sending(run)
+    sending.send(1)
+    hub.fail("commit", skip=1, status=412)
+    sending.send(2)
+    assert step_at_root(hub.files("me/pusht")) == 2
+    hub.fail("commit", skip=1, times=9, status=412)
+    with pytest.raises(DeliveryError, match="the Hub answered 412") as error:
+        sending.send(3)
+    assert error.value.trouble == "unavailable"
+
+
+@pytest.mark.promise("E1", "E2")
+@pytest.mark.parametrize(
+    ("status", "trouble", "message"),
+    [
+        (401, "refused", "does not accept the token"),
+        (403, "refused", "may not write there"),
+        (404, "refused", "no such repository"),
+        (409, "unavailable", "answered 409"),
+        (412, "unavailable", "answered 412"),
+        (413, "refused", "files of this size"),
+        (429, "unavailable", "answered 429"),
+        (503, "unavailable", "answered 503"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["commit", "lfs", "put", "tag"])
+def test_an_answer_becomes_a_refusal_or_a_later_attempt(run, hub, status, trouble, message, kind, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    hub.create("me/pusht")
+    hub.fail(kind, status=status, times=99, headers={"Retry-After": "7"})
+    sending = Sending(run)
+    if (kind, status) == ("tag", 409):  # the tag is there already, which is what is wanted
+        sending.send(1)
+        return
+    with pytest.raises(DeliveryError, match=message) as error:
+        sending.send(1)
+    assert error.value.trouble == trouble
+    if trouble == "unavailable" and kind in ("commit", "tag"):
+        assert error.value.retry_after == 7.0
+    hub.heal()
+    sending.deliver()
+    assert step_at_root(hub.files("me/pusht")) == 1
+
+
+@pytest.mark.parametrize("kind", ["info", "preupload", "lfs", "put", "verify", "commit", "tree", "paths", "tag"])
+@pytest.mark.parametrize("fault", [{"reset": True}, {"cut": 5}, {"lost": True}, {"slow": 0.2}], ids=str)
+def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, fault, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    sending = Sending(run)
+    sending.send(1)
+    hub.fail(kind, times=1, **fault)
+    try:
+        sending.send(2)
+    except DeliveryError as error:
+        assert error.trouble == "unavailable"
+        assert step_at_root(hub.files("me/pusht")) in (1, 2)
+        sending.deliver()
+    assert step_at_root(hub.files("me/pusht")) == 2
+    names = {path.split("/")[1] for path in hub.files("me/pusht") if path.startswith("checkpoints/")}
+    assert names == {"step_00000001", "step_00000002"}, "an answer that was lost makes no second folder"
+
+
+@pytest.mark.promise("E3")
+@pytest.mark.parametrize("answered", [True, False], ids=["after its answer", "before it is carried out"])
+def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_ends_it(run, hub, answered):
+    sending = Sending(run, save_latest=True)
+    sending.send(1)
+    ended, number = None, 0
+    while ended != 0:
+        number += 1
+        step = number + 1
+        sending.saver.save(run.save(step))
+        before = len(hub.requests)
+        if not answered:
+            hub.fail("any", skip=number - 1, silent=True)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                HubDestination(sending.record).deliver(parcel_of(sending.saver), lambda: None)
+                code = 0
+            finally:
+                os._exit(code)
+
+        def kill(request=None, child=child, before=before, number=number):
+            if len(hub.requests) - before >= number:
+                os.kill(child, signal.SIGKILL)
+
+        hub.after = [kill] if answered else []
+        while not (ended := os.waitpid(child, 0 if answered else os.WNOHANG))[0]:
+            time.sleep(0.005)
+            kill()
+        ended = os.waitstatus_to_exitcode(ended[1])
+        hub.after = []
+        hub.heal()
+        assert ended in (0, -signal.SIGKILL)
+        files = hub.files("me/pusht")
+        assert step_at_root(files) in (step - 1, step)
+        assert_whole(files, json.loads(files["latest.json"]))
+        sending.deliver()
+        assert step_at_root(hub.files("me/pusht")) == step
+    assert number > 12
+
+
+def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, monkeypatch):
+    from dp_prior.places import hub as place
+
+    listing = place._listing
+
+    def wrong(*arguments):
+        return {name: (size + 1, oid, lfs) for name, (size, oid, lfs) in listing(*arguments).items()}
+
+    monkeypatch.setattr(place, "_listing", wrong)
+    with pytest.raises(DeliveryError, match="does not hold what was sent: config.json, |does not hold what was sent"):
+        Sending(run).send(1)
+    assert step_at_root(hub.files("me/pusht")) is None
+
+
+def test_a_damaged_checkpoint_is_not_sent(run, hub):
+    sending = Sending(run)
+    durable = run.save(1)
+    sending.saver.save(durable)
+    path = durable.directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    [entry] = sending.saver.outbox.waiting()
+    report = InProcess(sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
+    assert report.trouble == "damaged" and not hub.requests
+    assert report.message == "the checkpoint is damaged: model.safetensors does not have the SHA-256 of the manifest"
+
+
+@pytest.mark.promise("E2")
+def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, monkeypatch):
+    record = HuggingFaceSaverConfig(repo="me/pusht")
+    assert HubDestination(record).check() == "user me may write to me/pusht"
+    assert hub.repos["me/pusht"].private
+    for change, message in [
+        (lambda: setattr(hub, "role", "read"), r"may not write there \(403\)"),
+        (lambda: monkeypatch.setenv("HF_TOKEN", "hf_wrong"), r"does not accept the token \(401\)"),
+        (lambda: monkeypatch.setenv("HF_TOKEN", ""), "there is no Hugging Face token"),
+    ]:
+        change()
+        with pytest.raises(DeliveryError, match=message) as error:
+            HubDestination(record).check()
+        assert error.value.trouble == "refused"
+
+
+@pytest.mark.promise("E7")
+def test_offline_mode_opens_no_socket(hub, run, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(socket.socket, "connect", lambda *address: pytest.fail("a socket was opened"))
+    with pytest.raises(DeliveryError, match="HF_HUB_OFFLINE is set") as error:
+        Sending(run).send(1)
+    assert error.value.trouble == "offline" and not hub.requests
+
+
+def test_public_if_asked_and_never_made_so_later(run, hub):
+    Sending(run, private=False).send(1)
+    assert not hub.repos["me/pusht"].private
+
+
+@pytest.mark.promise("K6")
+def test_the_token_is_only_ever_in_the_header(run, hub, tmp_path):
+    sending = Sending(run)
+    sending.send(1)
+    assert not any(TOKEN.encode() in request.body or TOKEN in request.path for request in hub.requests)
+    assert not any(TOKEN.encode() in content for content in hub.files("me/pusht").values())
+    for path in run.directory.rglob("*"):
+        assert not path.is_file() or TOKEN.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize("repo", ["pusht", "a/b/c", "../x", "me/", "https://huggingface.co/me/x"])
+def test_what_is_no_repository_is_refused(repo):
+    with pytest.raises(ValidationError, match="repo"):
+        HuggingFaceSaverConfig(repo=repo)
+
+
+def test_every_field_is_used():
+    assert {*HuggingFaceSaverConfig.model_fields} == {
+        *("type", "repo", "private", "license", "save_best", "save_latest", "save_type"),
+        *("deadline_s", "drain_s", "max_commits_per_hour", "offline"),
+    }

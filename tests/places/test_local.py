@@ -1,0 +1,275 @@
+"""Copies on this machine: whole or not at all, in place of nothing but our own copies."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dp_prior.checkpoints.format import DamagedError, read_checkpoint, read_manifest
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.clock import Progress
+from dp_prior.durable import temporary_beside
+from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
+from dp_prior.places.reference import resolve
+from dp_prior.places.resume import LocalResumeConfig
+from dp_prior.places.saver import Durable
+
+FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
+
+
+class Run:
+    """A store whose checkpoints go to a saver."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.store = CheckpointStore(directory / "checkpoints", RetentionConfig(keep_latest=50), monitor="loss")
+        self.lock = self.store.lock(wait_s=0)
+
+    def save(self, step, saver=None, value=None, is_best=False):
+        tensors = {name: {"w": torch.full((3,), float(step))} for name in FILES if name.endswith("safetensors")}
+        documents = {name: {"step": step} for name in FILES if name.endswith("json")}
+        metrics = {} if value is None else {"loss": value}
+        saved = self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
+        durable = Durable(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
+        if saver is not None:
+            saver.save(durable)
+        return durable
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "run")
+    yield run
+    run.lock.release()
+
+
+def saver_of(run, monitor="loss", **fields):
+    return LocalSaverConfig(**fields).create(run.directory, monitor)
+
+
+def step_of(directory):
+    return int(read_checkpoint(directory).tensors["model.safetensors"]["w"][0])
+
+
+def test_latest_and_best_go_to_their_places(run):
+    saver = saver_of(run, save_latest_to="exports/latest", save_best_to="exports/best")
+    for step, is_best in [(1, False), (2, True), (3, False)]:
+        run.save(step, saver, is_best=is_best)
+    exports = run.directory / "exports"
+    assert (step_of(exports / "latest"), step_of(exports / "best")) == (3, 2)
+    assert sorted(os.listdir(exports)) == ["best", "latest"]
+    assert sorted(os.listdir(exports / "latest")) == sorted([*FILES, "manifest.json"])
+    assert resolve(exports / "best") == exports / "best"
+
+
+def test_what_must_not_be_resumed_from_is_not_copied(run):
+    saver = saver_of(run, save_latest_to="exports/latest", save_best_to="exports/best")
+    durable = run.save(1)
+    saver.save(Durable(durable.directory, durable.progress, {}, is_latest=False, is_best=False))
+    assert not (run.directory / "exports").exists()
+
+
+def test_a_model_is_what_is_needed_to_act(run):
+    run.save(1, saver_of(run, save_latest_to="model", save_type="model"))
+    target = run.directory / "model"
+    assert sorted(os.listdir(target)) == ["config.json", "manifest.json", "model.safetensors", "spec.json"]
+    snapshot = read_checkpoint(target)
+    assert sorted(snapshot.documents) == ["config.json", "spec.json"] and step_of(target) == 1
+    assert read_manifest(target).step == 1
+
+
+def test_templates_are_filled_and_old_copies_pruned_only_under_the_same_template(run, tmp_path):
+    (run.directory / "exports").mkdir(parents=True)
+    (run.directory / "exports" / "step_7_mine").mkdir()
+    (run.directory / "exports" / "step_9").mkdir()
+    (run.directory / "exports" / "step_9" / "notes.txt").write_text("mine")
+    saver = saver_of(run, save_latest_to="exports/step_{step}", save_best_to=f"{tmp_path}/best_{{metric:.2f}}", keep=2)
+    for step, value in [(1, 0.5), (2, None), (3, 0.25), (4, 0.125)]:
+        run.save(step, saver, value, is_best=value is not None)
+    assert sorted(os.listdir(run.directory / "exports")) == ["step_3", "step_4", "step_7_mine", "step_9"]
+    assert (run.directory / "exports" / "step_9" / "notes.txt").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.glob("best_*")) == ["best_0.12", "best_0.25"]
+
+
+def test_without_keep_every_copy_stays(run):
+    saver = saver_of(run, save_latest_to="{samples_seen:06d}")
+    for step in (1, 2, 3):
+        run.save(step, saver)
+    assert sorted(path.name for path in run.directory.glob("0*")) == ["000010", "000020", "000030"]
+
+
+@pytest.mark.parametrize("kind", ["file", "foreign directory", "copy with a foreign file", "link", "empty directory"])
+def test_what_is_not_ours_is_never_replaced(run, kind, tmp_path):
+    target = run.directory / "latest"
+    saver = saver_of(run, save_latest_to="latest")
+    if kind == "file":
+        target.write_text("mine")
+    elif kind == "copy with a foreign file":
+        run.save(1, saver)
+        (target / "notes.txt").write_text("mine")
+    elif kind == "link":
+        run.save(1, saver_of(run, save_latest_to=str(tmp_path / "elsewhere")))
+        target.symlink_to(tmp_path / "elsewhere")
+    else:
+        target.mkdir()
+        if kind == "foreign directory":
+            (target / "manifest.json").write_text("{}")
+    before = sorted(target.iterdir()) if target.is_dir() else target.read_text()
+    with pytest.raises(FileExistsError, match=f"{target} exists and is not a checkpoint alone; it is left as it is"):
+        run.save(2, saver)
+    assert (sorted(target.iterdir()) if target.is_dir() else target.read_text()) == before
+
+
+def test_a_damaged_checkpoint_is_not_copied_and_the_old_copy_stays(run):
+    saver = saver_of(run, save_latest_to="latest")
+    run.save(1, saver)
+    durable = run.save(2)
+    path = durable.directory / "training.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    with pytest.raises(DamagedError, match="training.safetensors does not have the SHA-256 of the manifest"):
+        saver.save(durable)
+    assert step_of(run.directory / "latest") == 1
+    assert not list(run.directory.glob(".tmp*"))
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_copy_that_fails_leaves_the_old_one(run, monkeypatch, call):
+    saver = saver_of(run, save_latest_to="latest", save_best_to="new")
+    run.save(1, saver)
+    durable = run.save(2, is_best=True)
+
+    def broken(*arguments):
+        raise OSError("no")
+
+    monkeypatch.setattr(os, call, broken)
+    with pytest.raises(OSError, match="no"):
+        saver.save(durable)
+    monkeypatch.undo()
+    assert step_of(run.directory / "latest") in (1, 2)
+    assert not (run.directory / "new").exists()
+    assert not list(run.directory.glob(".tmp*"))
+
+
+def test_killed_at_every_call_a_reader_finds_the_old_copy_or_the_new_one(run):
+    """Every call of `os` that a copy makes is the last one of some child; the place is never empty."""
+    target = run.directory / "latest"
+    first, second = run.save(1).directory, run.save(2).directory
+    for number in range(1, 100):
+        shutil.rmtree(target, ignore_errors=True)
+        copy_checkpoint(first, target)
+        child = os.fork()
+        if child == 0:
+            count = [0]
+
+            def dying(function, number=number, count=count):
+                def call(*arguments, **options):
+                    count[0] += 1
+                    if count[0] == number:
+                        os._exit(77)
+                    return function(*arguments, **options)
+
+                return call
+
+            try:
+                for name in ("mkdir", "fsync", "rename", "unlink", "rmdir", "open"):
+                    setattr(os, name, dying(getattr(os, name)))
+                copy_checkpoint(second, target)
+            finally:
+                os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert step_of(target) in (1, 2)
+        copy_checkpoint(second, target)
+        assert not list(run.directory.glob(".tmp*")), "the leftovers of the dead child stay"
+        if code == 0:
+            break
+    assert code == 0 and number > 15
+
+
+def test_only_leftovers_of_dead_processes_for_the_same_place_are_removed(run, monkeypatch):
+    durable = run.save(1)
+    target = run.directory / "latest"
+    other = temporary_beside(run.directory / "other")
+    alive = temporary_beside(target)
+    for path in (other, alive):
+        path.mkdir()
+    copy_checkpoint(durable.directory, target)
+    assert other.exists() and alive.exists()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{epoch}", r"unknown field \{epoch\}; known are \{step\}, \{samples_seen\}, \{metric\}"),
+        ("{}", r"unknown field \{\}"),
+        ("{step.real}", "unknown field"),
+        ("{step!r}", "unknown field"),
+        ("{step:z}", "Invalid format specifier|format spec"),
+        ("{step", "expected '}'"),
+        ("../{step}", "without '..'"),
+        ("a/../../b", "without '..'"),
+        ("", "must name a directory"),
+        ("/", "must name a directory"),
+        ("~", "must name a directory"),
+        ("{step}/model", "in its last part only"),
+    ],
+)
+def test_a_template_that_cannot_be_filled_or_leads_elsewhere_is_refused(template, message):
+    with pytest.raises(ValidationError, match=message):
+        LocalSaverConfig(save_latest_to=template)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.none() | st.floats())
+def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
+    name = fill("a_{step:/>9}_{samples_seen:,}_{metric:+e}", Progress(seen, step), metric)
+    assert "/" not in name and ".." not in name and "\0" not in name
+
+
+def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
+    with pytest.raises(ValidationError, match="needs save_latest_to or save_best_to"):
+        LocalSaverConfig()
+    with pytest.raises(ValidationError, match="are both 'a'; they need two places"):
+        LocalSaverConfig(save_latest_to="a", save_best_to="a")
+
+
+def test_a_remote_path_is_for_the_other_record():
+    with pytest.raises(ValidationError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
+        LocalResumeConfig(path="hf://me/x")
+
+
+def test_a_template_with_metric_needs_a_monitored_one(run):
+    with pytest.raises(ValueError, match=r"mentions \{metric\}, but this run monitors none"):
+        saver_of(run, monitor=None, save_best_to="{metric}")
+
+
+def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
+    own = LocalResumeConfig().create(run.directory)
+    other = LocalResumeConfig(path=str(tmp_path / "other")).create(run.directory)
+    assert (own.can_recall(), own.recall(), other.recall()) == (False, None, None)
+    elsewhere = Run(tmp_path / "other")
+    durable = elsewhere.save(3)
+    elsewhere.lock.release()
+    assert own.recall() is None
+    assert other.recall() == f"{tmp_path / 'other'}@latest"
+    best = LocalResumeConfig(path=str(tmp_path / "other"), choose="best").create(run.directory)
+    assert best.can_recall() and best.recall() == f"{tmp_path / 'other'}@best"
+    single = LocalResumeConfig(path=str(durable.directory)).create(run.directory)
+    assert single.recall() == str(durable.directory)
+    root = LocalResumeConfig(path=str(durable.directory.parent)).create(run.directory)
+    assert resolve(other.recall()) == resolve(single.recall()) == resolve(root.recall()) == durable.directory
+    run.save(1)
+    for loader in (own, other, best, single):
+        assert loader.recall() == f"{run.directory}@latest"
+        assert resolve(loader.recall()).name == "step_00000001"
+
+
+def test_a_copy_is_described_by_a_manifest_of_its_own_files(run):
+    run.save(1, saver_of(run, save_latest_to="model", save_type="model"))
+    manifest = json.loads((run.directory / "model" / "manifest.json").read_text())
+    assert sorted(manifest["files"]) == ["config.json", "model.safetensors", "spec.json"]

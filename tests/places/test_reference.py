@@ -1,0 +1,108 @@
+"""References: which directory a path means, and what is said when there is none."""
+
+import os
+
+import pytest
+import torch
+
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import INDEX, CheckpointStore
+from dp_prior.clock import Progress
+from dp_prior.places.reference import resolve
+
+
+def make_run(run, values, mode="min"):
+    store = CheckpointStore(run / "checkpoints", RetentionConfig(keep_latest=9), monitor="loss", mode=mode)
+    with store.lock(wait_s=0):
+        for step, value in enumerate(values, start=1):
+            metrics = {} if value is None else {"loss": value}
+            store.write(Snapshot({"model.safetensors": {"w": torch.ones(2)}}), Progress(step, step), metrics)
+    return run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path / "run", [0.5, 0.2, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "prefer", "expected"),
+    [
+        ("", "best", "step_00000002"),
+        ("", "latest", "step_00000003"),
+        ("@best", "latest", "step_00000002"),
+        ("@latest", "best", "step_00000003"),
+        ("@step_00000001", "best", "step_00000001"),
+        ("/checkpoints", "best", "step_00000002"),
+        ("/checkpoints@latest", "best", "step_00000003"),
+        ("/checkpoints/step_00000001", "latest", "step_00000001"),
+        ("/", "best", "step_00000002"),
+    ],
+)
+def test_a_reference_means_a_checkpoint(run, suffix, prefer, expected):
+    assert resolve(f"{run}{suffix}", prefer) == run / "checkpoints" / expected
+
+
+def test_a_path_object_and_the_home_directory_are_understood(run, monkeypatch):
+    assert resolve(run).name == "step_00000002"
+    monkeypatch.setenv("HOME", str(run.parent))
+    assert resolve("~/run@latest").name == "step_00000003"
+
+
+def test_the_direction_of_the_metric_comes_from_the_manifests(tmp_path):
+    run = make_run(tmp_path, [0.5, 0.9, 0.4], mode="max")
+    (run / "checkpoints" / INDEX).unlink()
+    assert resolve(run).name == "step_00000002"
+
+
+def test_a_run_without_a_best_gives_its_latest_unless_the_best_is_demanded(tmp_path):
+    run = make_run(tmp_path, [None, None])
+    assert resolve(run).name == "step_00000002"
+    with pytest.raises(CheckpointError, match="no checkpoint has a value of 'loss', so none is the best"):
+        resolve(f"{run}@best")
+
+
+def test_a_path_with_an_at_sign_is_taken_as_it_is(tmp_path):
+    run = make_run(tmp_path / "me@home", [0.1])
+    assert resolve(run) == resolve(f"{run}@latest") == run / "checkpoints" / "step_00000001"
+
+
+def test_damaged_checkpoints_are_skipped_and_left_where_they_are(run, caplog):
+    os.truncate(run / "checkpoints" / "step_00000002" / "model.safetensors", 3)
+    assert resolve(run).name == "step_00000003"
+    assert "skipping checkpoint" in caplog.text and "step_00000002" in caplog.text
+    assert (run / "checkpoints" / "step_00000002").is_dir()
+    with pytest.raises(DamagedError, match=r"model.safetensors has 3 bytes, expected 4104"):
+        resolve(run / "checkpoints" / "step_00000002")
+
+
+@pytest.mark.parametrize(
+    ("reference", "kind", "message"),
+    [
+        ("nothing", FileNotFoundError, r"no checkpoint at .*/nothing: there is no such directory \(reference '.*'\)"),
+        ("nothing@best", FileNotFoundError, r"no checkpoint at .*/nothing: there is no such directory"),
+        (
+            "empty",
+            CheckpointError,
+            r"no usable checkpoint at .*/empty .*/empty/checkpoints, found 0 damaged ones",
+        ),
+        (
+            "run@step_00000009",
+            FileNotFoundError,
+            "no 'step_00000009'; there are latest, best, step_00000003, ",
+        ),
+        ("run/checkpoints/step_00000001@best", FileNotFoundError, "is one checkpoint, so @best chooses nothing"),
+    ],
+)
+def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
+    (run.parent / "empty").mkdir()
+    with pytest.raises(kind, match=message):
+        resolve(run.parent / reference)
+
+
+def test_an_export_is_a_checkpoint_directory_under_any_name(run, tmp_path):
+    os.rename(run / "checkpoints" / "step_00000001", tmp_path / "export")
+    assert resolve(tmp_path / "export") == tmp_path / "export"
+    assert (tmp_path / "export" / MANIFEST).is_file()

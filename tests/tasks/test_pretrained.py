@@ -1,0 +1,233 @@
+"""Models as others know them: what is pushed or saved comes back the same, from the Hub as from a path."""
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelHubMixin
+
+from dp_prior import load_policy
+from dp_prior.checkpoints.format import DamagedError
+from dp_prior.config import ConfigError
+from dp_prior.places.destination import DeliveryError
+from dp_prior.places.source import RemoteError
+from dp_prior.tasks import pretrained
+from dp_prior.tasks.policy import DiffusionPolicy
+from tests.inference.test_load import SPEC, TASK, predict, statistics
+
+
+@pytest.fixture
+def policy():
+    torch.manual_seed(0)
+    policy = TASK.create(SPEC)
+    policy.normalizer.fit({"x": statistics(2), "position": statistics(2), "angle": statistics(1, 0.0, 6.28)})
+    return policy.eval()
+
+
+def test_saved_and_loaded_it_acts_the_same(policy, tmp_path):
+    directory = policy.save_pretrained(tmp_path / "a" / "policy")
+    assert sorted(os.listdir(directory)) == ["config.json", "manifest.json", "model.safetensors", "spec.json"]
+    again = DiffusionPolicy.from_pretrained(directory)
+    assert torch.equal(predict(again), predict(policy)) and again.record == policy.record
+    assert torch.equal(predict(load_policy(directory)), predict(policy))
+    assert not again.training
+    once_more = again.save_pretrained(tmp_path / "b")
+    assert (once_more / "model.safetensors").read_bytes() == (directory / "model.safetensors").read_bytes()
+
+
+def test_weights_that_are_not_finite_are_told_and_kept_aside(policy, tmp_path):
+    policy.backbone.head.out.bias.data[0] = torch.nan
+    with pytest.raises(ValueError, match="not all finite, so they lie at .*quarantine_policy"):
+        policy.save_pretrained(tmp_path / "policy")
+    assert os.listdir(tmp_path) == ["quarantine_policy"]
+
+
+def test_a_compiled_network_is_saved_under_the_names_of_its_weights(policy, tmp_path):
+    expected = predict(policy)
+    policy.backbone = torch.compile(policy.backbone)  # which compiles at its first call: never, here
+    assert torch.equal(predict(load_policy(policy.save_pretrained(tmp_path / "policy"))), expected)
+
+
+def test_what_is_there_is_left_alone(policy, tmp_path):
+    (tmp_path / "empty").mkdir()
+    policy.save_pretrained(tmp_path / "empty")
+    with pytest.raises(FileExistsError, match="exists; what is there is left as it is"):
+        policy.save_pretrained(tmp_path / "empty")
+
+
+def test_pushed_it_is_one_commit_with_a_card_and_comes_back(policy, hub):
+    url = policy.push_to_hub("me/policy", license="mit", commit_message="First")
+    repo = hub.repos["me/policy"]
+    assert repo.private and [summary for _, summary in repo.log] == ["initial commit", "First"]
+    assert url.endswith(repo.head)
+    assert set(hub.files("me/policy")) == {
+        *(".gitattributes", "README.md", "config.json", "manifest.json", "model.safetensors", "spec.json"),
+    }
+    for loaded in (
+        DiffusionPolicy.from_pretrained("me/policy"),
+        load_policy("me/policy"),
+        load_policy("hf://me/policy"),
+    ):
+        assert torch.equal(predict(loaded), predict(policy))
+
+
+def test_a_revision_is_a_branch_a_tag_or_a_commit(policy, hub):
+    policy.push_to_hub("me/policy")
+    repo = hub.repos["me/policy"]
+    first = repo.head
+    repo.tags["v1"] = first
+    before = predict(policy)
+    with torch.no_grad():
+        policy.backbone.head.out.bias.add_(1)
+    policy.push_to_hub("me/policy")
+    assert torch.equal(predict(DiffusionPolicy.from_pretrained("me/policy")), predict(policy))
+    for revision in ("v1", first):
+        assert torch.equal(predict(DiffusionPolicy.from_pretrained("me/policy", revision=revision)), before)
+        assert torch.equal(predict(load_policy(f"me/policy@{revision}")), before)
+    with pytest.raises(ValueError, match="revision 'v1' is for a repository of the Hub"):
+        DiffusionPolicy.from_pretrained(Path("/"), revision="v1")
+
+
+def test_save_and_push_in_one_call(policy, hub, tmp_path):
+    policy.save_pretrained(tmp_path / "policy", push_to_hub=True, repo_id="me/both", private=False)
+    assert not hub.repos["me/both"].private
+    assert torch.equal(predict(load_policy("me/both")), predict(policy))
+
+
+def test_a_path_that_exists_is_a_path(policy, hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    policy.save_pretrained("me/policy")
+    load_policy("me/policy")
+    assert not hub.requests
+
+
+def test_a_misspelt_path_is_told_as_one_where_the_hub_cannot_be_asked(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    hub.fail("any", status=503, times=999)
+    with pytest.raises(RemoteError, match="there is no directory runs/pusht, and as a repository of the Hub: hf://"):
+        load_policy("runs/pusht")
+    with pytest.raises(RemoteError, match="^hf://runs/pusht"):
+        load_policy("hf://runs/pusht")
+
+
+def test_from_the_cache_alone(policy, hub):
+    policy.push_to_hub("me/policy")
+    DiffusionPolicy.from_pretrained("me/policy")
+    count = len(hub.requests)
+    DiffusionPolicy.from_pretrained("me/policy", local_files_only=True)
+    assert len(hub.requests) == count
+
+
+def test_the_words_are_those_of_the_hubs_own_mixin():
+    for method in ("from_pretrained", "save_pretrained", "push_to_hub"):
+        theirs = inspect.signature(getattr(ModelHubMixin, method)).parameters
+        ours = inspect.signature(getattr(DiffusionPolicy, method)).parameters
+        positional = [name for name, one in ours.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+        assert positional == [name for name in theirs if name in positional]
+    shared = {"force_download", "token", "cache_dir", "local_files_only", "revision"}
+    assert shared <= set(inspect.signature(DiffusionPolicy.from_pretrained).parameters)
+    assert {"commit_message", "private", "token", "branch"} <= set(
+        inspect.signature(DiffusionPolicy.push_to_hub).parameters
+    )
+
+
+def test_a_refusal_is_told(policy, hub):
+    hub.role = "read"
+    with pytest.raises(DeliveryError, match=r"may not write there \(403\)"):
+        policy.push_to_hub("me/policy")
+
+
+@pytest.mark.parametrize("name", ["os.system", "builtins.eval", "subprocess.Popen", "torch.load"])
+def test_a_repository_names_no_class_and_runs_no_code(policy, hub, name, tmp_path):
+    """An audit hook watches a loading process: nothing is compiled, executed or imported because a config says so."""
+    import json
+
+    from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
+
+    task = json.loads(TASK.to_json())
+    task["backbone"] = {"type": name, "_target_": name, "command": "touch /tmp/owned"}
+    manifest = Manifest(sequence=1, step=1, samples_seen=1, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+    documents = {"config.json": {"task": task}, "spec.json": json.loads(SPEC.to_json())}
+    weights = {"model.safetensors": dict(policy.state_dict())}
+    directory, _ = write_checkpoint(tmp_path / "x", Snapshot(weights, documents), manifest)
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    files |= {"setup.py": b"raise SystemExit", "modeling.py": b"raise SystemExit", "pytorch_model.bin": b"\x80\x04."}
+    hub.create("me/hostile", files=files)
+    load_policy_requests = len(hub.requests)
+    with pytest.raises(ConfigError, match="task: .*problem\n.*backbone.type: .* is not known; expected one of"):
+        load_policy("me/hostile")
+    asked = [request.path for request in hub.requests[load_policy_requests:]]
+    assert not any(path.endswith((".py", ".bin")) for path in asked)
+
+
+def test_a_robot_needs_no_client_of_the_hub(policy, tmp_path):
+    source = (
+        "import sys\n"
+        "for name in ('huggingface_hub', 'fsspec', 'accelerate', 'click', 'rich', 'wandb', 'httpx2'):\n"
+        "    sys.modules[name] = None\n"  # as if it were not installed
+        "import dp_prior\n"
+        "from dp_prior.tasks.policy import DiffusionPolicy\n"
+        "dp_prior.load_policy(sys.argv[1]); DiffusionPolicy.from_pretrained(sys.argv[1])\n"
+        "assert 'dp_prior.tracking' not in sys.modules\n"
+    )
+    path = policy.save_pretrained(tmp_path / "policy")
+    done = subprocess.run(
+        [sys.executable, "-c", source, str(path)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+
+
+_EVENTS: list[tuple] = []
+_WATCHED = [False]
+
+
+def _watch(event, arguments):  # an audit hook stays for ever, so there is one, and it only looks when asked
+    if _WATCHED[0]:
+        _EVENTS.append((event, arguments))
+
+
+sys.addaudithook(_watch)
+
+
+def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches(policy, hub, tmp_path):
+    policy.push_to_hub("me/warm")
+    load_policy("me/warm")  # imports what it needs
+    with torch.no_grad():
+        policy.backbone.head.out.bias.add_(1)
+    policy.push_to_hub("me/policy")
+    _EVENTS.clear()
+    _WATCHED[0] = True
+    try:
+        load_policy("me/policy")
+    finally:
+        _WATCHED[0] = False
+    kinds = {event for event, _ in _EVENTS}
+    assert "open" in kinds and "socket.sendto" not in kinds
+    assert not {"exec", "compile", "subprocess.Popen", "os.system", "os.exec", "pickle.find_class", "import"} & kinds
+    caches = (str(tmp_path / "home" / ".cache" / "dp_prior"), str(tmp_path / "hf_home"))
+    for event, arguments in _EVENTS:
+        if event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"):
+            assert str(arguments[0]).startswith(caches), arguments
+        elif event in ("os.rename", "os.mkdir", "os.link", "os.symlink"):
+            assert str(arguments[0 if event == "os.mkdir" else 1]).startswith(caches), (event, arguments)
+
+
+def test_weights_of_another_shape_are_refused_before_they_are_read(policy, tmp_path, monkeypatch):
+    directory = policy.save_pretrained(tmp_path / "policy")
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    monkeypatch.setattr(pretrained, "read_checkpoint", lambda *arguments: pytest.fail("shapes come first"))
+    policy.backbone.head.out = torch.nn.Linear(3, 4)
+    with pytest.raises(ValueError, match=r"^x does not fit: backbone.head.out.weight has shape .* match\.$"):
+        pretrained.load_checkpoint(policy, directory, "x does not fit", "?")
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.state_dict().items() if "head.out" not in name
+    )
+    path = directory / "model.safetensors"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(DamagedError, match="model.safetensors is not a safetensors file"):
+        pretrained.load_checkpoint(policy, directory, "x", "?")

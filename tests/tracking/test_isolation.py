@@ -1,0 +1,238 @@
+"""Whatever a part does, the caller goes on: it raises, blocks for ever, asks for the end of the process, is slow."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dp_prior.tracking.isolation import LONGEST_PAUSE_S, Background, Contained
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Part:
+    """Remembers numbers; `fails` says which raise."""
+
+    def __init__(self, fails=()):
+        self.seen, self.fails, self.is_closed = [], set(fails), False
+
+    def take(self, number):
+        self.seen.append(number)
+        if number in self.fails:
+            raise OSError(f"{number} is broken")
+
+    def close(self):
+        self.is_closed = True
+
+    def abandon(self):
+        self.is_closed = None
+
+
+def contained(part, told=None, **options):
+    told = [] if told is None else told
+    defaults = {"report": lambda message, source: told.append(message), "max_failures": 2, "retry_s": 10.0}
+    return Contained(part, "part", **{**defaults, **options})
+
+
+def take(number):
+    return lambda part: part.take(number)
+
+
+def test_a_muted_part_is_tried_again_at_growing_intervals_and_calls_in_between_are_counted():
+    clock, part, told = Clock(), Part(range(100)), []
+    box = contained(part, told, clock=clock)
+    tried = []
+    for second in range(0, 200):
+        clock.now = float(second)
+        before = len(part.seen)
+        box.call(take(second % 100))
+        tried += [second] if len(part.seen) > before else []
+    assert tried == [0, 1, 11, 31, 71, 151]  # 10, 20, 40, 80 seconds apart
+    assert box.failures == 6 and box.dropped == 194
+    assert told == [
+        "part failed: OSError: 0 is broken. Training goes on.",
+        "part failed: OSError: 1 is broken; after 2 failures in a row it is tried again in 10 s, then ever less often. "
+        "Training goes on.",
+    ]
+    assert box.summary() == "part failed 6 times and missed 194 calls; last: OSError: 51 is broken"
+
+
+def test_the_pause_has_a_ceiling_and_a_success_ends_it():
+    clock, part = Clock(), Part(range(10_000))
+    box = contained(part, clock=clock)
+    for number in range(2000):
+        box.call(take(number), insist=True)
+    assert box.pause_s == LONGEST_PAUSE_S
+    part.fails = set()
+    assert box.call(take(0), insist=True)
+    assert box.pause_s == 0 and not box.is_muted
+
+
+def test_a_part_without_a_limit_is_never_muted():
+    part = Part(range(100))
+    box = contained(part, max_failures=None)
+    assert [box.call(take(number)) for number in range(50)] == [False] * 50
+    assert len(part.seen) == 50
+
+
+def background(part, size=1000, first=lambda part: None, **options):
+    box = Background(contained(part, **options), size=size)
+    box.begin(first)
+    return box
+
+
+def end(box, patience_s=10.0):
+    box.finish()
+    box.thread.join(patience_s)
+    box.give_up()
+    return box.summary()
+
+
+def test_calls_arrive_in_order_and_then_the_end():
+    part = Part()
+    box = background(part)
+    for number in range(500):
+        box.call(take(number))
+    assert end(box) is None
+    assert part.seen == list(range(500)) and part.is_closed
+
+
+def test_calls_made_before_the_beginning_follow_it():
+    part = Part()
+    box = Background(contained(part), size=10)
+    box.call(take(1))
+    box.begin(take(0))
+    assert end(box) is None and part.seen == [0, 1]
+
+
+@pytest.mark.promise("F1")
+def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
+    part, told, release = Part(), [], threading.Event()
+    box = background(part, size=3, told=told)
+    box.call(lambda part: release.wait(60))
+    deadline = time.monotonic() + 20
+    while box._waiting and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for number in range(10):
+        box.call(take(number))
+    summary = end(box, patience_s=0.05)
+    assert summary == "part missed 10 calls; it did not answer at the end and was left behind"
+    assert told == ["part is behind by 3 calls; more are dropped. Training goes on."]
+    assert part.is_closed is None  # it was told that it is left behind
+    release.set()
+
+
+def test_a_call_that_takes_long_is_told_of_while_it_lasts():
+    clock, told, release = Clock(), [], threading.Event()
+    box = background(Part(), told=told, clock=clock)
+    box.call(lambda part: release.wait(60))
+    deadline = time.monotonic() + 20
+    while (box._waiting or box._since is None) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    box.call(take(1))
+    assert told == []
+    clock.now = 61.0
+    box.call(take(2))
+    box.call(take(3))
+    assert told == ["part has not answered for 60 s; calls wait. Training goes on."]
+    release.set()
+    assert end(box) is None
+
+
+def test_a_beginning_that_fails_is_repeated_and_nothing_is_lost_meanwhile():
+    part, attempts = Part(), []
+
+    def first(part):
+        attempts.append(1)
+        if len(attempts) < 5:
+            raise OSError("not yet")
+
+    box = background(part, first=first, retry_s=0.001)
+    for number in range(20):
+        box.call(take(number))
+    deadline = time.monotonic() + 20
+    while len(part.seen) < 20 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert end(box) == "part failed 4 times; last: OSError: not yet"
+    assert part.seen == list(range(20)) and part.is_closed
+
+
+def test_a_part_that_never_begins_is_not_closed_and_its_calls_are_counted():
+    def first(part):
+        raise OSError("never")
+
+    part = Part()
+    box = background(part, first=first)
+    for number in range(7):
+        box.call(take(number))
+    assert end(box).endswith("and missed 7 calls; last: OSError: never")
+    assert part.seen == [] and not part.is_closed
+
+
+def test_a_muted_part_keeps_what_waits_and_goes_on_in_order():
+    part = Part({2, 3})
+    box = background(part, retry_s=0.01)
+    for number in range(50):
+        box.call(take(number))
+    assert end(box) == "part failed 2 times; last: OSError: 3 is broken"
+    assert part.seen == list(range(50)) and part.is_closed
+
+
+def test_at_the_end_a_part_that_is_still_broken_is_tried_once_and_the_rest_is_counted():
+    part = Part(range(100))
+    box = background(part, retry_s=60.0)
+    for number in range(10):
+        box.call(take(number))
+    deadline = time.monotonic() + 20
+    while len(part.seen) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert end(box) == "part failed 3 times and missed 7 calls; last: OSError: 2 is broken"
+    assert part.is_closed
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, MemoryError])
+def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
+    class Rude(Part):
+        def take(self, number):
+            self.seen.append(number)
+            raise error
+
+    part = Rude()
+    box = background(part, max_failures=None)
+    for number in range(3):
+        box.call(take(number))
+    assert end(box).startswith("part failed 3 times")
+    assert part.seen == [0, 1, 2]
+
+
+@pytest.mark.promise("F1")
+def test_a_process_whose_part_hangs_ends_by_itself():
+    program = (
+        "import threading, time\n"
+        "from dp_prior.tracking.isolation import Background, Contained\n"
+        "class Part:\n"
+        "    def abandon(self): time.sleep(0)\n"
+        "box = Background(Contained(Part(), 'part', report=print), size=9)\n"
+        "box.begin(lambda part: threading.Event().wait())\n"
+        "box.finish(); box.give_up(); print(box.summary())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    try:
+        output, _ = process.communicate(timeout=120)
+    finally:
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == 0 and output == "part; it did not answer at the end and was left behind\n"
