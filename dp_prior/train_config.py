@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.config import Config
+from dp_prior.config import Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.metric_names import find_metric
-from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
+from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
 
@@ -53,12 +53,12 @@ class TrainConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """A task without `type` is a policy, as files never had to say, and data without it are those of the task."""
+        """`task.type` defaults to policy (older files omit it); `data.type` defaults to the task's usual data."""
         task, given = data.get("task", {}), data.get("data")
         if isinstance(task, dict):
             kind = task.setdefault("type", DEFAULT_TASK.type)
-            if isinstance(given, dict) and isinstance(kind, str) and kind in TASKS:
-                given.setdefault("type", TASKS[kind].data_types[0])
+            if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
+                given.setdefault("type", members(TaskConfig)[kind].data_types[0])
 
     @model_validator(mode="after")
     def _parts_fit(self) -> TrainConfig:

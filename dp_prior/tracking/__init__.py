@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TextIO
 
 from pydantic import Field, model_validator
 
-from dp_prior.config import Config
+from dp_prior.config import Config, family
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.console import ConsoleConfig
 from dp_prior.tracking.csv import CsvConfig
@@ -23,14 +23,11 @@ from dp_prior.tracking.uploads import UploadConfig, try_out
 from dp_prior.tracking.wandb import WandbConfig
 from dp_prior.tracking.wandb_artifacts import WandbSaverConfig
 
-LoggerConfig = Annotated[
-    ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
-    Field(discriminator="type"),
-]
-SaverConfig = Annotated[
-    LocalSaverConfig | HuggingFaceSaverConfig | FsspecSaverConfig | WandbSaverConfig, Field(discriminator="type")
-]
-LoaderConfig = Annotated[LocalLoaderConfig | RemoteLoaderConfig, Field(discriminator="type")]
+LoggerConfig = family(
+    "loggers", ConsoleConfig, JsonlConfig, CsvConfig, TensorBoardConfig, WandbConfig, AccelerateConfig
+)
+SaverConfig = family("savers", LocalSaverConfig, HuggingFaceSaverConfig, FsspecSaverConfig, WandbSaverConfig)
+LoaderConfig = family("loaders", LocalLoaderConfig, RemoteLoaderConfig)
 
 
 class TrackerConfig(Config):
