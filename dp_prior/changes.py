@@ -1,51 +1,18 @@
-"""What has changed between a checkpoint and the run that goes on from it, and whether it may.
+"""What has changed between a checkpoint and the run that resumes from it, and whether it may.
 
-Every difference is shown with its class. Harmless ones leave the training as it was; schedule-changing ones give
-another run from here on, which was asked for; the architecture, the data and the seed are what the tensors and the
-clock mean, so a change of them is refused unless it is allowed by name.
+Every difference is shown with its class, which the field itself declares (`config.Change`). A harmless change leaves
+the training as it was; a schedule-changing one gives another run from here on. Changing architecture, data or seed
+would make the saved tensors meaningless; such a change is refused unless it is listed in --allow-change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, Kind, change_of, child
+from dp_prior.train_config import TrainConfig
 
-Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
-
-KINDS: dict[str, Kind] = {  # of the entries that hold a setting the longest counts
-    "": "schedule-changing",
-    "seed": "data",
-    "task": "architecture",
-    "task.sampler": "harmless",
-    "task.n_action_steps": "schedule-changing",  # decides where the windows of an episode end
-    "data": "data",
-    "data.episodes": "harmless",  # wherever they lie and in which format, the fingerprint is of what is in them
-    "data.image.path": "harmless",  # so it is for embeddings
-    "data.image.metadata": "harmless",  # the rows of each part are compared by themselves
-    "data.text.path": "harmless",
-    "data.text_encodings.path": "harmless",
-    "data.batch_size": "harmless",  # as long as the global batch stays, which is looked at by itself
-    "data.device": "harmless",
-    "data.verify": "harmless",
-    "data.manifest": "harmless",
-    "train.accumulation": "harmless",
-    "train.ema": "architecture",
-    "train.log_every": "harmless",
-    "train.save_every": "harmless",
-    "train.monitor": "harmless",
-    "train.nonfinite_limit": "harmless",
-    "train.rollback": "harmless",
-    "train.dist_timeout": "harmless",
-    "train.max_runtime": "harmless",
-    "train.requeue": "harmless",
-    "train.init_from": "harmless",  # a run that goes on has its own weights
-    "evaluate": "harmless",
-    "test": "harmless",
-    "checkpoints": "harmless",
-    "tracker": "harmless",
-}
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
 SPLIT = "data.split"
@@ -112,12 +79,19 @@ def check_changes(
 
 
 def kind_of(key: str) -> Kind:
-    """The class of a setting, given by its dotted key."""
-    return KINDS[max((part for part in KINDS if _holds(part, key)), key=len)]
+    """The class of a setting, given by its dotted key: what the innermost field around it declares."""
+    annotation: Any = TrainConfig
+    kind: Kind = "schedule-changing"
+    inside: Mapping[str, Kind] = {}
+    for name in key.split("."):
+        annotation = child(annotation, name)
+        declared = change_of(annotation)
+        kind, inside = (declared.kind, declared.inside) if declared else (inside.get(name, kind), {})
+    return kind
 
 
 def _holds(part: str, key: str) -> bool:
-    return part in ("", key) or key.startswith(part + ".")
+    return part == key or key.startswith(part + ".")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.config import Config, members
+from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
@@ -27,28 +27,28 @@ class TrainConfig(Config):
     description: str = ""
     """What this configuration is: source, command, hardware, expected score. Saved with the run."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: Annotated[int, Change("data")] = Field(default=0, ge=0)
     """Seed of the initial weights, the order of the data, and all noise."""
 
-    task: TaskConfig = DEFAULT_TASK
+    task: Annotated[TaskConfig, Change("architecture")] = DEFAULT_TASK
     """What is diffused, given what, and by which network."""
 
-    data: DataConfig
+    data: Annotated[DataConfig, Change("data")]
     """Where the samples come from."""
 
     train: TrainingConfig
     """Budget, optimizer and cadences."""
 
-    evaluate: tuple[EvaluatorConfig, ...] = (LossConfig(),)
+    evaluate: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = (LossConfig(),)
     """What is measured during training; the best checkpoint is selected by one of these."""
 
-    test: tuple[EvaluatorConfig, ...] = ()
+    test: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = ()
     """What is measured once, at the end, with the best weights; never selects anything."""
 
-    checkpoints: RetentionConfig = RetentionConfig()
+    checkpoints: Annotated[RetentionConfig, Change("harmless")] = RetentionConfig()
     """Which checkpoints are kept."""
 
-    tracker: TrackerConfig = TrackerConfig()
+    tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig()
     """The run directory, and where numbers, pictures and checkpoints go."""
 
     @classmethod

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.deadline import Duration
 from dp_prior.training.ema import DecayConfig, PowerDecay
@@ -29,7 +29,7 @@ class TrainingConfig(Config):
     steps: int | None = Field(default=None, ge=1)
     """Budget in optimizer steps."""
 
-    accumulation: int = Field(default=1, ge=1)
+    accumulation: Annotated[int, Change("harmless")] = Field(default=1, ge=1)
     """Micro-batches per optimizer step; k of them equal one batch k times as large."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -44,38 +44,38 @@ class TrainingConfig(Config):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient's global norm is clipped to this."""
 
-    ema: dict[str, DecayConfig] = {"ema": PowerDecay()}
+    ema: Annotated[dict[str, DecayConfig], Change("architecture")] = {"ema": PowerDecay()}
     """Averages of the weights by name; the first is the one that acts. Empty for none."""
 
-    init_from: str | None = None
+    init_from: Annotated[str | None, Change("harmless")] = None
     """Reference of a checkpoint whose weights a fresh run starts from, its normalizer among them: a path, `hf://...`,
     or another that `load_policy` reads. Everything must fit. A run that goes on from its own checkpoint ignores it."""
 
-    monitor: MonitorConfig = MonitorConfig()
+    monitor: Annotated[MonitorConfig, Change("harmless")] = MonitorConfig()
     """What makes a checkpoint the best."""
 
-    log_every: Cadence = Cadence(steps=50)
+    log_every: Annotated[Cadence, Change("harmless")] = Cadence(steps=50)
     """How often training metrics are logged; the only time the loop waits for the device."""
 
-    save_every: Cadence = Cadence(epochs=10)
+    save_every: Annotated[Cadence, Change("harmless")] = Cadence(epochs=10)
     """How often a checkpoint is saved, besides at a new best and at the end."""
 
-    nonfinite_limit: int = Field(default=10, ge=1)
+    nonfinite_limit: Annotated[int, Change("harmless")] = Field(default=10, ge=1)
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
 
-    rollback: int = Field(default=0, ge=0)
+    rollback: Annotated[int, Change("harmless")] = Field(default=0, ge=0)
     """How often a run that would stop for `nonfinite_limit` instead goes back to the weights of its last checkpoint and
     passes over the samples seen since; 0 never does."""
 
-    dist_timeout: Duration = 120.0
+    dist_timeout: Annotated[Duration, Change("harmless")] = 120.0
     """A rank without a sign of life for so long ends the run, seconds or for example "5m"; it is named, and every rank
     writes its stacks. Work of one rank that cannot show that it goes on, such as a save, may take ten times as long."""
 
-    max_runtime: Duration | None = None
+    max_runtime: Annotated[Duration | None, Change("harmless")] = None
     """The run saves and ends with exit code 75 so that it is done after so long, seconds or for example "47h"; null for
     no limit but the one that SLURM tells."""
 
-    requeue: bool = False
+    requeue: Annotated[bool, Change("harmless")] = False
     """Whether a SLURM job that ends for lack of time, or on SIGUSR1, asks to be started again."""
 
     @field_validator("ema")
