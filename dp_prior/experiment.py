@@ -372,7 +372,7 @@ class Experiment:
             lambda: claim_identity(self.directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited),
         )
         trainer.documents[IDENTITY] = asdict(identity)
-        tracker.begin(identity, trainer.documents[CONFIG])
+        tracker.begin(identity, trainer.documents[CONFIG], self.config.metrics)
         tracker.rewind(trainer.progress)
 
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:

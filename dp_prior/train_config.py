@@ -12,10 +12,11 @@ from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.metric_names import find_metric
+from dp_prior.metric_names import Metric, find_metric
 from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
+from dp_prior.training.measured import METRICS
 
 CONFIG = "config.json"
 """A run's configuration, in its directory and in every checkpoint."""
@@ -60,6 +61,11 @@ class TrainConfig(Config):
             if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
                 given.setdefault("type", members(TaskConfig)[kind].data_types[0])
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Descriptions of all metrics of such a run."""
+        return (*METRICS, *(metric for one in (*self.evaluate, *self.test) for metric in one.metrics))
+
     @model_validator(mode="after")
     def _parts_fit(self) -> TrainConfig:
         if self.data.type not in self.task.data_types:
@@ -101,7 +107,8 @@ class TrainConfig(Config):
                 f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
                 f"they measure {', '.join(names)}"
             )
-        wanted = {"lower": "min", "higher": "max"}.get(getattr(find_metric(self.train.monitor.metric), "better", None))
+        monitored = find_metric(self.train.monitor.metric, self.metrics)
+        wanted = monitored and {"lower": "min", "higher": "max"}.get(monitored.better)
         if self.evaluate and wanted is not None and self.train.monitor.mode != wanted:
             raise ValueError(
                 f"train.monitor.mode is {self.train.monitor.mode!r}, which would select the worst checkpoint by "

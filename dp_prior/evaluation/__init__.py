@@ -1,6 +1,7 @@
 """Evaluators: what measures a model during training and after it.
 
-A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that.
+A record names the kinds of task it measures in `tasks` (None for all) and describes its metrics in `metrics`; `check`
+raises what else keeps it from measuring a task.
 """
 
 from dp_prior.config import family
