@@ -5,15 +5,18 @@ file are reported together, each with its JSON path. A family of interchangeable
 """
 
 import difflib
+import functools
 import hashlib
+import importlib.metadata
 import json
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 
@@ -150,7 +153,7 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
         if not isinstance(here, (dict, list)):
             raise ConfigError(source, [f"{'.'.join(keys[:depth])} is {_short(here)}, which has no key {key!r}"])
         record = _record_for(annotation, here)
-        annotation = _child(record if record is not None else annotation, key)
+        annotation = child(record if record is not None else annotation, key)
         place: Any = key
         if isinstance(here, list):
             if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here)):
@@ -193,6 +196,76 @@ def _default_of(record: type[Config] | None, key: str) -> Any:
     return {} if default is None else default
 
 
+def family(name: str, *members: type[Config]) -> Any:
+    """The union of interchangeable records, told apart by their `type`: ours, and those of installed packages.
+
+    A package adds a record by an entry point in its own metadata; a configuration can only name what is installed:
+
+        [project.entry-points."dp_prior.backbones"]
+        wavenet = "my_package.wavenet:WaveNetConfig"
+
+    Args:
+        name: of the family, in the plural; the entry points are those of group `dp_prior.<name>`.
+
+    Raises:
+        ImportError: an installed record cannot be imported.
+        TypeError: what an entry point names is no record of a new type.
+    """
+    found: dict[str, type[Config]] = {}
+    for source, record in [*((None, member) for member in members), *_installed_members(f"dp_prior.{name}")]:
+        is_record = isinstance(record, type) and issubclass(record, Config) and "type" in record.model_fields
+        kind = record.model_fields["type"].default if is_record else None
+        if not isinstance(kind, str):
+            raise TypeError(f'{source} is {record!r}; expected a Config with a field `type: Literal["..."] = "..."`')
+        if kind in found:
+            raise TypeError(f"{source} has the type {kind!r}, which {found[kind].__name__} has already; rename it")
+        found[kind] = record
+    return Annotated[Union[tuple(found.values())], Field(discriminator="type")]  # noqa: UP007 (made at run time)
+
+
+def members(annotation: Any) -> dict[str, type[Config]]:
+    """The records of a family by their type."""
+    return {record.model_fields["type"].default: record for record in _records(annotation)}
+
+
+def _installed_members(group: str) -> list[tuple[str, Any]]:
+    found = []
+    for entry in sorted(_entry_points().select(group=group)):
+        source = f"entry point {entry.name!r} of group {group!r} ({entry.value})"
+        try:
+            found.append((source, entry.load()))
+        except Exception as error:
+            raise ImportError(f"{source} cannot be imported: {error}. Repair or uninstall the package") from error
+    return found
+
+
+@functools.cache  # reading the metadata of all installed packages takes 10 ms
+def _entry_points() -> importlib.metadata.EntryPoints:
+    return importlib.metadata.entry_points()
+
+
+Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change of a setting means for a run that resumes; `Annotated[int, Change("harmless")]` on its field.
+
+    It holds for everything inside the field that says nothing else; see `dp_prior.run.changes`.
+
+    Attributes:
+        inside: kinds of some fields of the record that the field holds, where only this holder can tell.
+    """
+
+    kind: Kind
+    inside: Mapping[str, Kind] = field(default_factory=dict)
+
+
+def change_of(annotation: Any) -> Change | None:
+    """The `Change` in the metadata of an annotation."""
+    return next((part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Change)), None)
+
+
 def _records(annotation: Any) -> list[type[Config]]:
     """The record classes an annotation admits, through Annotated, unions and optionals."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
@@ -210,14 +283,16 @@ def _record_for(annotation: Any, value: Any) -> type[Config] | None:
     return (tagged or (records if len(records) == 1 else [None]))[0]
 
 
-def _child(annotation: Any, key: str | int) -> Any:
-    """The annotation one level below, for a field name, a key or an index."""
+def child(annotation: Any, key: str | int) -> Any:
+    """The annotation one level below, for a field name, a key or an index; None where there is none."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
-        field = annotation.model_fields.get(str(key))
-        return field.annotation if field is not None else None
+        found = annotation.model_fields.get(str(key))
+        if found is None:
+            return None
+        return Annotated[(found.annotation, *found.metadata)] if found.metadata else found.annotation
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Annotated, Union, types.UnionType):
-        return next((child for part in arguments if (child := _child(part, key)) is not None), None)
+        return next((below for part in arguments if (below := child(part, key)) is not None), None)
     if origin is dict:
         return arguments[1]
     if origin in (list, tuple) and str(key).isdecimal():
@@ -239,7 +314,7 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> str:
         elif not (isinstance(value, list) and isinstance(part, int)):
             continue
         record = _record_for(annotation, value)
-        annotation = _child(record if record is not None else annotation, part)
+        annotation = child(record if record is not None else annotation, part)
         path.append(str(part) or '""')
         value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
     where = ".".join(path) or "the file"
@@ -266,7 +341,7 @@ def _short(value: Any) -> str:
 
 
 def _tags(annotation: Any) -> str:
-    return ", ".join(repr(record.model_fields["type"].default) for record in _records(annotation))
+    return ", ".join(map(repr, members(annotation)))
 
 
 def _nearest(record: type[Config] | None, key: str) -> str:

@@ -28,7 +28,6 @@ LONG = {  # far more steps than any test lets happen
     "train__log_every": {"steps": 5},
     "train__dist_timeout": TIMEOUT_S,
     "evaluate": [],
-    "task__backbone__dropout": 0.0,
 }
 SLOW = {"at": "step", "do": "slow", "seconds": 0.05}
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}

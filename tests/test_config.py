@@ -1,15 +1,16 @@
 """A configuration is refused with every fault named, or it is exactly what the file says."""
 
 import json
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Config, ConfigError, family, members
 
 
 class Cosine(Config):
@@ -384,3 +385,58 @@ def test_any_document_is_read_or_refused(document, overrides):
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":,0123456789.eE+-\\udNaIn tru', max_size=30))
 def test_any_text_is_read_or_refused(text):
     only_config_errors(text, [])
+
+
+class Outside(Config):
+    """A record of an installed package."""
+
+    type: Literal["outside"] = "outside"
+    width: int = 3
+
+
+class SameType(Config):
+    """A record whose type is taken."""
+
+    type: Literal["inside"] = "inside"
+
+
+class Inside(Config):
+    """A record of our own."""
+
+    type: Literal["inside"] = "inside"
+
+
+class Untyped(Config):
+    """A record that no file could name."""
+
+
+def installed(monkeypatch, *names):
+    """Pretend that a package names these objects of this file as members of the family `things`."""
+    entries = [EntryPoint(name.lower(), f"{__name__}:{name}", "dp_prior.things") for name in names]
+    monkeypatch.setattr("dp_prior.config._entry_points", lambda: EntryPoints(entries))
+
+
+def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
+    installed(monkeypatch, "Outside")
+    things = family("things", Inside)
+    assert members(things) == {"inside": Inside, "outside": Outside}
+    holder = create_model("Holder", __base__=Config, thing=(things, ...))
+    assert holder.from_json('{"thing": {"type": "outside"}}', ["thing.width=4"]).thing == Outside(width=4)
+    with pytest.raises(ConfigError, match="thing.type: 'other' is not known; expected one of 'inside', 'outside'"):
+        holder.from_json('{"thing": {"type": "other"}}')
+    assert members(family("others", Inside, Outside)) == members(things)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("Missing", ImportError, "entry point 'missing' of group 'dp_prior.things' .* cannot be imported: .*Missing"),
+        ("Untyped", TypeError, "entry point 'untyped' .*expected a Config with a field `type: Literal"),
+        ("installed", TypeError, "entry point 'installed' .*expected a Config"),
+        ("SameType", TypeError, "has the type 'inside', which Inside has already; rename it"),
+    ],
+)
+def test_installed_member_that_does_not_fit_is_refused(monkeypatch, name, error, message):
+    installed(monkeypatch, name)
+    with pytest.raises(error, match=message):
+        family("things", Inside)

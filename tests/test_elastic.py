@@ -16,7 +16,7 @@ LEARNED = {  # timesteps that learn from the losses of all ranks, with a history
         "timesteps": {"type": "loss_second_moment", "history": 2},
     }
 }
-STEADY = {"task__backbone__dropout": 0.0, "train__log_every": {"steps": 1}, "train__steps": 20}
+STEADY = {"train__log_every": {"steps": 1}, "train__steps": 20}
 SHAPES = [(1, 8, 1), (1, 4, 2), (1, 2, 4), (2, 4, 1), (2, 2, 2), (2, 1, 4), (4, 2, 1), (4, 1, 2)]  # of 8 samples
 
 

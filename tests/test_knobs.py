@@ -1,7 +1,7 @@
 """Every field of every record changes something, and some test shows it: a field that none claims fails here.
 
-The records of the roof, of training and of the policy are shown here, on a whole run. For the others this file knows
-which test shows their fields, and that it mentions each of them.
+The records of the roof, of training and of the policy are shown here, on a whole run. The others are shown by the test
+file that mirrors their module, which must mention each of their fields; ELSEWHERE names the exceptions.
 """
 
 import ast
@@ -28,84 +28,16 @@ from tests.envs import test_pusht_pictures as pictures
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent
-ELSEWHERE = {  # field -> the test that shows it, where one record is shown in several places
+ELSEWHERE = {  # a record or a field -> the test that shows it, where that is not the file of the record's module
+    "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
+    "PriorDiffusionConfig": "diffusion/test_process.py::"
+    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    "TrackerConfig": "tracking/test_tracking.py",
+    "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
+    "RemoteLoaderConfig": "test_hub_runs.py",
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
-}
-SHOWN_BY = {  # record -> the test that changes each of its fields
-    "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
-    "PlanarEncoderConfig": "networks/encoders/test_planar.py",
-    "Limits": "test_normalizer.py::test_every_knob_changes_what_comes_out",
-    "Quantile": "test_normalizer.py::test_every_knob_changes_what_comes_out",
-    "Gaussian": "test_normalizer.py::test_every_knob_changes_what_comes_out",
-    "UNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
-    "LocalUNet1DConfig": "networks/backbones/test_unet1d.py::test_every_field_changes_the_network",
-    "TransformerConfig": "networks/backbones/test_transformer.py::test_every_field_changes_the_network",
-    "DiTConfig": "networks/backbones/test_dit.py::test_every_field_changes_the_network",
-    "MLPConfig": "networks/backbones/test_mlp.py::test_every_field_changes_the_network",
-    "DiffusionConfig": "diffusion/test_process.py::"
-    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
-    **dict.fromkeys(
-        ["Linear", "ScaledLinear", "SigmoidBeta", "Cosine", "LinearSignal", "Sigmoid", "PowerCosine", "Flow"],
-        "diffusion/test_schedule.py::test_every_field_changes_the_table",
-    ),
-    "Huber": "diffusion/test_criterion.py::test_every_field_changes_the_loss",
-    "MinSNR": "diffusion/test_weighting.py::test_every_field_changes_the_weights",
-    "P2": "diffusion/test_weighting.py::test_every_field_changes_the_weights",
-    **dict.fromkeys(
-        ["UniformTimesteps", "LogitNormal", "LossSecondMoment"],
-        "diffusion/test_timesteps.py::test_every_field_changes_the_timesteps",
-    ),
-    "Learned": "diffusion/test_variance.py::test_every_field_changes_the_loss",
-    "LearnedRange": "diffusion/test_variance.py::test_every_field_changes_the_loss",
-    **dict.fromkeys(
-        ["FixedClip", "DynamicClip", "BoundsClip", "L2NormClip", "Guidance"],
-        "diffusion/test_guidance.py::test_every_field_changes_the_estimate",
-    ),
-    **dict.fromkeys(
-        ["DDPM", "DDIM", "DPMSolver", "UniPC", "Euler", "Heun"],
-        "diffusion/test_sampler.py::test_every_field_changes_the_sample",
-    ),
-    "TrajectoriesConfig": "data/test_trajectories.py::test_every_knob_changes_the_data",
-    "KeyConfig": "data/test_trajectories.py::test_every_knob_changes_the_data",
-    "ZarrStoreConfig": "data/episodes/test_zarr.py",
-    "NpzStoreConfig": "data/episodes/test_npz.py",
-    "LeRobotStoreConfig": "data/episodes/test_lerobot.py",
-    "EmbeddingsConfig": "data/embeddings/test_pairs.py",
-    "EmbeddingSplitConfig": "data/embeddings/test_parts.py",
-    "ObservationEmbeddingsConfig": "data/embeddings/test_observations.py",
-    "FolderConfig": "data/embeddings/test_folder.py",
-    "InpaintingPolicyConfig": "tasks/test_inpainting.py::test_every_field_changes_the_policy",
-    "PriorConfig": "tasks/test_prior.py::test_every_field_changes_the_prior",
-    "PriorDiffusionConfig": "diffusion/test_process.py::"
-    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
-    "PriorTransformerConfig": "networks/backbones/test_prior_transformer.py::test_every_field_changes_the_network",
-    "SimilarityConfig": "evaluation/test_similarity.py::test_every_knob_changes_the_measurement",
-    "SplitConfig": "data/test_split.py::test_every_knob_changes_the_split",
-    "AdamWConfig": "training/test_optimizer.py::test_every_optimizer_field_changes_the_step",
-    "PowerDecay": "training/test_ema.py::test_every_field_changes_the_decay",
-    "ConstantDecay": "training/test_ema.py::test_every_field_changes_the_decay",
-    "PowerFunctionDecay": "training/test_ema.py::test_every_field_changes_the_decay",
-    "Cadence": "test_clock.py::test_due_once_for_every_step_that_crosses_a_multiple",
-    "LossConfig": "evaluation/test_loss.py::test_every_knob_changes_the_measurement",
-    "LikelihoodConfig": "evaluation/test_likelihood.py::test_every_knob_changes_the_measurement",
-    "ActionErrorConfig": "evaluation/test_action_error.py::test_every_knob_changes_the_measurement",
-    "RolloutConfig": "evaluation/test_rollout.py::test_every_knob_changes_the_measurement",
-    "ToyConfig": "envs/test_toy.py::test_every_knob_changes_the_world",
-    "PushTConfig": "envs/test_pusht.py",
-    "GymConfig": "envs/test_gym.py::test_every_other_knob_changes_the_environment",
-    "RetentionConfig": "checkpoints/test_retention.py::test_every_knob_changes_what_is_kept",
-    "TrackerConfig": "tracking/test_tracking.py",
-    "ConsoleConfig": "tracking/test_console.py",
-    "WandbConfig": "tracking/test_wandb.py::test_every_knob_reaches_the_client",
-    "AccelerateConfig": "tracking/test_accelerate.py::test_every_knob_reaches_the_service",
-    "LocalSaverConfig": "places/test_local.py",
-    "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
-    "HuggingFaceSaverConfig": "places/test_hub.py::test_every_field_is_used",
-    "RemoteResumeConfig": "test_hub_runs.py",
-    "WandbSaverConfig": "places/test_wandb.py::test_every_field_is_used",
-    "LocalResumeConfig": "places/test_local.py",
 }
 
 
@@ -113,25 +45,27 @@ RECORDS = records(TrainConfig)
 FIELDS = [f"{record.__name__}.{name}" for record in RECORDS for name in record.model_fields if name != "type"]
 
 
+MODULES = {record.__name__: record.__module__.removeprefix("dp_prior.").split(".") for record in RECORDS}
+
+
 @pytest.mark.parametrize("field", FIELDS)
-def test_some_test_claims_the_field(field):
+def test_some_test_shows_the_field(field):
     record, name = field.split(".")
     if field in CHANGES or field in OWN:
         return
-    claim = ELSEWHERE.get(field) or SHOWN_BY.get(record)
-    assert claim, f"no test shows that {field} changes anything; write one, and name it in SHOWN_BY or CHANGES"
+    *folders, module = MODULES[record]
+    claim = ELSEWHERE.get(field) or ELSEWHERE.get(record) or "/".join([*folders, f"test_{module}.py"])
     file, _, function = claim.partition("::")
     source = (TESTS / file).read_text(encoding="utf-8")
     functions = {node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)}
     assert not function or function in functions, f"{claim}, which shows {field}, does not exist"
     assert re.search(rf"\b{name}\b|model_fields|arguments\(\)", source), (
-        f"{claim} does not mention {name}, so nothing shows that it changes anything"
+        f"{claim} does not mention {name}, so nothing shows that it changes anything; write a test"
     )
 
 
 def test_claims_are_about_records_that_exist():
-    known = {record.__name__ for record in RECORDS}
-    assert set(SHOWN_BY) <= known
+    assert set(ELSEWHERE) <= set(FIELDS) | set(MODULES)
     assert set(CHANGES) | set(OWN) <= set(FIELDS)
 
 

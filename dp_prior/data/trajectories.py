@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.observations import ObservationEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.embeddings.pool import BlockPool
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
@@ -55,7 +55,7 @@ class TrajectoriesConfig(Config):
 
     type: Literal["trajectories"] = "trajectories"
 
-    episodes: EpisodeStoreConfig
+    episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""
 
     obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
@@ -71,19 +71,19 @@ class TrajectoriesConfig(Config):
     split: SplitConfig = SplitConfig()
     """Which episodes are trained on, validated on and tested on."""
 
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
 
     mask_padding: bool = True
     """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
 
-    device: Literal["auto", "cpu"] = "auto"
+    device: Annotated[Literal["auto", "cpu"], Change("harmless")] = "auto"
     """Where the data lie: auto puts them on the training device while they take at most half of its free memory."""
 
-    verify: Verify = "sizes"
+    verify: Annotated[Verify, Change("harmless")] = "sizes"
     """What is compared at each start with the manifest of the data set: the sizes of its files, or every byte."""
 
-    manifest: Path | None = None
+    manifest: Annotated[Path | None, Change("harmless")] = None
     """Where sizes and hashes of the data set's files are noted, once; null keeps them in the run directory. A place of
     its own serves several runs."""
 

@@ -1,11 +1,8 @@
 """Environments: what a rollout runs in."""
 
-from typing import Annotated
-
-from pydantic import Field
-
+from dp_prior.config import family
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 
-EnvConfig = Annotated[ToyConfig | PushTConfig | GymConfig, Field(discriminator="type")]
+EnvConfig = family("envs", ToyConfig, PushTConfig, GymConfig)

@@ -1,18 +1,14 @@
 """Evaluators: what measures a model during training and after it.
 
-A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that.
+A record names the kinds of task it measures in `tasks` (None for all) and describes its metrics in `metrics`; `check`
+raises what else keeps it from measuring a task.
 """
 
-from typing import Annotated
-
-from pydantic import Field
-
+from dp_prior.config import family
 from dp_prior.evaluation.action_error import ActionErrorConfig
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.similarity import SimilarityConfig
 
-EvaluatorConfig = Annotated[
-    LossConfig | LikelihoodConfig | ActionErrorConfig | RolloutConfig | SimilarityConfig, Field(discriminator="type")
-]
+EvaluatorConfig = family("evaluators", LossConfig, LikelihoodConfig, ActionErrorConfig, RolloutConfig, SimilarityConfig)

@@ -25,6 +25,7 @@ from dp_prior.evaluation.measuring import (
     with_steps,
 )
 from dp_prior.evaluation.result import EvalResult
+from dp_prior.metric_names import Metric
 from dp_prior.randomness import Randomness
 
 _KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
@@ -40,6 +41,16 @@ class ActionErrorConfig(SampledConfig):
     type: Literal["action_error"] = "action_error"
 
     tasks: ClassVar = ("policy",)
+
+    metrics: ClassVar = tuple(
+        Metric(f"<name>/<model>/{kind}[steps=<steps>]", unit, "lower", f"{error} of {part}, sampled in N steps.")
+        for kind, unit, error, part in (
+            ("mse", "(action unit)²", "Mean squared error", "the executed actions"),
+            ("mae", "action unit", "Mean absolute error", "the executed actions"),
+            ("mse_chunk", "(action unit)²", "Mean squared error", "all actions of a chunk"),
+            ("mae_chunk", "action unit", "Mean absolute error", "all actions of a chunk"),
+        )
+    )
 
     name: str = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""

@@ -11,6 +11,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measuring import rank_of
 from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.metric_names import Metric
 
 
 class HeldOutConfig(Config):
@@ -18,6 +19,9 @@ class HeldOutConfig(Config):
 
     tasks: ClassVar[tuple[str, ...] | None] = None
     """Kinds of tasks that can be measured; None for all."""
+
+    metrics: ClassVar[tuple[Metric, ...]]
+    """What is measured, by name; see `dp_prior.metric_names`."""
 
     reports: ClassVar[bool] = True
     """Whether it leaves files, named after it and the step."""

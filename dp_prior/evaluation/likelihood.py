@@ -8,7 +8,7 @@ so only differences between models of the same data and normalizer mean somethin
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -18,6 +18,7 @@ from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.evaluation.result import EvalResult
+from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means
 from dp_prior.randomness import Randomness
 
@@ -33,6 +34,17 @@ class LikelihoodConfig(HeldOutConfig):
     """
 
     type: Literal["likelihood"] = "likelihood"
+
+    metrics: ClassVar = (
+        Metric(
+            "<name>/<model>/bits_per_dim",
+            "bits/dim",
+            "lower",
+            "Upper bound on the negative log likelihood of normalised values.",
+        ),
+        Metric("<name>/<model>/prior_bits", "bits/dim", None, "Its part at the noisiest timestep, without network."),
+        Metric("<name>/<model>/step_bits", "bits/dim", "lower", "Its other part: all reverse steps."),
+    )
 
     name: str = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""

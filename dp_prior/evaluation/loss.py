@@ -16,6 +16,7 @@ from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.evaluation.result import EvalResult
+from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness
 
@@ -29,6 +30,15 @@ class LossConfig(HeldOutConfig):
     type: Literal["loss"] = "loss"
 
     reports: ClassVar = False
+
+    metrics: ClassVar = (
+        Metric("<name>/<model>/loss", "1", "lower", "The training objective on held-out samples with fixed noise."),
+        Metric("<name>/<model>/loss_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
+        Metric("<name>/<model>/simple", "1", "lower", "Where the variance is learned: the part for the mean."),
+        Metric("<name>/<model>/simple_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
+        Metric("<name>/<model>/vb", "bits/dim", "lower", "Where the variance is learned: the variational bound."),
+        Metric("<name>/<model>/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
+    )
 
     name: str = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""

@@ -31,6 +31,7 @@ from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.result import EvalResult, write_report
 from dp_prior.evaluation.video import import_av
 from dp_prior.inference.agent import VectorAgent
+from dp_prior.metric_names import Metric
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,18 @@ class RolloutConfig(Config):
 
     tasks: ClassVar = ("policy",)
     reports: ClassVar = True
+
+    metrics: ClassVar = (
+        Metric("<name>/score", "score", "higher", "Mean score over the episodes, as the environment defines it."),
+        Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
+        Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
+        Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
+        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; no number if nothing tells."),
+        Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
+        Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
+        Metric("<name>/episodes", "episodes", None, "Episodes run."),
+        Metric("<name>/episode_steps", "steps", "lower", "Mean length of an episode until solved or over."),
+    )
 
     name: str = "rollout"
     """First part of the metrics' names, for example `rollout/score`, and of the files'."""

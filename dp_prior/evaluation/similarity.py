@@ -30,6 +30,7 @@ from dp_prior.evaluation.measuring import (
     with_steps,
 )
 from dp_prior.evaluation.result import EvalResult
+from dp_prior.metric_names import Metric
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import Samples
 
@@ -61,6 +62,49 @@ class SimilarityConfig(SampledConfig):
     type: Literal["similarity"] = "similarity"
 
     tasks: ClassVar = ("prior",)
+
+    metrics: ClassVar = (
+        Metric("<name>/baseline_similarity", "cosine", None, "Of each text embedding with the image of its row."),
+        Metric("<name>/mean_image_similarity", "cosine", None, "Of the mean training image with each image."),
+        Metric("<name>/baseline_recall_at_<k>", "share", None, "Texts whose image is among the k nearest to them."),
+        Metric("<name>/<model>/similarity_with_text[steps=<steps>]", "cosine", None, "Of drawn images with the texts."),
+        Metric(
+            "<name>/<model>/similarity_with_original_image[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Of drawn images with the images of their rows.",
+        ),
+        Metric(
+            "<name>/<model>/similarity_with_unrelated_caption[steps=<steps>]",
+            "cosine",
+            "lower",
+            "Of drawn images with the texts of other rows.",
+        ),
+        Metric(
+            "<name>/<model>/difference_from_baseline_similarity[steps=<steps>]",
+            "cosine",
+            None,
+            "Similarity with the text less the baseline similarity.",
+        ),
+        Metric(
+            "<name>/<model>/margin_over_<base>[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Similarity with the original image less that of a baseline.",
+        ),
+        Metric(
+            "<name>/<model>/margin_over_<base>_ci_<end>[steps=<steps>]",
+            "cosine",
+            "higher",
+            "Ends of its 95 % interval over distinct images (Student's t).",
+        ),
+        Metric(
+            "<name>/<model>/recall_at_<k>[steps=<steps>]",
+            "share",
+            "higher",
+            "Drawn images whose image is among the k nearest to them.",
+        ),
+    )
 
     name: str = "similarity"
     """First part of the metrics' names: `similarity/ema/similarity_with_text[steps=64]`."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, linear
 
 
@@ -19,13 +20,45 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def attend(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    dropout: Dropout,
+    *,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Scaled dot-product attention, whose weights go through `dropout`.
+
+    torch's fused kernels draw dropout from torch's generator, so the weights are computed here when any are dropped.
+
+    Args:
+        queries: (B, n_heads, T, d).
+        keys: (B, n_heads, S, d); values likewise.
+        mask: (T, S) bool, True where a query sees a key; None for everywhere.
+        is_causal: query i sees the keys up to i; in place of a mask.
+
+    Returns:
+        (B, n_heads, T, d).
+    """
+    if not dropout.is_active:
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=is_causal)
+    scores = queries @ keys.transpose(-2, -1) * queries.shape[-1] ** -0.5
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return dropout(scores.softmax(dim=-1)).to(values.dtype) @ values
+
+
 class Attention(nn.Module):
     """`nn.MultiheadAttention`: same parameters, stacked for queries, keys and values, and the same function."""
 
     def __init__(self, *, dim: int, n_heads: int, dropout: float):
         super().__init__()
         self.n_heads = n_heads
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.in_proj = Linear(dim, 3 * dim)
         self.out_proj = Linear(dim, dim)
 
@@ -46,10 +79,7 @@ class Attention(nn.Module):
             queries = linear(x, weight[:dim], bias[:dim])
             keys, values = linear(memory, weight[dim:], bias[dim:]).chunk(2, dim=-1)
         queries, keys, values = (split_heads(part, self.n_heads) for part in (queries, keys, values))
-        dropout = self.dropout if self.training else 0.0
-        return self.out_proj(
-            join_heads(F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout))
-        )
+        return self.out_proj(join_heads(attend(queries, keys, values, self.dropout, mask=mask)))
 
 
 class RotaryPositions(nn.Module):

@@ -1,51 +1,18 @@
-"""Compares a checkpoint with the run that would continue it, and refuses changes that would make it meaningless.
+"""What has changed between a checkpoint and the run that resumes from it, and whether it may.
 
-Every difference is reported with its class. Harmless ones do not affect training; schedule-changing ones affect it from
-here on. Changing architecture, data or seed would make the saved tensors meaningless; such changes are refused unless
-listed in --allow-change.
+Every difference is shown with its class, which the field itself declares (`config.Change`). A harmless change leaves
+the training as it was; a schedule-changing one gives another run from here on. Changing architecture, data or seed
+would make the saved tensors meaningless; such a change is refused unless it is listed in --allow-change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, Kind, change_of, child
+from dp_prior.run.config import TrainConfig
 
-Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
-
-KINDS: dict[str, Kind] = {  # the longest entry that contains a setting decides
-    "": "schedule-changing",
-    "seed": "data",
-    "task": "architecture",
-    "task.sampler": "harmless",
-    "task.n_action_steps": "schedule-changing",  # determines where the windows of an episode end
-    "data": "data",
-    "data.episodes": "harmless",  # any path and format: the fingerprint is of the content
-    "data.image.path": "harmless",  # likewise
-    "data.image.metadata": "harmless",  # the rows of each part are compared on their own
-    "data.text.path": "harmless",
-    "data.text_encodings.path": "harmless",
-    "data.batch_size": "harmless",  # the global batch size is compared on its own
-    "data.device": "harmless",
-    "data.verify": "harmless",
-    "data.manifest": "harmless",
-    "train.accumulation": "harmless",
-    "train.ema": "architecture",
-    "train.log_every": "harmless",
-    "train.save_every": "harmless",
-    "train.monitor": "harmless",
-    "train.nonfinite_limit": "harmless",
-    "train.rollback": "harmless",
-    "train.dist_timeout": "harmless",
-    "train.max_runtime": "harmless",
-    "train.requeue": "harmless",
-    "train.init_from": "harmless",  # a continued run has its own weights
-    "evaluate": "harmless",
-    "test": "harmless",
-    "checkpoints": "harmless",
-    "tracker": "harmless",
-}
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
 SPLIT = "data.split"
@@ -112,12 +79,19 @@ def check_changes(
 
 
 def kind_of(key: str) -> Kind:
-    """The class of a setting, given by its dotted key."""
-    return KINDS[max((part for part in KINDS if _holds(part, key)), key=len)]
+    """The class of a setting, given by its dotted key: what the innermost field around it declares."""
+    annotation: Any = TrainConfig
+    kind: Kind = "schedule-changing"
+    inside: Mapping[str, Kind] = {}
+    for name in key.split("."):
+        annotation = child(annotation, name)
+        declared = change_of(annotation)
+        kind, inside = (declared.kind, declared.inside) if declared else (inside.get(name, kind), {})
+    return kind
 
 
 def _holds(part: str, key: str) -> bool:
-    return part in ("", key) or key.startswith(part + ".")
+    return part == key or key.startswith(part + ".")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

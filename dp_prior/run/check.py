@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from dp_prior.checkpoints.fetch import resolve
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.plan import plan

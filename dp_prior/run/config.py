@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.config import Config
+from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.metric_names import find_metric
-from dp_prior.tasks import DEFAULT_TASK, TASKS, TaskConfig
+from dp_prior.metric_names import Metric, find_metric
+from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
+from dp_prior.training.measured import METRICS
 
 CONFIG = "config.json"
 """A run's configuration, in its directory and in every checkpoint."""
@@ -27,28 +28,28 @@ class TrainConfig(Config):
     description: str = ""
     """Free text: source, command, hardware, expected score. Saved with the run."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: Annotated[int, Change("data")] = Field(default=0, ge=0)
     """Seed of the initial weights, the order of the data, and all noise."""
 
-    task: TaskConfig = DEFAULT_TASK
+    task: Annotated[TaskConfig, Change("architecture")] = DEFAULT_TASK
     """What is diffused, its conditions, and the network."""
 
-    data: DataConfig
+    data: Annotated[DataConfig, Change("data")]
     """The data set."""
 
     train: TrainingConfig
     """Budget, optimizer and cadences."""
 
-    evaluate: tuple[EvaluatorConfig, ...] = (LossConfig(),)
+    evaluate: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = (LossConfig(),)
     """What is measured during training; the best checkpoint is selected by one of these."""
 
-    test: tuple[EvaluatorConfig, ...] = ()
+    test: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = ()
     """What is measured once, at the end, with the best weights; never selects a checkpoint."""
 
-    checkpoints: RetentionConfig = RetentionConfig()
+    checkpoints: Annotated[RetentionConfig, Change("harmless")] = RetentionConfig()
     """Which checkpoints are kept."""
 
-    tracker: TrackerConfig = TrackerConfig()
+    tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig()
     """The run directory, and where numbers, pictures and checkpoints go."""
 
     @classmethod
@@ -57,8 +58,13 @@ class TrainConfig(Config):
         task, given = data.get("task", {}), data.get("data")
         if isinstance(task, dict):
             kind = task.setdefault("type", DEFAULT_TASK.type)
-            if isinstance(given, dict) and isinstance(kind, str) and kind in TASKS:
-                given.setdefault("type", TASKS[kind].data_types[0])
+            if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
+                given.setdefault("type", members(TaskConfig)[kind].data_types[0])
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Descriptions of all metrics of such a run."""
+        return (*METRICS, *(metric for one in (*self.evaluate, *self.test) for metric in one.metrics))
 
     @model_validator(mode="after")
     def _parts_fit(self) -> TrainConfig:
@@ -101,7 +107,8 @@ class TrainConfig(Config):
                 f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
                 f"they measure {', '.join(names)}"
             )
-        wanted = {"lower": "min", "higher": "max"}.get(getattr(find_metric(self.train.monitor.metric), "better", None))
+        monitored = find_metric(self.train.monitor.metric, self.metrics)
+        wanted = monitored and {"lower": "min", "higher": "max"}.get(monitored.better)
         if self.evaluate and wanted is not None and self.train.monitor.mode != wanted:
             raise ValueError(
                 f"train.monitor.mode is {self.train.monitor.mode!r}, which would select the worst checkpoint by "

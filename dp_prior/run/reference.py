@@ -1,6 +1,6 @@
 """Generated pages: the configuration reference, as JSON Schema and as Markdown, and the meaning of every metric.
 
-`python -m dp_prior.run.reference` writes them; a test compares them with the records and the list of metrics.
+`python -m dp_prior.run.reference` writes them; a test compares them with the records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
-from dp_prior.config import Config
+from dp_prior.config import Config, members
+from dp_prior.evaluation import EvaluatorConfig
+from dp_prior.metric_names import Metric
 from dp_prior.metric_names import page as metrics_page
+from dp_prior.training.measured import METRICS
 
 SCHEMA_PATH = "configs/train_config.schema.json"
 PAGE_PATH = "docs/config.md"
@@ -26,8 +29,14 @@ def documents(config: type[Config]) -> dict[str, str]:
     return {
         SCHEMA_PATH: json.dumps(json_schema(config), indent=2) + "\n",
         PAGE_PATH: markdown(config),
-        METRICS_PATH: metrics_page(),
+        METRICS_PATH: metrics_page(metric_groups()),
     }
+
+
+def metric_groups() -> dict[str, tuple[Metric, ...]]:
+    """All metrics by what measures them."""
+    evaluators = {f"Evaluator `{kind}`": record.metrics for kind, record in members(EvaluatorConfig).items()}
+    return {"Training, over the samples since the row before": METRICS, **evaluators}
 
 
 def write(root: Path, config: type[Config]) -> list[Path]:

@@ -185,7 +185,7 @@ class Run:
         )
         identity = self.parts.ranks.decide(claim)
         trainer.documents[IDENTITY] = asdict(identity)
-        tracker.begin(identity, trainer.documents[CONFIG])
+        tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
         tracker.rewind(trainer.progress)
 
     def _fit(self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter) -> None:

@@ -17,6 +17,7 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
 
@@ -69,21 +70,22 @@ class DiffusionModel(nn.Module):
         """The denoising loss of a batch in data units.
 
         Args:
-            random: one row per sample; timestep, noise and dropped conditions of a sample are functions of its row.
+            random: one row per sample; its timestep, noise, dropped conditions and dropout are functions of its row.
             self_condition: whether the network sees its own estimate, where the process has that; None as in sampling.
         """
         withheld = random.stream("condition") if self.training else None
-        return self.process.loss(
-            self.network(self.encode(batch.cond, withheld), withheld, in_loss=True),
-            self.inside(batch.x, batch.cond),
-            batch.mask,
-            random,
-            batch.denominator,
-            positions=batch.positions,
-            self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
-            bounds=self.normalizer.bounds("x"),
-            known=self.shown,
-        )
+        with dropout_rows(self, random.stream("dropout")):
+            return self.process.loss(
+                self.network(self.encode(batch.cond, withheld), withheld, in_loss=True),
+                self.inside(batch.x, batch.cond),
+                batch.mask,
+                random,
+                batch.denominator,
+                positions=batch.positions,
+                self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
+                bounds=self.normalizer.bounds("x"),
+                known=self.shown,
+            )
 
     @torch.no_grad()
     def sample(

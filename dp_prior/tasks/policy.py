@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dp_prior.actions import RelativeActions
 from dp_prior.batch import Spec
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
@@ -43,7 +43,7 @@ class PolicyConfig(Config):
     n_obs_steps: int = Field(default=2, ge=1)
     """Observations the policy sees, newest last."""
 
-    n_action_steps: int = Field(default=8, ge=1)
+    n_action_steps: Annotated[int, Change("schedule-changing")] = Field(default=8, ge=1)
     """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
 
     relative_to: str | None = None
@@ -66,7 +66,7 @@ class PolicyConfig(Config):
     diffusion: DiffusionConfig = DiffusionConfig()
     """Noise schedule, objective, loss weighting and timesteps."""
 
-    sampler: SamplerConfig = DDIM()
+    sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM()
     """How chunks are drawn at evaluation and on the robot; can be replaced when a policy is loaded."""
 
     @model_validator(mode="after")

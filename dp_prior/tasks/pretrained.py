@@ -25,7 +25,7 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     write_checkpoint,
 )
-from dp_prior.config import Config
+from dp_prior.config import Config, members
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Intent, Parcel
 from dp_prior.places.reference import resolve
@@ -206,13 +206,14 @@ def _hub_or_path(name: str, revision: str | None) -> str:
 
 def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
     """The record that describes a task, if a model of it is one that is wanted."""
-    from dp_prior.tasks import TASKS  # whose members import this file
+    from dp_prior.tasks import TaskConfig  # whose members import this file
 
     expected = wanted.model_fields["type"].default
     found = task.get("type", expected)
-    record = TASKS.get(found) if isinstance(found, str) else None
+    known = members(TaskConfig)
+    record = known.get(found) if isinstance(found, str) else None
     if record is None:
-        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(TASKS)}")
+        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(known)}")
     if not issubclass(record, wanted):
         raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
     return record

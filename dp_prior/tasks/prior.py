@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
@@ -54,7 +54,7 @@ class PriorConfig(Config):
     diffusion: PriorDiffusionConfig = PriorDiffusionConfig()
     """Noise schedule, objective, loss weighting and timesteps."""
 
-    sampler: SamplerConfig = DDIM(steps=64)
+    sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM(steps=64)
     """How embeddings are drawn; can be replaced when they are."""
 
     embedding_scale: float | None = Field(default=None, gt=0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TextIO
 
 from pydantic import Field, model_validator
 
-from dp_prior.config import Config
+from dp_prior.config import Config, family
 from dp_prior.places import ResumeConfig, SaverConfig
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.upload import UploadConfig
@@ -20,10 +20,9 @@ from dp_prior.tracking.tensorboard import TensorBoardConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.tracking.wandb import WandbConfig
 
-LoggerConfig = Annotated[
-    ConsoleConfig | JsonlConfig | CsvConfig | TensorBoardConfig | WandbConfig | AccelerateConfig,
-    Field(discriminator="type"),
-]
+LoggerConfig = family(
+    "loggers", ConsoleConfig, JsonlConfig, CsvConfig, TensorBoardConfig, WandbConfig, AccelerateConfig
+)
 
 
 class TrackerConfig(Config):

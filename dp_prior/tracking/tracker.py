@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from dp_prior.clock import Progress
+from dp_prior.metric_names import Metric
 from dp_prior.places.saver import Durable, ResumePoint, Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
@@ -42,6 +43,7 @@ class Run:
         config: the resolved configuration as JSON values.
         patience_s: how long the end of the run waits for loggers.
         report: tells everybody else something that people should know, now and at the end of the run.
+        metrics: descriptions of what will be logged; `find_metric` finds that of a name.
     """
 
     directory: Path
@@ -49,6 +51,7 @@ class Run:
     config: dict[str, Any]
     patience_s: float
     report: Callable[[str], None]
+    metrics: tuple[Metric, ...] = ()
 
 
 class Logger(Protocol):
@@ -124,11 +127,11 @@ class Tracker:
         self._is_closed = False
         self._is_silent = False
 
-    def begin(self, identity: Identity, config: dict[str, Any]) -> None:
+    def begin(self, identity: Identity, config: dict[str, Any], metrics: tuple[Metric, ...] = ()) -> None:
         """Tell everybody which run this is; background loggers wake up. `rewind` tells next where it goes on."""
 
         def greet(contained: Contained) -> Message:
-            run = Run(self.data_path, identity, config, self._patience_s, contained.remark)
+            run = Run(self.data_path, identity, config, self._patience_s, contained.remark, metrics)
             return lambda logger: logger.begin(run)
 
         with self._lock:

@@ -92,7 +92,7 @@ class WandbLogger:
         if self._run is None:
             self._start()
         for name in metrics.keys() - self._defined:
-            metric = find_metric(name)
+            metric = find_metric(name, self._told.metrics)
             if metric is not None and metric.better is not None:
                 summary = "min,last" if metric.better == "lower" else "max,last"
                 self._run.define_metric(name, step_metric="step", summary=summary)

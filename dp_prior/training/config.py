@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dp_prior.clock import Cadence, Progress
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.job.deadline import Duration
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.ema import DecayConfig, PowerDecay
@@ -29,7 +29,7 @@ class TrainingConfig(Config):
     steps: int | None = Field(default=None, ge=1)
     """Budget in optimizer steps."""
 
-    accumulation: int = Field(default=1, ge=1)
+    accumulation: Annotated[int, Change("harmless")] = Field(default=1, ge=1)
     """Micro-batches per optimizer step; k of them equal one batch k times as large."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -44,38 +44,38 @@ class TrainingConfig(Config):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """The gradient's global norm is clipped to this."""
 
-    ema: dict[str, DecayConfig] = {"ema": PowerDecay()}
+    ema: Annotated[dict[str, DecayConfig], Change("architecture")] = {"ema": PowerDecay()}
     """Averages of the weights by name; the first is the model that is exported. Empty for none."""
 
-    init_from: str | None = None
+    init_from: Annotated[str | None, Change("harmless")] = None
     """Checkpoint whose weights and normalizer a fresh run starts from: a path, `hf://...`, or another reference that
     `load_policy` reads. All tensors must match. Ignored when a run continues from its own checkpoint."""
 
-    monitor: MonitorConfig = MonitorConfig()
+    monitor: Annotated[MonitorConfig, Change("harmless")] = MonitorConfig()
     """The metric that selects the best checkpoint."""
 
-    log_every: Cadence = Cadence(steps=50)
+    log_every: Annotated[Cadence, Change("harmless")] = Cadence(steps=50)
     """How often training metrics are logged; the only time the loop waits for the device."""
 
-    save_every: Cadence = Cadence(epochs=10)
+    save_every: Annotated[Cadence, Change("harmless")] = Cadence(epochs=10)
     """How often a checkpoint is saved, besides at a new best and at the end."""
 
-    nonfinite_limit: int = Field(default=10, ge=1)
+    nonfinite_limit: Annotated[int, Change("harmless")] = Field(default=10, ge=1)
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
 
-    rollback: int = Field(default=0, ge=0)
+    rollback: Annotated[int, Change("harmless")] = Field(default=0, ge=0)
     """How many times a run that would stop for `nonfinite_limit` instead restores the weights of its last checkpoint and
     skips the samples seen since; 0 for never."""
 
-    dist_timeout: Duration = 120.0
+    dist_timeout: Annotated[Duration, Change("harmless")] = 120.0
     """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is named
     and every rank writes its stacks. Work that cannot report progress, such as a save, may take ten times as long."""
 
-    max_runtime: Duration | None = None
+    max_runtime: Annotated[Duration | None, Change("harmless")] = None
     """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no limit
     other than that of SLURM."""
 
-    requeue: bool = False
+    requeue: Annotated[bool, Change("harmless")] = False
     """Whether to requeue the SLURM job when it ends because of its time limit or SIGUSR1."""
 
     @field_validator("ema")

@@ -170,7 +170,8 @@ class PolicyTrainer:
         """One optimizer step over one global batch."""
         now, position = self.progress, self.progress.global_step + 1
         self.ranks.mark("forward", position)
-        seed_torch(derive_seed(self.seed, "dropout", self.ranks.process_index, now.samples_seen), self.device)
+        # Our layers draw from rows; one from outside that draws from torch is at least the same when a run resumes.
+        seed_torch(derive_seed(self.seed, "torch", self.ranks.process_index, now.samples_seen), self.device)
         spent, whole = self._spent()
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
         self.online.train()

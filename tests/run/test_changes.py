@@ -3,12 +3,15 @@
 import copy
 import json
 import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from dp_prior.config import ConfigError
-from dp_prior.run.changes import KINDS, check_changes, kind_of
+from dp_prior.config import Config, ConfigError, change_of, child
+from dp_prior.run.changes import check_changes, kind_of
 from dp_prior.run.config import TrainConfig
+from dp_prior.run.reference import records
 from tests.tiny import tiny
 
 REFUSED = {
@@ -120,10 +123,88 @@ def test_another_version_is_told(documents):
     ]
 
 
-def test_every_class_names_settings_that_exist():
-    """But for `data.*` of other kinds of data, which are looked for in all of them."""
-    schema = json.dumps(TrainConfig.model_json_schema())
-    assert all(f'"{key.rpartition(".")[2]}"' in schema for key in KINDS if key)
+RECORDED = {  # of the entries that hold a setting the longest counts
+    "": "schedule-changing",
+    "seed": "data",
+    "task": "architecture",
+    "task.sampler": "harmless",
+    "task.n_action_steps": "schedule-changing",
+    "data": "data",
+    "data.episodes": "harmless",
+    "data.image.path": "harmless",
+    "data.image.metadata": "harmless",
+    "data.text.path": "harmless",
+    "data.text_encodings.path": "harmless",
+    "data.batch_size": "harmless",
+    "data.device": "harmless",
+    "data.verify": "harmless",
+    "data.manifest": "harmless",
+    "train.accumulation": "harmless",
+    "train.ema": "architecture",
+    "train.log_every": "harmless",
+    "train.save_every": "harmless",
+    "train.monitor": "harmless",
+    "train.nonfinite_limit": "harmless",
+    "train.rollback": "harmless",
+    "train.dist_timeout": "harmless",
+    "train.max_runtime": "harmless",
+    "train.requeue": "harmless",
+    "train.init_from": "harmless",
+    "evaluate": "harmless",
+    "test": "harmless",
+    "checkpoints": "harmless",
+    "tracker": "harmless",
+}
+
+
+def keys_of(value, prefix=""):
+    """Dotted keys of every setting and of every object."""
+    found = [prefix] if prefix else []
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found += keys_of(inner, f"{prefix}.{key}" if prefix else key)
+    return found
+
+
+SHIPPED = [path for path in (Path(__file__).parent.parent / "configs").rglob("*.json") if "schema" not in path.name]
+
+
+@pytest.mark.promise("B5")
+@pytest.mark.parametrize("path", [*SHIPPED, None], ids=lambda path: path.stem if path else "every record")
+def test_fields_declare_the_recorded_classes(path):
+    """Over every key of every shipped configuration, and over all that any record can hold."""
+    keys = keys_of_records() if path is None else keys_of(json.loads(TrainConfig.from_json_path(path).to_json()))
+    assert len(keys) > 100
+    for key in [*keys, "gone", "train.gone", "task.gone.inside", "data.obs.any.key", "data.embeddings.any.folder.path"]:
+        held_by = max((part for part in RECORDED if part in ("", key) or key.startswith(part + ".")), key=len)
+        assert kind_of(key) == RECORDED[held_by], key
+
+
+def keys_of_records(annotation=TrainConfig, prefix="", depth=0):
+    found = []
+    for record in records_here(annotation):
+        for name in record.model_fields:
+            key = f"{prefix}{name}"
+            found += [key, *(keys_of_records(child(record, name), f"{key}.", depth + 1) if depth < 4 else [])]
+    return sorted(set(found))
+
+
+def records_here(annotation):
+    """Those that a value of this annotation can be, not those inside it."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, Config) else []
+    return [record for part in get_args(annotation) for record in records_here(part)]
+
+
+def test_members_of_a_family_declare_the_same_for_the_same_field():
+    """The class of a setting is found by its key alone, so the record that holds it must not matter."""
+    for record in records(TrainConfig):
+        for name in record.model_fields:
+            declared = {}
+            for member in records_here(child(record, name)):
+                for field in member.model_fields:
+                    declared.setdefault(field, set()).add(str(change_of(child(member, field))))
+            assert all(len(kinds) == 1 for kinds in declared.values()), f"{record.__name__}.{name}: {declared}"
 
 
 def test_other_data_are_refused_and_another_global_batch_is_told(documents):

@@ -170,6 +170,7 @@ def test_guidance_needs_conditions_that_training_withholds(tmp_path):
     assert run.run().status == "finished"
     batch = run.parts.data.val.fetch(torch.arange(2))
     random = Randomness.from_counts(0, "test", batch.ids)
+    run.parts.model.eval()
     guided_chunk = run.parts.model.sample(batch.cond, random)
     run.parts.model.process.guidance = None
     assert not torch.equal(guided_chunk, run.parts.model.sample(batch.cond, random))

@@ -30,6 +30,7 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 import numpy as np
 from dp_prior.clock import Progress
+from dp_prior.metric_names import Metric
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity
 directory, record, config = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
@@ -47,7 +48,8 @@ def wait_for(condition):
 began = time.monotonic()
 tracker = TrackerConfig.from_json(json.dumps({**record, "log": [{"type": "wandb", **config}]})).create(
     is_main=True, total_samples=100, directory=directory)
-tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}})
+loss = Metric("train/loss", "1", "lower", "The loss.")
+tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}}, (loss,))
 tracker.rewind(at(0))
 """
 LOG = """

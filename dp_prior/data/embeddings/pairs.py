@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
 from dp_prior.data.embeddings.pool import BlockPool, Direct
@@ -36,20 +36,20 @@ class EmbeddingsConfig(Config):
 
     type: Literal["embeddings"] = "embeddings"
 
-    image: FolderConfig
+    image: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The image embeddings. Their metadata are those that `split.by` looks into."""
 
-    text: FolderConfig | None = None
+    text: Annotated[FolderConfig | None, Change("data", {"path": "harmless"})] = None
     """Text embeddings, row by row beside the images; null: none."""
 
-    text_encodings: FolderConfig | None = None
+    text_encodings: Annotated[FolderConfig | None, Change("data", {"path": "harmless"})] = None
     """Text encodings, row by row beside the images: `tokens` of them in a row, zeros where a text is shorter;
     null: none."""
 
     split: EmbeddingSplitConfig = EmbeddingSplitConfig()
     """Which rows are trained on, validated on and tested on."""
 
-    batch_size: int = Field(default=256, ge=1)
+    batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
 
     block_rows: int = Field(default=2048, ge=1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field
 
+from dp_prior.config import family
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
 
-EpisodeStoreConfig = Annotated[ZarrStoreConfig | NpzStoreConfig | LeRobotStoreConfig, Field(discriminator="type")]
+EpisodeStoreConfig = family("episodes", ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig)
 
 
 class EpisodeStore(Protocol):

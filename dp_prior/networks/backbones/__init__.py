@@ -4,15 +4,10 @@ A record has `create(x_shape, cond_shape, output_channels_factor, input_channels
 dimension of output and input, and `length_factor`, of which the horizon must be a multiple.
 """
 
-from typing import Annotated
-
-from pydantic import Field
-
+from dp_prior.config import family
 from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
 
-BackboneConfig = Annotated[
-    UNet1DConfig | LocalUNet1DConfig | TransformerConfig | DiTConfig | MLPConfig, Field(discriminator="type")
-]
+BackboneConfig = family("backbones", UNet1DConfig, LocalUNet1DConfig, TransformerConfig, DiTConfig, MLPConfig)

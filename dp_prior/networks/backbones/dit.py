@@ -16,7 +16,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.networks.attention import RotaryPositions, join_heads, split_heads
+from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
 
 
@@ -94,7 +95,8 @@ class Layer(nn.Module):
         self.norm_keys = RMSNorm(dim // n_heads)
         self.attention_out = Linear(dim, dim)
         self.expand = Linear(dim, 2 * inner_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.attention_dropout = Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = Linear(inner_dim, dim)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
@@ -122,8 +124,7 @@ class Layer(nn.Module):
         values = split_heads(torch.cat([cond_values, values], dim=1), self.n_heads)
         queries = query_positions(self.norm_queries(queries))
         keys = key_positions(self.norm_keys(keys))
-        dropout = self.dropout.p if self.training else 0.0
-        attended = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        attended = attend(queries, keys, values, self.attention_dropout)
         x = torch.addcmul(x, gate_1, self.attention_out(join_heads(attended)))
         gate, value = self.expand(modulate(x, shift_2, scale_2)).chunk(2, dim=-1)
         return torch.addcmul(x, gate_2, self.contract(self.dropout(F.silu(gate) * value)))

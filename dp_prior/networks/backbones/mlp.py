@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
+from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
 
 
@@ -63,7 +64,7 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(dim)
         self.film = FiLM(cond_dim=cond_dim, channels=dim, has_scale=True)
         self.expand = Linear(dim, inner_dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = Linear(inner_dim, dim)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:

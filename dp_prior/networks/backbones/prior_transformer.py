@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.networks.attention import RotaryPositions, join_heads, split_heads
+from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
 
 
@@ -105,7 +106,7 @@ class Layer(nn.Module):
     ):
         super().__init__()
         self.n_heads = n_heads
-        self.attention_dropout = attention_dropout
+        self.attention_dropout = Dropout(attention_dropout)
         self.norm_1 = nn.LayerNorm(dim)
         self.queries_keys_values = Linear(dim, 3 * dim)
         self.attention_out = Linear(dim, dim)
@@ -113,7 +114,7 @@ class Layer(nn.Module):
         self.norm_2 = nn.LayerNorm(dim)
         self.expand = Linear(dim, inner_dim)
         self.norm_inner = nn.LayerNorm(inner_dim) if normformer else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = Linear(inner_dim, dim)
 
     def forward(self, x: Tensor, positions: RotaryPositions | None) -> Tensor:
@@ -122,8 +123,7 @@ class Layer(nn.Module):
         queries, keys, values = (split_heads(part, self.n_heads) for part in parts)
         if positions is not None:
             queries, keys = positions(queries), positions(keys)
-        dropout = self.attention_dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout, is_causal=True)
+        attended = attend(queries, keys, values, self.attention_dropout, is_causal=True)
         x = x + self.norm_attended(self.attention_out(join_heads(attended)))
         return x + self.contract(self.dropout(self.norm_inner(F.gelu(self.expand(self.norm_2(x))))))
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.networks.attention import Attention
+from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
 
 
@@ -85,7 +86,7 @@ class FeedForward(nn.Module):
     def __init__(self, *, dim: int, dropout: float):
         super().__init__()
         self.expand = Linear(dim, 4 * dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = Linear(4 * dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,12 +103,13 @@ class EncoderLayer(nn.Module):
         self.self_attention = Attention(dim=dim, n_heads=n_heads, dropout=dropout)
         self.norm_2 = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim=dim, dropout=dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout_1 = Dropout(dropout)
+        self.dropout_2 = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, dim) -> (B, S, dim)."""
-        x = x + self.dropout(self.self_attention(self.norm_1(x)))
-        return x + self.dropout(self.feed_forward(self.norm_2(x)))
+        x = x + self.dropout_1(self.self_attention(self.norm_1(x)))
+        return x + self.dropout_2(self.feed_forward(self.norm_2(x)))
 
 
 class DecoderLayer(nn.Module):
@@ -121,13 +123,15 @@ class DecoderLayer(nn.Module):
         self.cross_attention = Attention(dim=dim, n_heads=n_heads, dropout=dropout)
         self.norm_3 = nn.LayerNorm(dim)
         self.feed_forward = FeedForward(dim=dim, dropout=dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout_1 = Dropout(dropout)
+        self.dropout_2 = Dropout(dropout)
+        self.dropout_3 = Dropout(dropout)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None) -> Tensor:
         """(B, T, dim), (B, S, dim), masks (T, T) and (T, S), True where seen -> (B, T, dim)."""
-        x = x + self.dropout(self.self_attention(self.norm_1(x), mask=mask))
-        x = x + self.dropout(self.cross_attention(self.norm_2(x), memory, mask=memory_mask))
-        return x + self.dropout(self.feed_forward(self.norm_3(x)))
+        x = x + self.dropout_1(self.self_attention(self.norm_1(x), mask=mask))
+        x = x + self.dropout_2(self.cross_attention(self.norm_2(x), memory, mask=memory_mask))
+        return x + self.dropout_3(self.feed_forward(self.norm_3(x)))
 
 
 class Transformer(nn.Module):
@@ -156,7 +160,8 @@ class Transformer(nn.Module):
         self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
         self.cond_in = Linear(cond_dim, embed_dim)
         self.cond_positions = nn.Embedding(1 + n_tokens, embed_dim)
-        self.dropout = nn.Dropout(embed_dropout)
+        self.cond_dropout = Dropout(embed_dropout)
+        self.token_dropout = Dropout(embed_dropout)
         self.encoder = nn.Sequential(
             *(EncoderLayer(**layer) for _ in range(n_cond_layers))
             if n_cond_layers
@@ -185,9 +190,9 @@ class Transformer(nn.Module):
         dtype = compute_dtype(self.head.weight)
         step = self.step_embedding(t).to(dtype)[:, None]
         memory = torch.cat([step, self.cond_in(cond.to(dtype))], dim=1) + self.cond_positions.weight.to(dtype)
-        memory = self.encoder(self.dropout(memory))
+        memory = self.encoder(self.cond_dropout(memory))
         x = self.token_in(x_t.to(dtype)) + self.positions.weight.to(dtype)
-        x = self.dropout(x)
+        x = self.token_dropout(x)
         for layer in self.decoder:
             x = layer(x, memory, self.mask, self.memory_mask)
         return self.head(self.norm(x))

@@ -4,12 +4,9 @@ A record has `create(shape)`, shape being that of one step; the module has `outp
 whether the numbers must reach it as they are in the data, which is what the identity normalizer does.
 """
 
-from typing import Annotated
-
-from pydantic import Field
-
+from dp_prior.config import family
 from dp_prior.networks.encoders.angle import AngleEncoderConfig
 from dp_prior.networks.encoders.planar import PlanarEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
 
-EncoderConfig = Annotated[StateEncoderConfig | AngleEncoderConfig | PlanarEncoderConfig, Field(discriminator="type")]
+EncoderConfig = family("encoders", StateEncoderConfig, AngleEncoderConfig, PlanarEncoderConfig)

@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from dp_prior.networks.backbones.mlp import MLPConfig
+from dp_prior.networks.dropout import dropout_rows
+from dp_prior.randomness import Randomness
 
 SMALL = {"hidden_dim": 16, "n_blocks": 2, "step_embed_dim": 8}
 
@@ -54,7 +56,9 @@ CHANGES = {"hidden_dim": 32, "n_blocks": 3, "expansion": 4, "step_embed_dim": 16
 
 @pytest.mark.parametrize("field", sorted(set(MLPConfig.model_fields) - {"type"}))
 def test_every_field_changes_the_network(field):
-    assert not torch.equal(build()(*inputs()), build(**{field: CHANGES[field]})(*inputs()))
+    net, changed = build(), build(**{field: CHANGES[field]})
+    with dropout_rows(changed, Randomness(torch.arange(len(inputs()[0])))):
+        assert not torch.equal(net(*inputs()), changed(*inputs()))
 
 
 def test_dropout_is_off_when_evaluating():

@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from dp_prior.networks.backbones.transformer import TransformerConfig, rename_published
+from dp_prior.networks.dropout import dropout_rows
+from dp_prior.randomness import Randomness
 
 SMALL = {"embed_dim": 16, "n_layers": 2, "n_heads": 4, "dropout": 0.0}
 HORIZON, ACTION, TOKENS, FEATURES = 7, 3, 2, 5
@@ -154,19 +156,20 @@ CHANGES = {
 
 @pytest.mark.parametrize("field", sorted(set(TransformerConfig.model_fields) - {"type"}))
 def test_every_field_changes_the_network(field):
-    assert not torch.equal(build()(*inputs()), build(**{field: CHANGES[field]})(*inputs()))
+    net, changed = build(), build(**{field: CHANGES[field]})
+    with dropout_rows(changed, Randomness(torch.arange(len(inputs()[0])))):
+        assert not torch.equal(net(*inputs()), changed(*inputs()))
 
 
-def test_dropouts_are_off_when_evaluating_and_follow_the_global_seed_in_training():
+def test_dropouts_are_off_when_evaluating_and_follow_the_rows_in_training():
     plain = build().eval()(*inputs())
     net = build(dropout=0.5, embed_dropout=0.5)
     assert torch.equal(net.eval()(*inputs()), plain)
     net.train()
     outputs = []
-    for seed in (3, 3, 4):
-        arguments = inputs()
-        torch.manual_seed(seed)
-        outputs.append(net(*arguments))
+    for start in (3, 3, 40):
+        with dropout_rows(net, Randomness(start + torch.arange(len(inputs()[0])))):
+            outputs.append(net(*inputs()))
     assert torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[0], outputs[2])
 

@@ -1,0 +1,71 @@
+"""Dropout whose masks are a function of the sample's row and the layer's place in the network, and of nothing else.
+
+Ranks, micro-batches, compilation and the device change nothing, and a resumed run has no generator to restore. The
+model gives the rows to the layers for the duration of a forward pass: `with dropout_rows(model, random): ...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.randomness import Randomness
+
+_LEVELS = 2**16  # an element is decided by 16 bits, so one 64-bit number serves four
+
+
+class Dropout(nn.Module):
+    """`nn.Dropout` for tensors (B, ...), given one random row per sample by `dropout_rows`.
+
+    Each call within one forward pass uses the same mask, so every place in a network needs a layer of its own.
+    """
+
+    def __init__(self, p: float):
+        """Args: p: probability of dropping an element, in [0, 1); rounded to a multiple of 2**-16."""
+        super().__init__()
+        self.p = p
+        self.rows: Randomness | None = None
+        self._dropped = min(round(p * _LEVELS), _LEVELS - 1)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether elements are dropped: in training, with p above 0."""
+        return self.training and self._dropped > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, ...) -> (B, ...)."""
+        return x * self.factors(x.shape).to(x.dtype) if self.is_active else x
+
+    def factors(self, shape: tuple[int, ...]) -> Tensor:
+        """(B, ...) float32: 0 where an element is dropped, else what keeps the mean."""
+        if self.rows is None:
+            raise RuntimeError("Dropout has no random rows. Call eval() on the model to sample from it; to train, use `dropout_rows`")
+        count = math.prod(shape[1:])
+        draws = self.rows.bits(-(-count // 4)).view(torch.int16)[:, :count].reshape(shape)
+        is_kept = draws >= self._dropped - _LEVELS // 2
+        return is_kept * (_LEVELS / (_LEVELS - self._dropped))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+@contextlib.contextmanager
+def dropout_rows(network: nn.Module, random: Randomness) -> Iterator[None]:
+    """Give every `Dropout` in `network` its own stream of these rows, by its place among them; take it back after.
+
+    Args:
+        random: one row per sample of the batch that the network is about to see.
+    """
+    layers = [module for module in network.modules() if isinstance(module, Dropout)]
+    for place, layer in enumerate(layers):
+        if layer.is_active:
+            layer.rows = random.stream(place)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.rows = None
