@@ -19,7 +19,7 @@ from torch import Tensor
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.embeddings.observations import ObservationEmbeddings, ObservationEmbeddingsConfig
-from dp_prior.data.embeddings.pool import BlockPool
+from dp_prior.data.columns.embedding import BlockPool
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader

@@ -9,7 +9,7 @@ from torch import Tensor
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.parts import Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct
+from dp_prior.data.columns.embedding import BlockPool, Direct
 from dp_prior.data.errors import DataError
 
 

@@ -21,7 +21,7 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct
+from dp_prior.data.columns.embedding import BlockPool, Direct
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader

@@ -10,7 +10,7 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.parts import Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
+from dp_prior.data.columns.embedding import BlockPool, Direct, read_rows
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.test_recorded_sets import FOLDER, need
@@ -143,7 +143,7 @@ def test_a_read_that_fails_leaves_no_block_behind():
 
 
 def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
-    monkeypatch.setattr("dp_prior.data.embeddings.pool.LONGEST_RUN", 100)
+    monkeypatch.setattr("dp_prior.data.columns.embedding.LONGEST_RUN", 100)
     rows = Counted(embeddings(5000, 2))
     generator = np.random.default_rng(0)
     for count in (0, 1, 7, 900):

@@ -1,0 +1,1 @@
+"""Columns: where the values of one key live."""
