@@ -98,6 +98,7 @@ class NpyRows:
         self.dimension = widths[0]
         self.dtype = np.dtype(np.float16 if kinds == ["float16"] else np.float32)
         self._place, self._fs, self._headers = place, files.fs, headers
+        self.is_local = files.is_local
         self._ends = np.cumsum(self.counts)
         self._reader = None if files.is_local else self._make_reader(place, files)
 

@@ -12,16 +12,16 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
-from dp_prior.data.embeddings.folder import Folder, FolderConfig
-from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
-from dp_prior.data.columns.embedding import BlockPool, Direct
+from dp_prior.data.columns import Column
+from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
@@ -82,17 +82,15 @@ class EmbeddingsConfig(Config):
 class PairSet:
     """The pairs of one part: n samples, fetched by number a batch at a time."""
 
-    def __init__(self, part: Part, sources: dict[str, Direct], folders: dict[str, Folder]):
-        """Args: sources: rows by name, the image as "x"."""
-        self._part, self._sources, self._folders = part, sources, folders
+    device = torch.device("cpu")
+    """Where batches are made."""
+
+    def __init__(self, columns: dict[str, Column]):
+        """Args: columns: n rows by name, the image as "x", on the CPU."""
+        self._columns = columns
 
     def __len__(self) -> int:
-        return len(self._part)
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are made."""
-        return torch.device("cpu")
+        return len(self._columns[IMAGE])
 
     def count_valid(self, ids: Tensor) -> int:
         """Number of True in the masks of the samples at ids: no row is padded."""
@@ -102,18 +100,14 @@ class PairSet:
         """The samples at ids, (B,) int64, as they are in the files, float32.
 
         Raises:
-            DataError: a value is not finite.
+            DataError: a row cannot be trained on; see `Folder.check`.
         """
-        numbers = ids.numpy()
-        found = {name: self._gather(name, numbers) for name in self._sources}
-        x = found.pop(IMAGE)
-        return Batch(x=x, cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
+        found = {name: column.rows(ids) for name, column in self._columns.items()}
+        return Batch(x=found.pop(IMAGE), cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
 
-    def _gather(self, name: str, ids: np.ndarray) -> Tensor:
-        folder = self._folders[name]
-        values = torch.from_numpy(self._sources[name].gather(ids)).to(torch.float32)
-        folder.check_finite(values, lambda: self._part.rows(ids))
-        return values.view(len(ids), *folder.shape)
+    def cached(self, block_rows: int, n_blocks: int) -> PairSet:
+        """The same samples, with blocks of their columns cached in memory."""
+        return PairSet({name: column.cached(block_rows, n_blocks) for name, column in self._columns.items()})
 
 
 class EmbeddingPairs:
@@ -139,7 +133,10 @@ class EmbeddingPairs:
             x_shape=self.folders[IMAGE].shape,
             cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != IMAGE},
         )
-        self.train, self.val, self.test = (self._direct(self._parts[name]) for name in PARTS)
+        self.train, self.val, self.test = (
+            PairSet({name: EmbeddingColumn(folder, self._parts[part]) for name, folder in self.folders.items()})
+            for part in PARTS
+        )
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
@@ -150,11 +147,8 @@ class EmbeddingPairs:
     def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
         config = self._config
-        part = self._parts["train"]
-        room = {"block_rows": config.block_rows, "n_blocks": 2 * config.shuffle_blocks}
-        sources = {name: BlockPool(part, folder.rows, **room) for name, folder in self.folders.items()}
-        order = BlockOrder(seed, len(part), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
-        return Loader(PairSet(part, sources, self.folders), order=order, seed=seed, **how)
+        order = BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
+        return Loader(self.train.cached(config.block_rows, 2 * config.shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
         """What tells these data from others, to be stored with a run."""
@@ -182,9 +176,6 @@ class EmbeddingPairs:
                 )
         folders = {name: folder.describe() for name, folder in self.folders.items()}
         return {"folders": folders, "parts": self._counts(), "fingerprint": self.fingerprint, "warnings": warnings}
-
-    def _direct(self, part: Part) -> PairSet:
-        return PairSet(part, {name: Direct(part, folder.rows) for name, folder in self.folders.items()}, self.folders)
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self._parts.items()}

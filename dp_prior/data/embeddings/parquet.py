@@ -24,6 +24,7 @@ class ParquetRows:
         self.paths = files.paths
         self.dtype = np.dtype(np.float32)
         self._fs, self._column = files.fs, column
+        self.is_local = files.is_local
         problems: list[str] = []
 
         def read_footer(path: str) -> list[int]:
