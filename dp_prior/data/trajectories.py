@@ -146,20 +146,17 @@ class WindowSet:
         counts: Tensor,
         horizon: int,
         n_obs_steps: int,
-        device: torch.device | str = "cpu",
     ):
         """Args:
         columns: m padded rows by key, the action as "x".
-        is_valid: (m,) bool, what the mask says of each padded row.
+        is_valid: (m,) bool, what the mask says of each padded row; batches are made on its device.
         first: (n,) int64 padded row where each window begins.
         counts: (n,) int64 on the CPU, number of True in each window's mask.
-        device: where batches are wanted.
         """
         self.columns = columns
         self.valid_counts = counts
-        self._target = torch.device(device)
-        places = {column.device for column in columns.values()} | {is_valid.device}
-        self._is_together = places == {self._target}
+        self._target = is_valid.device  # not the device asked for: "cuda" is not equal to "cuda:0"
+        self._is_together = {column.device for column in columns.values()} == {self._target}
         self.device = self._target if self._is_together else torch.device("cpu")
         self._is_valid, self._first = is_valid, first.to(self.device)
         self._horizon, self._n_obs_steps = horizon, n_obs_steps
@@ -194,14 +191,15 @@ class WindowSet:
         batch = Batch(
             x=self._x.rows(there[self._x.device]),
             cond={key: column.rows(there[column.device]) for key, column in self._cond.items()},
-            mask=self._mask.rows(there[self._mask.device]),
+            mask=self._mask.rows(there[self._target]),
             ids=ids,
         )
         return batch.to(self._target)
 
     def cached(self, block_rows: int, n_blocks: int) -> WindowSet:
         """The same samples, with blocks of the columns on disk cached in memory."""
-        return self._with({key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()})
+        columns = {key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()}
+        return self._with(columns, self._is_valid)
 
     def to(self, device: torch.device | str, keys: Collection[str] | None = None) -> WindowSet:
         """The same samples, batches of which are wanted on another device.
@@ -209,23 +207,12 @@ class WindowSet:
         Args:
             keys: columns that may move there, of which those on disk stay all the same; None for all.
         """
-        device = torch.device(device)
         moved = self.columns.keys() if keys is None else keys
         columns = {key: column.to(device) if key in moved else column for key, column in self.columns.items()}
-        return WindowSet(
-            columns,
-            self._is_valid.to(device),
-            self._first,
-            self.valid_counts,
-            self._horizon,
-            self._n_obs_steps,
-            device,
-        )
+        return self._with(columns, self._is_valid.to(device))
 
-    def _with(self, columns: dict[str, Column]) -> WindowSet:
-        return WindowSet(
-            columns, self._is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps, self._target
-        )
+    def _with(self, columns: dict[str, Column], is_valid: Tensor) -> WindowSet:
+        return WindowSet(columns, is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps)
 
 
 class Trajectories:

@@ -25,7 +25,7 @@ from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.published import Published
 
 MOST_WINDOWS_FITTED = 200_000
-"""Relative actions take their statistics from at most so many windows, evenly spread over the training set."""
+"""Most windows, evenly spread over the training set, from which relative actions take their statistics."""
 
 
 class PolicyConfig(Config):
@@ -107,6 +107,7 @@ class PolicyConfig(Config):
             ConfigError: an encoder or normalizer names a key that the data do not have.
         """
         self._check_keys(spec)
+        self._check_kinds(spec)
         modules = {key: self._encoder(key).create(shape[1:]) for key, shape in spec.cond_shapes.items()}
         encoder = ObservationEncoder(modules, spec.cond_shapes)
         return DiffusionPolicy(**self._parts(spec, spec.x_shape, encoder, Normalizer))
@@ -135,6 +136,25 @@ class PolicyConfig(Config):
         if problems:
             raise ConfigError("task", problems)
 
+    def _check_kinds(self, spec: Spec) -> None:
+        """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
+        problems = []
+        for key in spec.cond_shapes:
+            kind, encoder = spec.kind(key), self._encoder(key)
+            if kind not in encoder.reads:
+                given = f"task.encoders.{key} is {encoder.type!r}" if key in self.encoders else "task.encoders omits it"
+                problems.append(
+                    f"observation {key!r} is of kind {kind!r}, but {given}, and the {encoder.type} encoder reads "
+                    f"{' and '.join(encoder.reads)}; name an encoder of this kind, or leave the observation out"
+                )
+            if kind != "vector" and key in self.normalizer:
+                problems.append(
+                    f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors are normalised by "
+                    f"statistics, so remove it"
+                )
+        if problems:
+            raise ConfigError("task", problems)
+
     def _parts(
         self, spec: Spec, x_shape: tuple[int, ...], encoder: nn.Module, normalizer: type[Normalizer]
     ) -> dict[str, Any]:
@@ -150,7 +170,7 @@ class PolicyConfig(Config):
                 {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
                 {
                     "x": self.normalizer.get("action", Limits()),
-                    **{key: self._normalizer(key) for key in spec.cond_shapes},
+                    **{key: self._normalizer(key) if spec.kind(key) == "vector" else None for key in spec.cond_shapes},
                 },
             ),
             "encoder": encoder,

@@ -81,6 +81,10 @@ class LeRobotStore:
         """Shape per frame of every feature, video included."""
         return {name: tuple(feature.get("shape") or ()) for name, feature in self._features.items()}
 
+    def dtype(self, key: str) -> str:
+        """Type that meta/info.json declares for a feature."""
+        return str(self._features[key].get("dtype"))
+
     def read(self, key: str) -> np.ndarray:
         """(N, *shape) all frames of a feature that is a column of numbers.
 

@@ -59,6 +59,10 @@ class NpzStore:
             if name != self._episode_ends_key and len(shape) > 0
         }
 
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        return self._headers[key][1].name
+
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
         return self._load(key)

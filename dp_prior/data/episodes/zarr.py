@@ -86,6 +86,15 @@ class ZarrStore:
             if name.startswith(self._prefix) and name != self._ends and metadata["shape"]
         }
 
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        metadata = self._metadata[self._prefix + key]
+        declared = metadata.get("dtype", metadata.get("data_type"))
+        try:
+            return np.dtype(declared).name if isinstance(declared, str) else str(declared)
+        except TypeError:
+            return str(declared)
+
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
         return self._load(self._prefix + key)
