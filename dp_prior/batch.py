@@ -1,4 +1,4 @@
-"""`Batch`: what is diffused (`x`) and what it is conditioned on (`cond`). `Spec`: shape and kind of each key of a sample.
+"""`Batch`: what is diffused (`x`) and what it is conditioned on (`cond`). `Spec`: shape and kind of each of its keys.
 
 Nothing below `tasks/` knows more about the data than this file says.
 """

@@ -20,6 +20,7 @@ from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
+from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.published import Published
@@ -258,15 +259,8 @@ class DiffusionPolicy(Published, DiffusionModel):
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: an observation is missing or has another shape.
+            ValueError: an observation is missing, has another shape or type, or is not finite; see `check_obs`.
         """
-        for key, (steps, *shape) in self.spec.cond_shapes.items():
-            found = tuple(obs[key].shape) if key in obs else None
-            if found not in [(len(random), n, *shape) for n in (self.n_obs_steps, steps)]:
-                raise ValueError(
-                    f"observation {key!r} {'is missing' if found is None else f'has shape {found}'}; the policy reads "
-                    f"{(len(random), self.n_obs_steps, *shape)}: rows of `random`, n_obs_steps, and what it was "
-                    f"trained on"
-                )
-        obs = {key: obs[key] for key in self.spec.cond_shapes}
+        steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
+        obs = check_obs(obs, self.spec, rows=len(random), steps=steps)
         return self.sample(obs, random, sampler, previous=previous, known=known)
