@@ -61,11 +61,11 @@ class TrajectoriesConfig(Config):
     """The recorded data set."""
 
     obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
-    """What the policy sees: the policy's name of each observation, and where it is found in the data set."""
+    """What the policy sees: the policy's name of each observation, and its key in the data set."""
 
     embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
-    """Further observations, embeddings in folders: the policy's name of each, and where it lies. They are read from
-    disk as they are used, and training then takes its windows in blocks."""
+    """Further observations that are embeddings in folders, by the policy's name. They are read from disk during
+    training, which then takes its windows in blocks."""
 
     action: KeyConfig
     """What the policy does: one axis of numbers per step."""
@@ -80,20 +80,21 @@ class TrajectoriesConfig(Config):
     """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
 
     device: Literal["auto", "cpu"] = "auto"
-    """Where the data lie: auto puts them on the training device while they take at most half of its free memory."""
+    """Where the data are kept: auto moves columns to the training device, smallest first, into half its free memory."""
 
     verify: Verify = "sizes"
-    """What is compared at each start with the manifest of the data set: the sizes of its files, or every byte."""
+    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
+    files, too. Embeddings are hashed only if their first start asks for it."""
 
     manifest: Path | None = None
-    """Where sizes and hashes of the data set's files are noted, once; null keeps them in the run directory. A place of
-    its own serves several runs."""
+    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
+    own serves several runs."""
 
     block_rows: int = Field(default=2048, ge=1)
-    """With embeddings: so many neighbouring windows are shuffled among themselves, so many rows read at once."""
+    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """With embeddings: so many blocks of windows from anywhere are mixed."""
+    """With embeddings: blocks of windows, from anywhere, that are mixed."""
 
     @model_validator(mode="after")
     def _sees_something(self) -> TrajectoriesConfig:
@@ -104,9 +105,12 @@ class TrajectoriesConfig(Config):
         return self
 
     def integrity(self, directory: Path) -> Integrity:
-        """What compares the files of the data set with those noted by the run in `directory`."""
+        """Compares the files of the data set with those noted by the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        return Integrity(manifest, self.episodes.path.expanduser(), self.verify)
+        places: dict[str, tuple[str, ...]] = {}
+        for record in self.embeddings.values():
+            places |= record.folder.places()
+        return Integrity(manifest, self.episodes.path.expanduser(), self.verify, places)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
@@ -116,7 +120,7 @@ class TrajectoriesConfig(Config):
                 n_obs_steps; otherwise these alone.
 
         Raises:
-            DataError: the data set cannot be trained on; all that is wrong with it, in one report.
+            DataError: the data set cannot be trained on; all problems in one report.
         """
         return Trajectories(
             store=self.episodes.create(),
@@ -222,7 +226,7 @@ class Trajectories:
         spec: shapes of one sample.
         train, val, test: WindowSets; val and test may be empty.
         split_ids: episode numbers of each part by name, to be stored with a run.
-        files: those that the samples were read from.
+        files: of the episodes that the samples were read from.
         fingerprint: SHA-256 of the selected arrays and the episode ends; equal for equal content in any file format.
     """
 
@@ -309,11 +313,11 @@ class Trajectories:
         return Loader(self.train.cached(self._block_rows, 4 * self._shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
-        """What tells these data from others, to be stored with a run."""
+        """What identifies these data, to be stored with a run."""
         return {"fingerprint": self.fingerprint, "episodes": self.split_ids}
 
     def summary(self) -> str:
-        """How much there is, in one line."""
+        """Counts of episodes and windows, in one line."""
         episodes = {name: counts["episodes"] for name, counts in self._counts.items()}
         return (
             f"{episodes['train']} train episodes, {len(self.train):,} windows; "
@@ -341,7 +345,7 @@ class Trajectories:
         return {key: sum(part.columns[key].n_bytes for part in parts) for key in self.train.columns}
 
     def report(self) -> dict[str, Any]:
-        """What the data set is: counts per part, padding, ranges, and warnings. JSON-able."""
+        """Counts per part, padding, ranges and warnings; JSON-able."""
         statistics = self.statistics()
         keys = {key: _describe_key(value) for key, value in statistics.items()}
         range_warnings = [*_constant_warnings(keys), *_range_warnings(statistics)]

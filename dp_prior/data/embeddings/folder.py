@@ -44,7 +44,7 @@ class Rows(Protocol):
 
 
 class FolderConfig(Config):
-    """Embeddings, a row each, as embedding-reader and clip-retrieval write them."""
+    """Embeddings, one per row, as embedding-reader and clip-retrieval write them."""
 
     path: str
     """The folder, or one file: a path or any URL that fsspec knows, such as s3://bucket/img_emb. Files below it are
@@ -62,13 +62,20 @@ class FolderConfig(Config):
     null: there is none, in format parquet the other columns of the same files."""
 
     tokens: int | None = Field(default=None, ge=1)
-    """A row is so many embeddings one after another, as text encodings are; null: a row is one embedding."""
+    """Embeddings in a row, for text encodings; null: a row is one embedding."""
 
     @model_validator(mode="after")
     def _has_metadata(self) -> FolderConfig:
         if self.format == "parquet_npy" and self.metadata is None:
             raise ValueError("format 'parquet_npy' needs metadata, the folder of the parquet files; or use 'npy'")
         return self
+
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path or URL."""
+        places: dict[str, tuple[str, ...]] = {self.path: (".parquet",) if self.format == "parquet" else (".npy",)}
+        if self.metadata is not None:
+            places[self.metadata] = (*places.get(self.metadata, ()), ".parquet", ".csv")
+        return places
 
     def create(self, *, needs_length: bool = False) -> Folder:
         """Open it: headers are read and compared, embeddings are not.
@@ -113,7 +120,7 @@ class Folder:
         self._metadata = metadata
 
     def columns(self, names: list[str], as_text: bool = False) -> Iterator[dict[str, np.ndarray]]:
-        """Columns of the metadata from the first row to the last, a part at a time, see `read_columns`.
+        """Read columns of the metadata in order of rows, a part at a time, see `read_columns`.
 
         Raises:
             DataError: there is no metadata, no such column, or not one row of it for each embedding.
@@ -171,15 +178,17 @@ class Folder:
         return count
 
     def fingerprint(self) -> str:
-        """SHA-256 of the files' names and sizes and of some rows: tells data sets apart without reading one."""
+        """SHA-256 of file names, numbers of rows and some rows: identifies the data without reading all of them."""
         digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
-        count = 1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)  # a row group is no small thing
+        count = (
+            1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)
+        )  # a whole row group is decoded for each
         for row in np.arange(count) * self.count // count:
             digest.update(self.rows.read(int(row), int(row) + 1).astype("<f4").tobytes())
         return digest.hexdigest()
 
     def describe(self) -> dict:
-        """What identifies the embeddings without reading them; JSON-able."""
+        """Rows, shape and files, which identify the embeddings without reading them; JSON-able."""
         files = {
             path.rsplit("/", 1)[-1]: int(count) for path, count in zip(self.rows.paths, self.rows.counts, strict=True)
         }
@@ -187,7 +196,7 @@ class Folder:
 
 
 def _check_pairs(path: str, rows: Rows, metadata: list[str], counts: np.ndarray) -> None:
-    """Every .npy file has its parquet file, with as many rows; embedding-reader would drop what is left over."""
+    """Every .npy file has its parquet file, with as many rows; embedding-reader would drop the rest."""
     if len(metadata) != len(rows.paths):
         raise DataError(
             path, [f"there are {len(rows.paths)} .npy files, but {len(metadata)} parquet files of metadata beside them"]

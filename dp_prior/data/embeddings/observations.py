@@ -33,6 +33,7 @@ class ObservationEmbeddingsConfig(Config):
             DataError: a frame has no row or several, a row has no frame, or rows cannot be trained on.
         """
         folder = self.folder.create()
+        folder.scan()
         return FrameEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
 
 

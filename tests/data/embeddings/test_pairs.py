@@ -198,17 +198,123 @@ def test_wrong_folders_are_refused(tmp_path):
         make(tmp_path, image={"path": short, "tokens": 2})
 
 
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_a_number_that_is_not_finite_is_found_in_its_file(tmp_path, part):
-    config = make(tmp_path)
+BAD = {
+    "nan": (np.nan, "holds a number that is not finite"),
+    "inf": (-np.inf, "holds a number that is not finite"),
+    "zeros": (0.0, "is all zeros, so it has no direction"),
+    "absurd": (1e30, r"its largest value is 1e\+30, which no embedding has"),
+}
+
+
+def spoil(tmp_path, config, part: str, value: float, name: str = "img") -> str:
+    """One row of a part is bad; returns how it is named."""
     row = int(config.create()._parts[part].rows(np.array([3]))[0])
-    path = tmp_path / "img" / ("img_emb_00.npy" if row < 20 else "img_emb_01.npy")
+    first = 20 if name == "img" else 50
+    path = tmp_path / name / ("img_emb_00.npy" if row < first else "img_emb_01.npy")
+    at = row if row < first else row - first
     rows = np.load(path)
-    rows[row % 20 if row < 20 else row - 20, 2] = np.nan
+    rows[at] = value
     np.save(path, rows)
+    return rf"{name}/{path.name}, row {at}: "
+
+
+@pytest.mark.parametrize("name", ["img", "text"])
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_row_is_named_before_training(tmp_path, part, fault, name):
+    config, (value, message) = make(tmp_path), BAD[fault]
+    where = spoil(tmp_path, config, part, value, name)
+    with pytest.raises(DataError, match=where + message):
+        config.create()
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_row_that_the_scan_left_out_is_named_when_its_block_is_read(tmp_path, part, fault, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_BYTES", 0)
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_ROWS", 1)
+    config, (value, message) = make(tmp_path), BAD[fault]
+    where = spoil(tmp_path, config, part, value)
     data = config.create()
-    with pytest.raises(DataError, match=rf"{path.name}, row {row if row < 20 else row - 20}: .*not finite"):
+    assert data.report()["rows_checked"] == {"x": 1, "text": 1}
+    with pytest.raises(DataError, match=where + message):
         getattr(data, part).fetch(torch.arange(8))
+    with pytest.raises(DataError, match=where + message):
+        getattr(data, part).cached(4, 4).fetch(torch.tensor([2]))  # a neighbour in the same block
+
+
+def test_the_scan_reads_no_more_than_stated(tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_BYTES", 12 * 6 * 4)
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_ROWS", 4)
+    assert make(tmp_path).create().report()["rows_checked"] == {"x": 12, "text": 12}
+    monkeypatch.undo()
+    assert make(tmp_path).create().report()["rows_checked"] == {"x": N, "text": N}
+
+
+def test_zeros_are_padding_among_text_encodings(tmp_path):
+    rows = embeddings(N, 12)
+    rows[7], rows[9, 4:] = 0, 0
+    folder = str(write_npy(tmp_path / "enc", rows, [N]))
+    make(tmp_path, text_encodings={"path": folder, "tokens": 3}).create()
+
+
+def noted(tmp_path, **change) -> EmbeddingsConfig:
+    config = make(tmp_path, **change)
+    config.integrity(tmp_path / "run").note(config.create().files)
+    return config
+
+
+@pytest.mark.promise("H1")
+@pytest.mark.parametrize("fault", ["shorter", "gone", "added", "changed"])
+def test_files_that_have_changed_are_named_before_anything_is_read(tmp_path, fault):
+    config = noted(tmp_path, verify="hashes")
+    config.integrity(tmp_path / "run").check()
+    path = tmp_path / "text" / "img_emb_01.npy"
+    messages = {
+        "shorter": f"{path} has {path.stat().st_size - 24} bytes, expected {path.stat().st_size}",
+        "gone": f"{path} is missing",
+        "added": f"{tmp_path / 'text' / 'more.npy'} was not there",
+        "changed": f"{path} has the right size, but not the SHA-256",
+    }
+    if fault == "gone":
+        path.unlink()
+    elif fault == "added":
+        np.save(tmp_path / "text" / "more.npy", embeddings(3, 6))
+    else:
+        rows = np.load(path)
+        rows[5] += fault == "changed"
+        np.save(path, rows[1:] if fault == "shorter" else rows)
+    with pytest.raises(DataError, match="is not what it was when") as caught:
+        config.integrity(tmp_path / "run").check()
+    (problem, advice) = caught.value.problems
+    assert problem.startswith(messages[fault]) and "delete " in advice
+
+
+def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
+    config = noted(tmp_path)
+    assert (tmp_path / "run" / "data_manifest.json").read_text().count("sha256") == 1  # that of the document
+    careful = config.model_copy(update={"verify": "hashes"})
+    careful.integrity(tmp_path / "run").check()
+    careful.integrity(tmp_path / "run").note([])  # hashes are added
+    rows = np.load(tmp_path / "img" / "img_emb_00.npy")
+    np.save(tmp_path / "img" / "img_emb_00.npy", rows + 1)
+    config.integrity(tmp_path / "run").check()
+    with pytest.raises(DataError, match="has the right size, but not the SHA-256"):
+        careful.integrity(tmp_path / "run").check()
+
+
+def test_remote_folders_are_compared_by_name_and_size(tmp_path):
+    import fsspec
+
+    from tests.data.embeddings.test_folder import remote
+
+    write_npy(tmp_path / "far", embeddings(N, 6), [20, 40])
+    url = remote(tmp_path / "far", "integrity")
+    config = noted(tmp_path, image={"path": url}, verify="hashes", manifest=str(tmp_path / "kept.json"))
+    config.integrity(tmp_path / "run").check()
+    fsspec.filesystem("memory").pipe("/integrity/img_emb_01.npy", b"short")
+    with pytest.raises(DataError, match="memory://integrity/img_emb_01.npy has 5 bytes, expected"):
+        config.integrity(tmp_path / "run").check()
 
 
 def test_the_fingerprint_is_of_the_files(tmp_path):
@@ -269,9 +375,9 @@ def test_captions_of_one_image_stay_in_one_part():
 
 
 def test_an_epoch_over_large_files_takes_little_memory(tmp_path):
-    """400 MB of pairs, sparse on disk: the process grows by its pools, 8 MB, and what reading a block takes."""
+    """400 MB of pairs: the process grows by its caches, 8 MB, and what reading a block takes."""
     program = """
-import json, resource, sys
+import json, os, resource, sys
 import numpy as np
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 
@@ -279,7 +385,8 @@ record = {"batch_size": 1024, "block_rows": 256, "shuffle_blocks": 8, "split": {
 for name in ("image", "text"):
     with open(f"{sys.argv[1]}/{name}.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": (200_000, 512)})
-        file.truncate(file.tell() + 200_000 * 1024)
+        for _ in range(200):
+            file.write(np.ones((1000, 512), "<f2").tobytes())
     record[name] = {"path": f"{sys.argv[1]}/{name}.npy"}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 data = EmbeddingsConfig.from_json(json.dumps(record)).create()
@@ -287,6 +394,8 @@ loader = data.loader(seed=0, batch_size=1024, accumulation=1, rank=0, world_size
 for start in range(0, len(data.train), 1024):
     loader.global_batch(start)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+for name in ("image", "text"):
+    os.unlink(f"{sys.argv[1]}/{name}.npy")
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
