@@ -38,13 +38,28 @@ REFUSED = {
 }
 """Errors that say nothing about the content of a file."""
 
-LARGEST_DOCUMENT = 256 << 20
-"""Most bytes of a metadata document; JSON takes some ten times its size in memory."""
+MOST_KEYS = 10_000
+"""Most arrays or columns of a data set."""
+
+LARGEST_DOCUMENT = 16 << 20
+"""Most bytes of a metadata document; JSON takes seconds and some ten times its size in memory."""
+
+
+SLACK = 64 << 20
+"""Bytes that an array may declare whatever is stored; few enough to do no harm."""
 
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the system refused to read, memory included, rather than read something wrong."""
     return isinstance(error, (MemoryError, UnreadableError)) or (isinstance(error, OSError) and error.errno in REFUSED)
+
+
+def unreadable(path: Path | str, error: BaseException) -> UnreadableError:
+    """The error to raise where the system refused to read a file."""
+    if isinstance(error, UnreadableError):
+        return error
+    code = error.errno if isinstance(error, OSError) else errno.ENOMEM
+    return UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path))
 
 
 @contextlib.contextmanager
@@ -57,16 +72,14 @@ def reading(path: Path | str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if isinstance(error, UnreadableError):
-            raise
+    except (OSError, MemoryError) as error:
         if is_refusal(error):
-            raise UnreadableError(error.errno, f"cannot be read now: {error.strerror or error}", str(path)) from error
+            raise unreadable(path, error) from error
         raise DataError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading, unbuffered reads left to the caller.
+    """Open a regular file for reading.
 
     Raises:
         DataError: it is a named pipe, a socket or a device.
@@ -88,18 +101,24 @@ def check_regular(path: Path | str, mode: int) -> None:
         raise DataError(str(path), [f"is {kind}; expected a regular file"])
 
 
-def read_document(path: Path | str) -> bytes:
+def read_document(path: Path | str, most: int = LARGEST_DOCUMENT) -> bytes:
     """All bytes of a metadata document.
 
     Raises:
-        DataError: it is missing, no regular file, or larger than `LARGEST_DOCUMENT`.
+        DataError: it is missing, no regular file, or has more than `most` bytes.
         UnreadableError: the system refused to read it.
     """
     with reading(path), open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_DOCUMENT:
-            raise DataError(str(path), [f"has {size} bytes; expected metadata of at most {LARGEST_DOCUMENT}"])
+        if size > most:
+            raise DataError(str(path), [f"has {size} bytes; expected metadata of at most {most}"])
         return file.read()
+
+
+def check_count(where: Path | str, count: int, what: str) -> None:
+    """Raises DataError if a data set has more keys than any sane one."""
+    if count > MOST_KEYS:
+        raise DataError(str(where), [f"has {count} {what}; expected at most {MOST_KEYS}"])
 
 
 def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: int = 1) -> None:
@@ -119,7 +138,3 @@ def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: 
     if stored is not None and n_bytes > stored * ratio + SLACK:
         found = f"declares {n_bytes:,} bytes, but only {stored:,} bytes are stored, which cannot decode to that"
         raise DataError(where, [f"{found}; the metadata are damaged or the copy is incomplete"])
-
-
-SLACK = 64 << 20
-"""Bytes that may be declared whatever is stored; so much does no harm."""

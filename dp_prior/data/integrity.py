@@ -24,6 +24,7 @@ from dp_prior.durable import replace_file, seal, unseal
 MANIFEST = "data_manifest.json"
 Verify = Literal["sizes", "hashes"]
 
+LARGEST_MANIFEST = 1 << 30  # bytes: a zarr data set may have millions of chunks
 _READ_AT_ONCE = 1 << 20  # bytes
 _THREADS = 4
 
@@ -121,7 +122,7 @@ class Integrity:
     def _read(self) -> DataManifest | None:
         """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
-            data = read_document(self._path)
+            data = read_document(self._path, LARGEST_MANIFEST)
         except DataError:
             if self._path.exists():
                 raise

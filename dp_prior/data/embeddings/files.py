@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import check_regular, reading
+from dp_prior.data.files import check_regular, open_file, reading
 
 PARALLEL_FILES = 32
 """Headers that are read at the same time: on a remote store latency dominates."""
@@ -34,6 +34,10 @@ class Files:
     paths: list[str]
     is_local: bool
     is_folder: bool
+
+    def open(self, path: str) -> Any:
+        """Open one of the files for reading; on a local disk it must be a regular file."""
+        return open_file(path) if self.is_local else self.fs.open(path, "rb")
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by its name below the place, `.` where the place is a file itself."""
@@ -72,6 +76,10 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     path = path.rstrip("/") or path
     is_local = isinstance(fs, LocalFileSystem)
     wanted = " or ".join(f"*{ending}" for ending in endings)
+    if is_local:
+        with reading(place):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                check_regular(place, os.stat(path).st_mode)
     if fs.isfile(path):
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
