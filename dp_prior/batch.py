@@ -1,4 +1,4 @@
-"""A batch is what is diffused (`x`) and given what (`cond`); a `Spec` is the shape of one sample of it.
+"""`Batch`: what is diffused (`x`) and what it is conditioned on (`cond`). `Spec`: shape and kind of each of its keys.
 
 Nothing below `tasks/` knows more about the data than this file says.
 """
@@ -6,21 +6,61 @@ Nothing below `tasks/` knows more about the data than this file says.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 from torch import Tensor
 
 from dp_prior.config import Config
 
+Kind = Literal["vector", "image", "tokens", "label"]
+"""vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
+words; label: the number of a class."""
+
+DTYPES: dict[Kind, torch.dtype] = {
+    "vector": torch.float32,
+    "image": torch.uint8,
+    "tokens": torch.int64,
+    "label": torch.int64,
+}
+
 
 class Spec(Config):
-    """Shapes of one sample without the batch dimension. It comes from the data and is saved beside the weights."""
+    """Shapes and kinds of one sample, without the batch axis. It comes from the data and is saved with the weights."""
 
     x_shape: tuple[int, ...]
     """Shape of what is diffused; (horizon, action_dim) for a policy."""
 
     cond_shapes: dict[str, tuple[int, ...]]
     """Shape of each conditioning input by key; (n_obs_steps, ...) for a policy's observations."""
+
+    kinds: dict[str, Kind] = {}
+    """Kind of each conditioning input that is not a vector."""
+
+    @model_validator(mode="after")
+    def _check_kinds(self) -> Spec:
+        unknown = sorted(set(self.kinds) - set(self.cond_shapes))
+        if unknown:
+            raise ValueError(f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}")
+        for key, kind in self.kinds.items():
+            shape = self.cond_shapes[key]
+            if kind == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
+                raise ValueError(f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """`spec.json` of vectors alone is the one of versions that knew nothing else."""
+        return {name: value for name, value in write(self).items() if name != "kinds" or value}
+
+    def kind(self, key: str) -> Kind:
+        """Kind of a conditioning input."""
+        return self.kinds.get(key, "vector")
+
+    def dtype(self, key: str) -> torch.dtype:
+        """Type of the values of a conditioning input, which follows from its kind."""
+        return DTYPES[self.kind(key)]
 
 
 @dataclass(frozen=True)
@@ -29,12 +69,12 @@ class Batch:
 
     Attributes:
         x: (B, *x_shape) float32.
-        cond: (B, *shape) by key.
+        cond: (B, *shape) by key, in the type of its kind, see `Spec.dtype`.
         mask: (B, *x_shape[:-1]) bool, True where x is real rather than padding; (B, horizon) for a policy.
-        ids: (B,) int64 index of each sample in its data set; keys randomness where a result must not depend on order.
+        ids: (B,) int64 index of each sample in its data set; keys the randomness of whatever must not depend on order.
         positions: (B,) int64 position of each sample in the order of training; None outside training.
-        denominator: () float32 number of valid positions of `mask` that a mean over this batch divides by; None means
-            its own. Micro-batches of one global batch share it, so that their losses add up to the mean over the whole.
+        denominator: () float32, the number of valid positions that a mean over this batch divides by; None for those of
+            its own mask. Micro-batches of one global batch share it, so that their losses add up to the global mean.
     """
 
     x: Tensor

@@ -2,11 +2,11 @@
 
     normalised = clip((value - offset) * scale)        value = normalised / scale + offset
 
-A dimension that was constant in the data comes back as that constant, whatever its normalised value: a network's small
-error there, divided by a scale that nothing but its magnitude determined, would move what never moved.
+A dimension that was constant in the data is unnormalised to that constant, whatever its normalised value: its scale is
+arbitrary, so dividing a small prediction error by it would move an actuator that never moved in the data.
 
-Subtracting first keeps a channel that varies by micrometres around a metre exact, where a single multiply-add would
-round its whole range away. Everything here is float32, whatever precision the surrounding model is cast to.
+The offset is subtracted first: a channel that varies by micrometres around a metre stays exact, where a single
+multiply-add would round its range away. Everything is float32, whatever precision the surrounding model is cast to.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity, Field(disc
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
-    """Rounded to what float32 holds; done to an offset before its scale is chosen, which can then make up for it."""
+    """Round to float32, as float64; an offset is rounded before its scale is chosen, so that the scale is exact."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -164,15 +164,16 @@ def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.
 
 
 class Normalizer(nn.Module):
-    """Normalises each key by the statistics it was fitted with, or that were loaded.
+    """Normalises each key by statistics that were fitted or loaded.
 
-    The statistics are buffers named `key/quantity`, float32 always, and NaN until `fit` or `load_state_dict`.
+    The statistics are buffers named `key/quantity`, always float32, and NaN until `fit` or `load_state_dict`. A key
+    without statistics, such as an image, has no buffers and passes through in its own type.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], modes: Mapping[str, NormalizerConfig]):
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], modes: Mapping[str, NormalizerConfig | None]):
         """Args:
         shapes: feature shape of each key, without batch and time; what is diffused has the key "x".
-        modes: how to normalise each key; keys left out get `Limits()`.
+        modes: how to normalise each key, None for not by statistics; keys left out get `Limits()`.
         """
         super().__init__()
         unknown = sorted(set(modes) - set(shapes))
@@ -181,8 +182,9 @@ class Normalizer(nn.Module):
         dotted = sorted(key for key in shapes if "." in key)
         if dotted:
             raise ValueError(f"normalizer keys {dotted} contain a dot; rename them (keys are ours, not the data set's)")
-        self.shapes = {key: tuple(shape) for key, shape in shapes.items()}
-        self.modes = {key: modes.get(key, Limits()) for key in shapes}
+        self._untouched = {key: tuple(shape) for key, shape in shapes.items() if modes.get(key, Limits()) is None}
+        self.shapes = {key: tuple(shape) for key, shape in shapes.items() if key not in self._untouched}
+        self.modes = {key: modes.get(key, Limits()) for key in self.shapes}
         self.clips = {key: mode.clip for key, mode in self.modes.items()}
         self.has_statistics = False
         for key, shape in self.shapes.items():
@@ -192,7 +194,7 @@ class Normalizer(nn.Module):
             self.register_buffer(f"{key}/divisor", torch.full(shape, math.nan, dtype=torch.float32), persistent=False)
 
     def fit(self, statistics: Mapping[str, Statistics]) -> None:
-        """Take the statistics of every key and derive scale and offset from them.
+        """Store the statistics of every key and derive scale and offset from them.
 
         Raises:
             ValueError: statistics of a key are missing, not finite or not of its shape; all such faults are named.
@@ -217,14 +219,16 @@ class Normalizer(nn.Module):
         self._set_divisors()
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
-        """(..., *feature_shape) in data units of any dtype -> float32, normalised."""
+        """(..., *feature_shape) in data units of any dtype -> float32, normalised; as it is without statistics."""
+        if key in self._untouched:
+            return value
         self._check(key, value)
         normalized = (value.to(torch.float32) - self._buffers[f"{key}/offset"]) * self._buffers[f"{key}/scale"]
         clip = self.clips[key]
         return normalized if clip is None else normalized.clamp(-clip, clip)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
-        """The inverse of `normalize` within its clipping range, and the constant where there was one; float32."""
+        """The inverse of `normalize` within its clipping range; constant dimensions give their constant. float32."""
         self._check(key, value)
         return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/divisor"])
 
@@ -237,7 +241,7 @@ class Normalizer(nn.Module):
         return self.normalize(key, self._buffers[f"{key}/{low}"]), self.normalize(key, self._buffers[f"{key}/{high}"])
 
     def _set_divisors(self) -> None:
-        """What `unnormalize` divides by: the scale, and infinity where the data were constant."""
+        """Set what `unnormalize` divides by: the scale, or infinity where the data were constant."""
         for key, mode in self.modes.items():
             low, high, scale = (
                 self._buffers[f"{key}/{name}"].cpu().double().numpy() for name in ("min", "max", "scale")

@@ -1,11 +1,13 @@
 """A batch is a set of rows: slicing and moving act on every part of it alike."""
 
+import json
 from dataclasses import fields
 
 import pytest
 import torch
 
 from dp_prior.batch import Batch, Spec
+from dp_prior.config import ConfigError
 
 
 def make(rows: int = 4, positions: bool = True) -> Batch:
@@ -62,5 +64,28 @@ def test_a_batch_cannot_be_changed_under_anyones_feet():
 
 
 def test_a_spec_reads_back_from_json():
-    spec = Spec(x_shape=(16, 2), cond_shapes={"state": (2, 5), "image": (2, 3, 96, 96)})
+    spec = Spec(x_shape=(16, 2), cond_shapes={"state": (2, 5), "image": (2, 96, 96, 3)}, kinds={"image": "image"})
     assert Spec.from_json(spec.to_json()) == spec
+    assert (spec.kind("image"), spec.dtype("image")) == ("image", torch.uint8)
+    assert (spec.kind("state"), spec.dtype("state")) == ("vector", torch.float32)
+
+
+def test_a_spec_of_vectors_is_written_as_it_always_was():
+    written = {"x_shape": [16, 2], "cond_shapes": {"state": [2, 5]}}
+    spec = Spec.from_json(json.dumps(written))
+    assert json.loads(spec.to_json()) == json.loads(spec.model_dump_json()) == written
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({"camera": "image"}, "kinds name ['camera'], which are not among the keys ['state']"),
+        ({"state": "image"}, "'state' is an image of shape (2, 5); expected (..., height, width, 1, 3 or 4)"),
+        ({"state": "sound"}, "kinds.state"),
+    ],
+)
+def test_a_kind_that_means_nothing_is_refused(kinds, message):
+    text = json.dumps({"x_shape": [16, 2], "cond_shapes": {"state": [2, 5]}, "kinds": kinds})
+    with pytest.raises(ConfigError) as caught:
+        Spec.from_json(text)
+    assert message in str(caught.value)

@@ -1,11 +1,15 @@
-"""What is wrong with a data set, all of it in one report."""
+"""Errors of data sets: `DataError` for content that is wrong, `UnreadableError` for content that could not be read."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection
 
 MOST_PROBLEMS_SHOWN = 20
+
+MOST_NAMES_COMPARED, LONGEST_NAME = 1000, 200
+"""Bounds on the search for a similar name, which takes time in proportion to both."""
 
 
 class DataError(ValueError):
@@ -21,13 +25,20 @@ class DataError(ValueError):
         super().__init__("\n".join([f"{source}: {count}", *shown]))
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str:
-    """A hint for a name that is not there: the closest known one, and the whole list while it is short."""
-    names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+class UnreadableError(OSError):
+    """The operating system refused to read a file of the data set: permissions, I/O error, too many open files.
+
+    The content may be fine; the same command may succeed once the cause is gone.
+    """
+
+
+def nearest_name(name: str, known: Collection[str]) -> str:
+    """A hint for an unknown name: the most similar known one, and the known ones while the list is short."""
+    names = [each[:LONGEST_NAME] for each in sorted(itertools.islice(known, MOST_NAMES_COMPARED))]
+    close = difflib.get_close_matches(name[:LONGEST_NAME], names, n=1, cutoff=0.5)
     parts = [f"Did you mean {close[0]!r}?"] if close else []
     if names:
-        parts.append("It has: " + ", ".join(names[:20]) + (", ..." if len(names) > 20 else ""))
+        parts.append("It has: " + ", ".join(names[:20]) + (", ..." if len(known) > 20 else ""))
     else:
         parts.append("It has none.")
     return " ".join(parts)

@@ -1,6 +1,6 @@
-"""The files of a data set, noted once and compared at every start: damage is named before anything is trained on it.
+"""The files of a data set, noted once and compared at every start, so that damage is named before training.
 
-Formats notice little themselves: zarr gives zeros for a lost chunk, and a flipped bit passes through most codecs.
+Formats detect little themselves: zarr returns zeros for a lost chunk, and a flipped bit passes through most codecs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -16,24 +16,27 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from dp_prior.config import Config
+from dp_prior.data.embeddings.files import find_files
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import open_file, read_document, reading
 from dp_prior.durable import replace_file, seal, unseal
 
 MANIFEST = "data_manifest.json"
 Verify = Literal["sizes", "hashes"]
 
+LARGEST_MANIFEST = 1 << 30  # bytes: a zarr data set may have millions of chunks
 _READ_AT_ONCE = 1 << 20  # bytes
 _THREADS = 4
 
 
 class FileNote(Config):
-    """What is known of one file."""
+    """Size and hash of one file."""
 
     size: int = Field(ge=0)
     """Bytes."""
 
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the whole file."""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """SHA-256 of the whole file; null where it was never hashed."""
 
 
 class DataManifest(Config):
@@ -43,104 +46,170 @@ class DataManifest(Config):
     """Version of this document."""
 
     root: str
-    """The data set; names are relative to it."""
+    """The recorded episodes; names are relative to it. Empty for data without episodes."""
 
     files: dict[str, FileNote]
-    """Every file that was read, by name; `.` where the data set is one file."""
+    """Every file of the episodes that was read, by name; `.` where the data set is one file."""
+
+    folders: dict[str, dict[str, FileNote]] = {}
+    """Files of each folder of embeddings, by the folder's path or URL and their names in it."""
 
 
 class Integrity:
-    """Compares the files of a data set with its manifest, and writes that when there is none."""
+    """Compares the files of a data set with its manifest, and writes the manifest when there is none.
 
-    def __init__(self, path: Path, root: Path, verify: Verify):
+    Files of episodes are always hashed when they are first noted. Embeddings may take terabytes: their names and sizes
+    are noted, and hashes only with verify "hashes" and on local disks.
+    """
+
+    def __init__(
+        self, path: Path, root: Path | None, verify: Verify, places: Mapping[str, tuple[str, ...]] | None = None
+    ):
         """
         Args:
             path: the manifest.
-            root: the data set, a directory or a file.
+            root: the recorded episodes, a directory or a file; None if there are none.
+            places: endings of the files of embeddings and their metadata, by path or URL.
         """
         self._path = path
         self._root = root
         self._verify = verify
+        self._places = {_absolute(place): endings for place, endings in (places or {}).items()}
 
     def check(self) -> None:
         """Compare sizes, and hashes if asked for, of all files noted. Without a manifest there is nothing to compare.
 
         Raises:
-            DataError: files have changed, are missing or cannot be read; all of them in one report.
+            DataError: files have changed, are missing or were added; all of them in one report.
+            UnreadableError: the system refused to read a file.
         """
         manifest = self._read()
         if manifest is None:
             return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-verify") as pool:
             problems = list(filter(None, pool.map(self._compare, manifest.files, manifest.files.values())))
+            for place in manifest.folders.keys() & self._places.keys():
+                problems += self._compare_folder(place, manifest.folders[place], pool)
         if problems:
             advice = (
                 f"copy the data set again, or repair it; if the change is meant, delete {self._path}, and a run with "
                 "checkpoints then needs --allow-change data.fingerprint"
             )
-            raise DataError(f"{self._root} is not what it was when {self._path} was written", [*problems, advice])
+            found = "the data set" if self._root is None else str(self._root)
+            raise DataError(f"{found} is not what it was when {self._path} was written", [*problems, advice])
 
     def note(self, files: Iterable[Path]) -> None:
         """Write the manifest, or add files to it that are not in it yet.
 
         Raises:
-            DataError: a file cannot be read.
+            DataError: a file is missing.
+            UnreadableError: the system refused to read a file.
         """
         known = self._read()
         notes = {} if known is None else dict(known.files)
+        folders = {} if known is None else dict(known.folders)
         names = [name for name in sorted(self._name(path) for path in files) if name not in notes]
-        if not names:
-            return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-hash") as pool:
-            try:
-                notes |= zip(names, pool.map(self._take, names), strict=True)
-            except OSError as error:
-                raise DataError(str(error.filename), [f"cannot be read: {error.strerror}"]) from None
-        manifest = DataManifest(root=str(self._root.absolute()), files=dict(sorted(notes.items())))
+            notes |= zip(names, pool.map(self._take, names), strict=True)
+            for place, endings in self._places.items():
+                folders[place] = self._take_folder(place, endings, folders.get(place), pool)
+        manifest = DataManifest(root=self._root_name(), files=dict(sorted(notes.items())), folders=folders)
+        if manifest == known or not (notes or folders):
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path, seal(manifest.model_dump(mode="json")))
+        replace_file(self._path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
 
     def _read(self) -> DataManifest | None:
-        """The manifest; None if there is none, or it is of a data set elsewhere."""
+        """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
-            data = self._path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+            data = read_document(self._path, LARGEST_MANIFEST)
+        except DataError:
+            if self._path.exists():
+                raise
             return None
-        except OSError as error:
-            raise DataError(str(self._path), [f"cannot be read: {error.strerror}"]) from None
         try:
             manifest = DataManifest.model_validate_json(json.dumps(unseal(data)), strict=True)
             leaving = [name for name in manifest.files if name.startswith("/") or ".." in Path(name).parts]
             if leaving:
                 raise ValueError(f"{leaving[0]!r} leaves the data set")
         except (ValueError, ValidationError) as error:
-            problem = f"is no manifest of a data set ({str(error).splitlines()[0]})"
+            problem = f"is not a manifest of a data set ({str(error).splitlines()[0]})"
             raise DataError(str(self._path), [f"{problem}; delete it to have it written anew"]) from None
-        return manifest if manifest.root == str(self._root.absolute()) else None
+        return manifest if manifest.root == self._root_name() else None
 
     def _compare(self, name: str, expected: FileNote) -> str | None:
         path = self._root / name
         try:
-            size = os.stat(path).st_size
-            if size != expected.size:
-                return f"{path} has {size} bytes, expected {expected.size}"
-            if self._verify == "hashes" and _sha256(path) != expected.sha256:
-                return f"{path} has the right size, but not the SHA-256 that was noted: its content has changed"
-        except OSError as error:
-            return f"{path} cannot be read: {error.strerror}"
+            with reading(path):
+                size = os.stat(path).st_size
+                if size != expected.size:
+                    return f"{path} has {size} bytes, expected {expected.size}"
+                if self._verify == "hashes" and _sha256(path) != expected.sha256:
+                    return _changed(path)
+        except DataError as error:
+            return f"{path} {error.problems[0]}"
         return None
+
+    def _compare_folder(self, place: str, expected: Mapping[str, FileNote], pool: ThreadPoolExecutor) -> list[str]:
+        """What has changed among the files of a folder of embeddings."""
+        try:
+            found = find_files(place, self._places[place]).sizes()
+        except DataError as error:
+            return [f"{place} {problem}" for problem in error.problems]
+        problems = [f"{_join(place, name)} is missing" for name in sorted(expected.keys() - found.keys())]
+        problems += [f"{_join(place, name)} was not there" for name in sorted(found.keys() - expected.keys())]
+        same = []
+        for name in sorted(expected.keys() & found.keys()):
+            if found[name] != expected[name].size:
+                problems.append(f"{_join(place, name)} has {found[name]} bytes, expected {expected[name].size}")
+            elif self._verify == "hashes" and expected[name].sha256 is not None:
+                same.append(name)
+        hashes = pool.map(lambda name: _sha256(_join(place, name)), same)
+        return problems + [
+            _changed(_join(place, name))
+            for name, sha256 in zip(same, hashes, strict=True)
+            if sha256 != expected[name].sha256
+        ]
 
     def _take(self, name: str) -> FileNote:
         path = self._root / name
-        return FileNote(size=os.stat(path).st_size, sha256=_sha256(path))
+        with reading(path):
+            return FileNote(size=os.stat(path).st_size, sha256=_sha256(path))
+
+    def _take_folder(
+        self, place: str, endings: tuple[str, ...], known: Mapping[str, FileNote] | None, pool: ThreadPoolExecutor
+    ) -> dict[str, FileNote]:
+        """Notes of a folder; those that are known stay, and get hashes where these are wanted now."""
+        files = find_files(place, endings) if known is None or self._verify == "hashes" else None
+        notes = {name: FileNote(size=size) for name, size in files.sizes().items()} if known is None else dict(known)
+        if self._verify == "hashes" and files.is_local:
+            names = [name for name, note in notes.items() if note.sha256 is None]
+            for name, sha256 in zip(names, pool.map(lambda name: _sha256(_join(place, name)), names), strict=True):
+                notes[name] = FileNote(size=notes[name].size, sha256=sha256)
+        return notes
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
+    def _root_name(self) -> str:
+        return "" if self._root is None else str(self._root.absolute())
 
-def _sha256(path: Path) -> str:
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else os.path.abspath(os.path.expanduser(place))
+
+
+def _join(place: str, name: str) -> str:
+    return place if name == "." else f"{place.rstrip('/')}/{name}"
+
+
+def _changed(path: Path | str) -> str:
+    return f"{path} has the right size, but not the SHA-256 that was noted: its content has changed"
+
+
+def _sha256(path: Path | str) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with reading(path), open_file(path) as file:
         while piece := file.read(_READ_AT_ONCE):
             digest.update(piece)
     return digest.hexdigest()

@@ -52,6 +52,10 @@ def read_selected(
         if wanted.key not in known:
             problems.append(f"{where}: the data set has no key {wanted.key!r}. {nearest_name(wanted.key, known)}")
             continue
+        picture = _is_picture(wanted.key, store.dtype(wanted.key), known[wanted.key])
+        if picture:
+            problems.append(f"{where}: {store.locate(wanted.key, 0)}: {picture}")
+            continue
         if wanted.key not in raw:
             try:
                 raw[wanted.key] = store.read(wanted.key)
@@ -99,6 +103,17 @@ def _checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
             f"episode {e} ends at row {ends[e]} but begins at row {before[e]}; episode ends must increase strictly"
         )
     return ends, problems
+
+
+def _is_picture(key: str, dtype: str, shape: tuple[int, ...]) -> str | None:
+    """Why bytes of three or more axes are no state; None for everything else. Asked before anything is read."""
+    if dtype != "uint8" or len(shape) < 3:
+        return None
+    return (
+        f"{key!r} holds uint8 of shape {shape} per step, which is a picture; `obs` reads states, and pictures are not "
+        f"read yet. Give the policy embeddings of them (data.embeddings), or store the numbers as float32 if they are "
+        f"a state"
+    )
 
 
 def _wrong_shape(name: str, wanted: KeyConfig, values: np.ndarray) -> str | None:

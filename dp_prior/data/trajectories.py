@@ -1,13 +1,13 @@
 """Recorded episodes as training samples: an action chunk, given the observations before it.
 
-All steps of all episodes lie in contiguous float32 arrays, edges repeated once, so that every window is one contiguous
-run (see `windows.py`) and a batch is one gather of runs per array, on whatever device the arrays are.
+A data set is columns plus windows. In a column the steps of all episodes follow one another with each episode's edges
+repeated, so that every window is one contiguous run (see `windows.py`) and a batch is one gather of runs per column.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,8 +18,10 @@ from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Change, Config
-from dp_prior.data.embeddings.observations import ObservationEmbeddings, ObservationEmbeddingsConfig
-from dp_prior.data.embeddings.pool import BlockPool
+from dp_prior.data.columns import Column
+from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
@@ -59,11 +61,11 @@ class TrajectoriesConfig(Config):
     """The recorded data set."""
 
     obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
-    """What the policy sees: the policy's name of each observation, and where it is found in the data set."""
+    """What the policy sees: the policy's name of each observation, and its key in the data set."""
 
     embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
-    """Further observations, embeddings in folders: the policy's name of each, and where it lies. They are read from
-    disk as they are used, and training then takes its windows in blocks."""
+    """Further observations that are embeddings in folders, by the policy's name. They are read from disk during
+    training, which then takes its windows in blocks."""
 
     action: KeyConfig
     """What the policy does: one axis of numbers per step."""
@@ -78,20 +80,21 @@ class TrajectoriesConfig(Config):
     """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
 
     device: Annotated[Literal["auto", "cpu"], Change("harmless")] = "auto"
-    """Where the data lie: auto puts them on the training device while they take at most half of its free memory."""
+    """Where the data are kept: auto moves columns to the training device, smallest first, into half its free memory."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
-    """What is compared at each start with the manifest of the data set: the sizes of its files, or every byte."""
+    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
+    files, too. Embeddings are hashed only if their first start asks for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Where sizes and hashes of the data set's files are noted, once; null keeps them in the run directory. A place of
-    its own serves several runs."""
+    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
+    own serves several runs."""
 
     block_rows: int = Field(default=2048, ge=1)
-    """With embeddings: so many neighbouring windows are shuffled among themselves, so many rows read at once."""
+    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """With embeddings: so many blocks of windows from anywhere are mixed."""
+    """With embeddings: blocks of windows, from anywhere, that are mixed."""
 
     @model_validator(mode="after")
     def _sees_something(self) -> TrajectoriesConfig:
@@ -102,9 +105,12 @@ class TrajectoriesConfig(Config):
         return self
 
     def integrity(self, directory: Path) -> Integrity:
-        """What compares the files of the data set with those noted by the run in `directory`."""
+        """Compares the files of the data set with those noted by the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        return Integrity(manifest, self.episodes.path.expanduser(), self.verify)
+        places: dict[str, tuple[str, ...]] = {}
+        for record in self.embeddings.values():
+            places |= record.folder.places()
+        return Integrity(manifest, self.episodes.path.expanduser(), self.verify, places)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
@@ -114,7 +120,7 @@ class TrajectoriesConfig(Config):
                 n_obs_steps; otherwise these alone.
 
         Raises:
-            DataError: the data set cannot be trained on; all that is wrong with it, in one report.
+            DataError: the data set cannot be trained on; all problems in one report.
         """
         return Trajectories(
             store=self.episodes.create(),
@@ -129,60 +135,48 @@ class TrajectoriesConfig(Config):
 _ELSEWHERE = ("episodes", "batch_size", "verify", "manifest")  # settings that the samples do not depend on
 
 
-@dataclass(frozen=True)
-class Stream:
-    """An observation on disk: its source, the row of it for every padded row (m,), and what of it is in memory."""
-
-    source: ObservationEmbeddings
-    rows: np.ndarray
-    pool: BlockPool | None = None
-
-
 class WindowSet:
-    """The windows of some episodes: n samples, fetched by index a batch at a time."""
+    """The windows of some episodes over columns: n samples, fetched by index a batch at a time.
+
+    Each column is gathered once per batch, on its own device. Where columns lie on several devices, ids are expected
+    on the CPU, so that columns on disk are read without waiting for an accelerator.
+    """
 
     def __init__(
         self,
-        rows: dict[str, Tensor],
+        columns: dict[str, Column],
         is_valid: Tensor,
         first: Tensor,
         counts: Tensor,
         horizon: int,
         n_obs_steps: int,
-        streams: dict[str, Stream] | None = None,
     ):
         """Args:
-        rows: (m, *feature_shape) float32 padded rows by key, the action as "x", contiguous.
-        is_valid: (m,) bool, what the mask says of each padded row.
+        columns: m padded rows by key, the action as "x".
+        is_valid: (m,) bool, what the mask says of each padded row; batches are made on its device.
         first: (n,) int64 padded row where each window begins.
         counts: (n,) int64 on the CPU, number of True in each window's mask.
-        streams: observations that are on disk.
         """
-        self.rows = rows
-        self.streams = streams or {}
+        self.columns = columns
         self.valid_counts = counts
-        self._is_valid, self._first = is_valid, first
+        self._target = is_valid.device  # not the device asked for: "cuda" is not equal to "cuda:0"
+        self._is_together = {column.device for column in columns.values()} == {self._target}
+        self.device = self._target if self._is_together else torch.device("cpu")
+        self._is_valid, self._first = is_valid, first.to(self.device)
         self._horizon, self._n_obs_steps = horizon, n_obs_steps
         self._length = len(first)
-        self._x = _runs(rows[ACTION], horizon)
-        self._mask = _runs(is_valid, horizon)
-        self._cond = {key: _runs(value, n_obs_steps) for key, value in rows.items() if key != ACTION}
+        self._x = columns[ACTION].runs(horizon)
+        self._mask = MemoryColumn(is_valid).runs(horizon)
+        self._cond = {key: column.runs(n_obs_steps) for key, column in columns.items() if key != ACTION}
 
     @classmethod
-    def of(
-        cls,
-        rows: dict[str, Tensor],
-        windows: Windows,
-        n_obs_steps: int,
-        mask_padding: bool,
-        streams: dict[str, Stream] | None = None,
-    ) -> WindowSet:
+    def of(cls, columns: dict[str, Column], windows: Windows, n_obs_steps: int, mask_padding: bool = True) -> WindowSet:
         """The given windows over their padded rows; the mask is True everywhere unless padding is to be masked."""
         is_valid, counts = windows.is_real, windows.valid_counts
         if not mask_padding:
             is_valid, counts = np.ones_like(is_valid), np.full_like(counts, windows.horizon)
         tensors = [torch.from_numpy(array) for array in (is_valid, windows.first, counts)]
-        return cls(rows, *tensors, windows.horizon, n_obs_steps, streams)
+        return cls(columns, *tensors, windows.horizon, n_obs_steps)
 
     def __len__(self) -> int:
         return self._length
@@ -191,63 +185,48 @@ class WindowSet:
         """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
         return int(self.valid_counts[ids].sum())
 
-    @property
-    def device(self) -> torch.device:
-        """Where the samples are gathered."""
-        return self._first.device
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory that the samples take on their device."""
-        return sum(tensor.nbytes for tensor in (*self.rows.values(), self._is_valid, self._first))
-
     def fetch(self, ids: Tensor) -> Batch:
-        """The samples at ids, (B,) int64 on this device, in data units; the loader adds positions and denominator."""
+        """The samples at ids, (B,) int64 on `device`, in data units; the loader adds positions and denominator."""
         first = self._first.index_select(0, ids)
-        return Batch(
-            x=self._x.index_select(0, first),
-            cond={key: runs.index_select(0, first) for key, runs in self._cond.items()} | self._read_streams(first),
-            mask=self._mask.index_select(0, first),
+        if self._is_together:
+            cond = {key: column.rows(first) for key, column in self._cond.items()}
+            return Batch(x=self._x.rows(first), cond=cond, mask=self._mask.rows(first), ids=ids)
+        there = {self.device: first, self._target: first.to(self._target, non_blocking=True)}
+        batch = Batch(
+            x=self._x.rows(there[self._x.device]),
+            cond={key: column.rows(there[column.device]) for key, column in self._cond.items()},
+            mask=self._mask.rows(there[self._target]),
             ids=ids,
         )
+        return batch.to(self._target)
 
-    def pooled(self, block_rows: int, n_blocks: int) -> WindowSet:
-        """The same samples, with some blocks of what is on disk in memory."""
-        streams = {
-            key: replace(stream, pool=stream.source.pooled(block_rows, n_blocks))
-            for key, stream in self.streams.items()
-        }
-        return WindowSet(
-            self.rows, self._is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps, streams
-        )
+    def cached(self, block_rows: int, n_blocks: int) -> WindowSet:
+        """The same samples, with blocks of the columns on disk cached in memory."""
+        columns = {key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()}
+        return self._with(columns, self._is_valid)
 
-    def _read_streams(self, first: Tensor) -> dict[str, Tensor]:
-        if not self.streams:
-            return {}
-        steps = first.numpy()[:, None] + np.arange(self._n_obs_steps)  # (B, n_obs_steps) padded rows
-        return {key: stream.source.read(stream.rows[steps], stream.pool) for key, stream in self.streams.items()}
+    def to(self, device: torch.device | str, keys: Collection[str] | None = None) -> WindowSet:
+        """The same samples, batches of which are wanted on another device.
 
-    def to(self, device: torch.device | str) -> WindowSet:
-        """The same samples on another device."""
-        rows = {key: value.to(device) for key, value in self.rows.items()}
-        is_valid, first = self._is_valid.to(device), self._first.to(device)
-        return WindowSet(rows, is_valid, first, self.valid_counts, self._horizon, self._n_obs_steps)
+        Args:
+            keys: columns that may move there, of which those on disk stay all the same; None for all.
+        """
+        moved = self.columns.keys() if keys is None else keys
+        columns = {key: column.to(device) if key in moved else column for key, column in self.columns.items()}
+        return self._with(columns, self._is_valid.to(device))
 
-
-def _runs(rows: Tensor, length: int) -> Tensor:
-    """(m - length + 1, length, ...) every run of `length` rows, as a view of the contiguous (m, ...) rows."""
-    shape, stride = rows.shape, rows.stride()
-    return rows.as_strided((max(shape[0] - length + 1, 0), length, *shape[1:]), (stride[0], *stride))
+    def _with(self, columns: dict[str, Column], is_valid: Tensor) -> WindowSet:
+        return WindowSet(columns, is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps)
 
 
 class Trajectories:
-    """A checked data set in memory, split by episode.
+    """A checked data set, split by episode.
 
     Attributes:
         spec: shapes of one sample.
         train, val, test: WindowSets; val and test may be empty.
         split_ids: episode numbers of each part by name, to be stored with a run.
-        files: those that the samples were read from.
+        files: of the episodes that the samples were read from.
         fingerprint: SHA-256 of the selected arrays and the episode ends; equal for equal content in any file format.
     """
 
@@ -282,19 +261,23 @@ class Trajectories:
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs}
-            | {key: (n_obs_steps, *found.shape) for key, found in self._embeddings.items()},
+            | {key: (n_obs_steps, *found.folder.shape) for key, found in self._embeddings.items()},
         )
         self._statistics: dict[str, Statistics] | None = None
         self._counts: dict[str, dict[str, int]] = {}
+        stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}
         sets = {}
         for name in PARTS:
             episodes = np.array(self.split_ids[name], dtype=np.int64)
             lengths = self._lengths[episodes]
             windows = make_windows(lengths, horizon, pad_before, n_action_steps - 1)
             source = _rows_of(ends[episodes], lengths)[windows.source]
-            rows = {key: torch.from_numpy(array[source]) for key, array in arrays.items()}
-            streams = {key: Stream(found, found.row_of[source]) for key, found in self._embeddings.items()}
-            sets[name] = WindowSet.of(rows, windows, n_obs_steps, mask_padding, streams)
+            columns: dict[str, Column] = {
+                key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
+            }
+            for key, found in self._embeddings.items():
+                columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
+            sets[name] = WindowSet.of(columns, windows, n_obs_steps, mask_padding)
             self._counts[name] = {
                 "episodes": len(lengths),
                 "steps": int(lengths.sum()),
@@ -312,12 +295,13 @@ class Trajectories:
         Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
         if self._statistics is None:
-            rows = {key: value.cpu().numpy()[self._is_train_step] for key, value in self.train.rows.items()}
-            for key, stream in self.train.streams.items():
-                there = stream.rows[self._is_train_step]
-                count = min(len(there), MOST_EMBEDDINGS_FITTED)
-                rows[key] = stream.source.read(there[np.arange(count) * len(there) // count]).numpy()
-            self._statistics = {key: Statistics.of(values) for key, values in rows.items()}
+            steps = torch.from_numpy(np.flatnonzero(self._is_train_step))
+            self._statistics = {}
+            for key, column in self.train.columns.items():
+                most = MOST_EMBEDDINGS_FITTED if key in self._embeddings else len(steps)
+                count = min(len(steps), most)
+                seen = steps[torch.arange(count) * len(steps) // count]
+                self._statistics[key] = Statistics.of(column.to("cpu").rows(seen).numpy())
         return self._statistics
 
     def loader(self, *, seed: int, **how: Any) -> Loader:
@@ -325,15 +309,15 @@ class Trajectories:
         if not self._embeddings:
             return Loader(self.train, seed=seed, **how)
         order = BlockOrder(seed, len(self.train), block_rows=self._block_rows, shuffle_blocks=self._shuffle_blocks)
-        # A block of windows meets a few blocks of rows: validation episodes lie between those of training.
-        return Loader(self.train.pooled(self._block_rows, 4 * self._shuffle_blocks), order=order, seed=seed, **how)
+        # A block of windows touches a few blocks of rows: validation episodes lie between those of training.
+        return Loader(self.train.cached(self._block_rows, 4 * self._shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
-        """What tells these data from others, to be stored with a run."""
+        """What identifies these data, to be stored with a run."""
         return {"fingerprint": self.fingerprint, "episodes": self.split_ids}
 
     def summary(self) -> str:
-        """How much there is, in one line."""
+        """Counts of episodes and windows, in one line."""
         episodes = {name: counts["episodes"] for name, counts in self._counts.items()}
         return (
             f"{episodes['train']} train episodes, {len(self.train):,} windows; "
@@ -341,19 +325,27 @@ class Trajectories:
         )
 
     def to(self, device: torch.device | str) -> Trajectories:
-        """Move the samples to the training device if the config lets them and they take at most half its memory."""
+        """Have batches made for the training device; small columns in memory move there if the config lets them.
+
+        Columns move from the smallest up while they take at most half of the device's free memory.
+        """
         device = torch.device(device)
-        if self._placement == "auto" and not self._embeddings and self.n_bytes <= _free_bytes(device) // 2:
-            self.train, self.val, self.test = (part.to(device) for part in (self.train, self.val, self.test))
+        if self._placement == "auto":
+            room, moved = _free_bytes(device) // 2, []
+            for key, size in sorted(self._column_bytes().items(), key=lambda item: item[1]):
+                room -= size
+                if room >= 0:
+                    moved.append(key)
+            self.train, self.val, self.test = (part.to(device, moved) for part in (self.train, self.val, self.test))
         return self
 
-    @property
-    def n_bytes(self) -> int:
-        """Memory that the samples take on their device."""
-        return sum(part.n_bytes for part in (self.train, self.val, self.test))
+    def _column_bytes(self) -> dict[str, int]:
+        """Memory that the column of each key would take on another device, over all parts."""
+        parts = (self.train, self.val, self.test)
+        return {key: sum(part.columns[key].n_bytes for part in parts) for key in self.train.columns}
 
     def report(self) -> dict[str, Any]:
-        """What the data set is: counts per part, padding, ranges, and warnings. JSON-able."""
+        """Counts per part, padding, ranges and warnings; JSON-able."""
         statistics = self.statistics()
         keys = {key: _describe_key(value) for key, value in statistics.items()}
         range_warnings = [*_constant_warnings(keys), *_range_warnings(statistics)]
@@ -384,7 +376,7 @@ def _free_bytes(device: torch.device) -> int:
     return 1 << 62
 
 
-def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, ObservationEmbeddings]) -> str:
+def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, FrameEmbeddings]) -> str:
     digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key], dtype="<f4")
@@ -393,7 +385,7 @@ def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: di
     for key in sorted(embeddings):
         digest.update(f"{key}{embeddings[key].folder.fingerprint()}".encode())
         rows = embeddings[key].row_of
-        if (np.diff(rows, prepend=-1) != 1).any():  # as recorded, they are told by the folder alone
+        if (np.diff(rows, prepend=-1) != 1).any():  # in recorded order the folder's fingerprint says it all
             digest.update(rows.astype("<i8").tobytes())
     return digest.hexdigest()
 

@@ -1,9 +1,9 @@
-"""The inpainting policy: actions and observations are diffused as one trajectory, of which the first observations are
-known (Diffusion Policy's conditioning that is neither local nor global; Chi et al. 2023, after Janner et al. 2022).
+"""The inpainting policy: actions and observations are diffused as one trajectory whose first observations are known
+(Diffusion Policy's conditioning that is neither local nor global; Chi et al. 2023, after Janner et al. 2022).
 
 A trajectory is [action, observations in alphabetical order of their keys], joined along channels at every step of the
-horizon. The network has no other condition: it is shown the first `n_obs_steps` observations in their places, without
-noise, in training and in sampling alike, and predicts all the rest. Of the rest the actions are the prediction.
+horizon. The network has no other condition: the first `n_obs_steps` observations stand in their places without noise,
+in training and in sampling, and the network predicts all other values. The predicted actions are the policy's output.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
+from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
 from dp_prior.normalizer import Normalizer
@@ -26,9 +27,9 @@ from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 
 
 class InpaintingPolicyConfig(PolicyConfig):
-    """A diffusion policy that predicts observations too, and is conditioned by those that are known of them.
+    """A diffusion policy that also predicts observations, conditioned on the first of them.
 
-    There are no encoders, for observations are diffused as they are, and no condition that could be withheld.
+    Observations are diffused as they are: there are no encoders and no condition dropout.
     """
 
     type: Literal["inpainting_policy"] = "inpainting_policy"
@@ -62,9 +63,15 @@ class InpaintingPolicyConfig(PolicyConfig):
             spec: its observations have the length of the horizon.
 
         Raises:
-            ConfigError: a normalizer names a key that the data do not have.
+            ConfigError: a normalizer names a key that the data do not have, or an observation is no vector.
         """
         self._check_keys(spec)
+        others = {key: kind for key, kind in spec.kinds.items() if kind != "vector"}
+        if others:
+            raise ConfigError(
+                "task", [f"an inpainting policy diffuses its observations, which must be vectors; found {others}. "
+                         f"Leave them out, or use task 'policy'"]
+            )  # fmt: skip
         horizon, action_dim = spec.x_shape
         obs_dim = sum(math.prod(shape[1:]) for shape in spec.cond_shapes.values())
         shown = torch.zeros(horizon, action_dim + obs_dim, dtype=torch.bool)
@@ -75,11 +82,16 @@ class InpaintingPolicyConfig(PolicyConfig):
 
 
 class NoTokens(nn.Module):
-    """What observations are to a network that is given none as a condition."""
+    """The encoder of a network without conditions: no tokens."""
 
     cond_shape = (0, 1)
 
-    def forward(self, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        observations: Mapping[str, Tensor],
+        kept: Mapping[str, Tensor] | None = None,
+        random: Randomness | None = None,
+    ) -> Tensor:
         """(B, n, *shape) by key -> (B, 0, 1)."""
         first = next(iter(observations.values()))
         return torch.zeros(len(first), 0, 1, device=first.device)
@@ -106,7 +118,7 @@ class JoinedNormalizer(Normalizer):
 
     @property
     def order(self) -> list[str]:
-        """The keys as they follow one another in a trajectory."""
+        """The keys in the order of a trajectory's channels."""
         return ["x", *sorted(set(self.shapes) - {"x"})]
 
     def join(self, action: Tensor, observations: Mapping[str, Tensor]) -> Tensor:
@@ -124,7 +136,7 @@ class JoinedNormalizer(Normalizer):
 
 
 class InpaintingPolicy(DiffusionPolicy):
-    """Action chunks from the trajectory that the observations begin."""
+    """Action chunks as part of trajectories that begin with the observations."""
 
     @classmethod
     def record_type(cls) -> type[InpaintingPolicyConfig]:
@@ -134,8 +146,8 @@ class InpaintingPolicy(DiffusionPolicy):
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.
 
-        Observations that are not given, on a robot those after the newest, are taken to stay as they were: where a
-        sample is drawn from an earlier one this is where they start, and elsewhere they are not read.
+        Observations after the last one given, on a robot those of the future, repeat it. They are read only where a
+        sample starts from an earlier one.
         """
         steps = torch.arange(self.horizon, device=x.device)
         held = {key: value[:, steps.clamp(max=value.shape[1] - 1)] for key, value in cond.items()}

@@ -70,7 +70,7 @@ class DiffusionModel(nn.Module):
         """The denoising loss of a batch in data units.
 
         Args:
-            random: one row per sample; its timestep, noise, dropped conditions and dropout are functions of its row.
+            random: one row per sample; its timestep, noise, dropped conditions, augmentation and dropout follow from it.
             self_condition: whether the network sees its own estimate, where the process has that; None as in sampling.
         """
         withheld = random.stream("condition") if self.training else None
@@ -205,12 +205,14 @@ class DiffusionModel(nn.Module):
         """(B, n_tokens, cond_dim) tokens from conditioning in data units.
 
         Args:
-            random: B rows; each drops each key with its probability in `cond_dropout`. None drops nothing.
-            keep: False drops everything, which is what guidance compares with.
+            random: B rows; each drops each key with its probability in `cond_dropout`, and encoders that draw get the
+                stream of their key. None while measuring and acting: nothing is dropped or drawn.
+            keep: False drops every key, for the unconditional side of guidance.
         """
         kept = None
         if not keep:
             kept = {key: torch.zeros(len(value), device=value.device) for key, value in cond.items()}
         elif random is not None and self.cond_dropout:
             kept = {key: random.stream(key).uniform() >= share for key, share in self.cond_dropout.items()}
-        return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
+        values = {key: self.normalizer.normalize(key, value) for key, value in cond.items()}
+        return self.encoder(values, kept, random)

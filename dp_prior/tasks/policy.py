@@ -20,12 +20,13 @@ from dp_prior.networks.encoders import EncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
+from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.pretrained import Published
 
 MOST_WINDOWS_FITTED = 200_000
-"""Relative actions take their statistics from at most so many windows, evenly spread over the training set."""
+"""Most windows, evenly spread over the training set, from which relative actions take their statistics."""
 
 
 class PolicyConfig(Config):
@@ -107,6 +108,7 @@ class PolicyConfig(Config):
             ConfigError: an encoder or normalizer names a key that the data do not have.
         """
         self._check_keys(spec)
+        self._check_kinds(spec)
         modules = {key: self._encoder(key).create(shape[1:]) for key, shape in spec.cond_shapes.items()}
         encoder = ObservationEncoder(modules, spec.cond_shapes)
         return DiffusionPolicy(**self._parts(spec, spec.x_shape, encoder, Normalizer))
@@ -135,6 +137,25 @@ class PolicyConfig(Config):
         if problems:
             raise ConfigError("task", problems)
 
+    def _check_kinds(self, spec: Spec) -> None:
+        """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
+        problems = []
+        for key in spec.cond_shapes:
+            kind, encoder = spec.kind(key), self._encoder(key)
+            if kind not in encoder.reads:
+                given = f"task.encoders.{key} is {encoder.type!r}" if key in self.encoders else "task.encoders omits it"
+                problems.append(
+                    f"observation {key!r} is of kind {kind!r}, but {given}, and the {encoder.type} encoder reads "
+                    f"{' and '.join(encoder.reads)}; name an encoder of this kind, or leave the observation out"
+                )
+            if kind != "vector" and key in self.normalizer:
+                problems.append(
+                    f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors are normalised by "
+                    f"statistics, so remove it"
+                )
+        if problems:
+            raise ConfigError("task", problems)
+
     def _parts(
         self, spec: Spec, x_shape: tuple[int, ...], encoder: nn.Module, normalizer: type[Normalizer]
     ) -> dict[str, Any]:
@@ -150,7 +171,7 @@ class PolicyConfig(Config):
                 {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
                 {
                     "x": self.normalizer.get("action", Limits()),
-                    **{key: self._normalizer(key) for key in spec.cond_shapes},
+                    **{key: self._normalizer(key) if spec.kind(key) == "vector" else None for key in spec.cond_shapes},
                 },
             ),
             "encoder": encoder,
@@ -238,15 +259,8 @@ class DiffusionPolicy(Published, DiffusionModel):
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: an observation is missing or has another shape.
+            ValueError: an observation is missing, has another shape or type, or is not finite; see `check_obs`.
         """
-        for key, (steps, *shape) in self.spec.cond_shapes.items():
-            found = tuple(obs[key].shape) if key in obs else None
-            if found not in [(len(random), n, *shape) for n in (self.n_obs_steps, steps)]:
-                raise ValueError(
-                    f"observation {key!r} {'is missing' if found is None else f'has shape {found}'}; the policy reads "
-                    f"{(len(random), self.n_obs_steps, *shape)}: rows of `random`, n_obs_steps, and what it was "
-                    f"trained on"
-                )
-        obs = {key: obs[key] for key in self.spec.cond_shapes}
+        steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
+        obs = check_obs(obs, self.spec, rows=len(random), steps=steps)
         return self.sample(obs, random, sampler, previous=previous, known=known)

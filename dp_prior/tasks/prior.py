@@ -58,26 +58,26 @@ class PriorConfig(Config):
     """How embeddings are drawn; can be replaced when they are."""
 
     embedding_scale: float | None = Field(default=None, gt=0)
-    """Length of an embedding where noise of unit variance is added; null: the root of its dimension."""
+    """Length of an embedding where noise of unit variance is added; null: the square root of its dimension."""
 
     text_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Probability with which training withholds a sample's text, embedding and encodings; guidance needs it."""
+    """Probability of dropping a sample's text, embedding and encodings together, in training; guidance needs it."""
 
     image_dropout: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Probability with which training withholds the network's own estimate from a sample, with self-conditioning.
-    The noisy embedding is never withheld."""
+    """Probability of dropping the network's own estimate from a sample in training, with self-conditioning. The noisy
+    embedding is never dropped."""
 
     clamp_start: bool = False
-    """Brings the noise that sampling starts from to the length of an embedding."""
+    """Rescale the noise that sampling starts from to the length of an embedding."""
 
     clamp_training: bool = False
-    """Brings predictions to the length of an embedding before the loss too; objective x0 only."""
+    """Rescale predictions to the length of an embedding before the loss, too; objective x0 only."""
 
     clamp_end: bool = True
-    """Brings a drawn embedding to length 1."""
+    """Rescale a drawn embedding to length 1."""
 
     candidates: int = Field(default=2, ge=1)
-    """So many embeddings are drawn for a text, of which the most similar to the text embedding is kept."""
+    """Embeddings drawn for a text, of which the one most similar to the text embedding is returned."""
 
     @model_validator(mode="after")
     def _check(self) -> PriorConfig:
@@ -118,8 +118,10 @@ class PriorConfig(Config):
         """An untrained prior for data of this shape.
 
         Raises:
-            ConfigError: candidates are to be compared with a text embedding that there is not.
+            ConfigError: a condition is no vector, or candidates need a text embedding that the data do not have.
         """
+        if spec.kinds:
+            raise ConfigError("task", [f"a prior reads vectors; found {spec.kinds}"])
         text = spec.cond_shapes.get(EMBEDDING)
         if self.candidates > 1 and text != spec.x_shape:
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
@@ -155,7 +157,7 @@ class PriorConfig(Config):
 
 
 class UnitLength(nn.Module):
-    """Data units <-> length `scale`; what a normalizer is to a policy. Conditions stay as they are."""
+    """A prior's normalizer: data units <-> length `scale`. Conditions pass through."""
 
     def __init__(self, scale: float):
         super().__init__()
@@ -258,7 +260,7 @@ class DiffusionPrior(Published, DiffusionModel):
         Args:
             text_embed: (B, D) text embeddings, as the prior was trained on them.
             text_encodings: (B, n, D) text encodings, zeros where a text is shorter.
-            candidates: so many are drawn, of which the most similar to `text_embed` is kept; None as configured.
+            candidates: embeddings drawn, of which the most similar to `text_embed` is returned; None as configured.
             random: B rows; None for the same noise at every call.
             sampler: replaces the configured one.
 

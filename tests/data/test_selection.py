@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.errors import DataError
 from dp_prior.data.trajectories import TrajectoriesConfig
 
@@ -155,3 +156,34 @@ def test_a_long_report_is_cut_but_keeps_all_problems():
     error = DataError("set", [f"fault {i}" for i in range(50)])
     assert len(error.problems) == 50
     assert str(error).endswith("fault 19\n  ... and 30 more")
+
+
+@pytest.mark.parametrize("kind", ["npz", "zarr"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_picture_under_obs_is_refused_before_it_is_read(tmp_path, kind, channels, monkeypatch):
+    """It would become tens of thousands of numbers without a word."""
+    arrays = {**good(), "camera": np.zeros((75, 6, 8, channels), np.uint8)}
+    if kind == "npz":
+        np.savez(tmp_path / "set.npz", **arrays)
+        monkeypatch.setattr(NpzStore, "read", lambda self, key: arrays[key] if key != "camera" else pytest.fail("read"))
+    else:
+        zarr = pytest.importorskip("zarr")
+        group = zarr.open_group(str(tmp_path / "set.zarr"), mode="w", zarr_format=2)
+        for name, array in arrays.items():
+            group.create_array(f"meta/{name}" if name == "episode_ends" else f"data/{name}", data=array)
+    record = {
+        "episodes": {"type": kind, "path": str(tmp_path / f"set.{kind}")},
+        "obs": {"agent": {"key": "state"}, "camera": {"key": "camera", "slice": [0, 2]}},
+        "action": {"key": "action"},
+    }
+    with pytest.raises(DataError) as caught:
+        TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
+    (problem,) = caught.value.problems
+    assert f"'camera' holds uint8 of shape (6, 8, {channels}) per step, which is a picture" in problem
+    assert "pictures are not read yet" in problem
+
+
+def test_numbers_of_several_axes_that_are_no_picture_are_a_state(tmp_path):
+    arrays = {**good(), "grid": np.ones((75, 6, 8, 3), np.float32), "bits": np.ones((75, 4, 4), np.uint8)}
+    data = create(tmp_path, arrays, obs={"grid": {"key": "grid"}, "bits": {"key": "bits"}})
+    assert data.spec.cond_shapes == {"grid": (2, 6, 8, 3), "bits": (2, 4, 4)} and data.spec.kinds == {}

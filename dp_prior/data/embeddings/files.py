@@ -1,4 +1,4 @@
-"""Where embeddings lie: a file or a folder, on a local disk or behind any URL that fsspec knows."""
+"""Files of embeddings: one file or a folder, on a local disk or behind any URL that fsspec knows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import check_regular, open_file, reading
 
 PARALLEL_FILES = 32
-"""So many headers are read at a time: what takes long on a remote store is the waiting."""
+"""Headers that are read at the same time: on a remote store latency dominates."""
 
 T = TypeVar("T")
 
@@ -23,14 +24,34 @@ class Files:
     Attributes:
         fs: the fsspec file system.
         paths: as `fs` wants them.
+        place: the file or folder, as `fs` wants it.
         is_local: whether they lie on a disk of this machine.
         is_folder: whether the place was a folder.
     """
 
     fs: Any
+    place: str
     paths: list[str]
     is_local: bool
     is_folder: bool
+
+    def open(self, path: str) -> Any:
+        """Open one of the files for reading; on a local disk it must be a regular file."""
+        return open_file(path) if self.is_local else self.fs.open(path, "rb")
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each file by its name below the place, `.` where the place is a file itself."""
+        start = 0 if not self.is_folder else len(self.place) + 1
+        names = [path[start:] if self.is_folder else "." for path in self.paths]
+        return dict(zip(names, self.each(self._size), strict=True))
+
+    def _size(self, path: str) -> int:
+        if not self.is_local:
+            return int(self.fs.size(path))
+        with reading(path):
+            found = os.stat(path)
+            check_regular(path, found.st_mode)
+            return found.st_size
 
     def each(self, read: Any) -> list[Any]:
         """`read(path)` of every file, in order, many at a time."""
@@ -39,7 +60,7 @@ class Files:
 
 
 def find_files(place: str, endings: tuple[str, ...]) -> Files:
-    """The files below `place`, or `place` itself.
+    """List the files below `place`, or `place` itself.
 
     Raises:
         DataError: nothing is there, or nothing with one of these endings.
@@ -55,18 +76,22 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     path = path.rstrip("/") or path
     is_local = isinstance(fs, LocalFileSystem)
     wanted = " or ".join(f"*{ending}" for ending in endings)
+    if is_local:
+        with reading(place):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                check_regular(place, os.stat(path).st_mode)
     if fs.isfile(path):
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
-        return Files(fs, [path], is_local, False)
+        return Files(fs, path, [path], is_local, False)
     if not fs.isdir(path):
         raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
     names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
     found = sorted(name for name in names if name.endswith(endings))
-    found = [name for name in found if "/." not in name[len(path) :]]  # what file browsers and notebooks leave behind
+    found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
-    return Files(fs, found, is_local, True)
+    return Files(fs, path, found, is_local, True)
 
 
 def _files_below(path: str) -> Iterator[str]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.data.embeddings.files import find_files
@@ -21,6 +19,14 @@ from dp_prior.data.errors import DataError
 
 FINGERPRINTED_ROWS = 64
 
+ABSURD = 1e12
+"""Longer embeddings are damaged; squares of much longer ones are infinite in float32."""
+
+SCANNED_BYTES, SCANNED_BYTES_REMOTE, SCANNED_ROWS = 256 << 20, 8 << 20, 1024
+"""Most bytes read by the scan before training, of local files and behind a URL, and rows of a block of it."""
+
+MOST_ROWS_NAMED = 5
+
 
 class Rows(Protocol):
     """Rows in files; see `NpyRows`."""
@@ -30,6 +36,7 @@ class Rows(Protocol):
     dimension: int
     dtype: np.dtype
     largest_read: int
+    is_local: bool
 
     def read(self, start: int, stop: int) -> np.ndarray: ...
 
@@ -37,7 +44,7 @@ class Rows(Protocol):
 
 
 class FolderConfig(Config):
-    """Embeddings, a row each, as embedding-reader and clip-retrieval write them."""
+    """Embeddings, one per row, as embedding-reader and clip-retrieval write them."""
 
     path: str
     """The folder, or one file: a path or any URL that fsspec knows, such as s3://bucket/img_emb. Files below it are
@@ -55,7 +62,7 @@ class FolderConfig(Config):
     null: there is none, in format parquet the other columns of the same files."""
 
     tokens: int | None = Field(default=None, ge=1)
-    """A row is so many embeddings one after another, as text encodings are; null: a row is one embedding."""
+    """Embeddings in a row, for text encodings; null: a row is one embedding."""
 
     @model_validator(mode="after")
     def _has_metadata(self) -> FolderConfig:
@@ -63,8 +70,18 @@ class FolderConfig(Config):
             raise ValueError("format 'parquet_npy' needs metadata, the folder of the parquet files; or use 'npy'")
         return self
 
-    def create(self) -> Folder:
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path or URL."""
+        places: dict[str, tuple[str, ...]] = {self.path: (".parquet",) if self.format == "parquet" else (".npy",)}
+        if self.metadata is not None:
+            places[self.metadata] = (*places.get(self.metadata, ()), ".parquet", ".csv")
+        return places
+
+    def create(self, *, needs_length: bool = False) -> Folder:
         """Open it: headers are read and compared, embeddings are not.
+
+        Args:
+            needs_length: whether a row of zeros is an error.
 
         Raises:
             DataError: files are missing, damaged or do not fit together; all that is wrong, by name.
@@ -82,7 +99,7 @@ class FolderConfig(Config):
         if self.format == "parquet_npy":
             _check_pairs(self.path, rows, *count_rows(self.metadata))
         place = self.path if self.format == "parquet" and self.metadata is None else self.metadata
-        return Folder(self.path, rows, place, self.tokens)
+        return Folder(self.path, rows, place, self.tokens, needs_length=needs_length)
 
 
 class Folder:
@@ -94,15 +111,16 @@ class Folder:
         rows: the rows themselves, flat.
     """
 
-    def __init__(self, path: str, rows: Rows, metadata: str | None, tokens: int | None):
+    def __init__(self, path: str, rows: Rows, metadata: str | None, tokens: int | None, *, needs_length: bool = False):
         self.path = path
+        self._needs_length = needs_length
         self.rows = rows
         self.count = int(rows.counts.sum())
         self.shape = (rows.dimension,) if tokens is None else (tokens, rows.dimension // tokens)
         self._metadata = metadata
 
     def columns(self, names: list[str], as_text: bool = False) -> Iterator[dict[str, np.ndarray]]:
-        """Columns of the metadata from the first row to the last, a part at a time, see `read_columns`.
+        """Read columns of the metadata in order of rows, a part at a time, see `read_columns`.
 
         Raises:
             DataError: there is no metadata, no such column, or not one row of it for each embedding.
@@ -116,24 +134,61 @@ class Folder:
         if total != self.count:
             raise DataError(self._metadata, [f"has {total} rows, but {self.path} has {self.count} embeddings"])
 
-    def check_finite(self, values: Tensor, rows: Callable[[], np.ndarray]) -> None:
-        """Raises DataError, naming the file, if one of the (n, ...) values, read from (n,) `rows()`, is not finite."""
-        if not torch.isfinite(values.sum()):
-            bad = np.flatnonzero(~torch.isfinite(values.flatten(1)).all(dim=1).numpy())
-            if len(bad):
-                where = self.rows.locate(int(rows()[bad[0]]))
-                raise DataError(self.path, [f"{where}: holds a number that is not finite; leave the row out"])
+    def check(self, values: np.ndarray, rows: np.ndarray) -> None:
+        """Check (n, dimension) values that were read from (n,) `rows`.
+
+        Raises:
+            DataError: a row is not finite, has values beyond `ABSURD`, or has length 0 where a length is needed.
+        """
+        values = values.astype(np.float32, copy=False)
+        squares = np.einsum("ij,ij->i", values, values)
+        lowest = 0.0 if self._needs_length else -1.0
+        bad = np.flatnonzero(~((squares > lowest) & (squares < ABSURD**2)))
+        if len(bad):
+            raise DataError(self.path, [self._fault(values[at], int(rows[at])) for at in bad[:MOST_ROWS_NAMED]])
+
+    def _fault(self, values: np.ndarray, row: int) -> str:
+        where = self.rows.locate(row)
+        if not np.isfinite(values).all():
+            return f"{where}: holds a number that is not finite; leave the row out"
+        if values.any():
+            largest = float(np.abs(values).max())
+            return f"{where}: its largest value is {largest:g}, which no embedding has; repair it or leave the row out"
+        return f"{where}: is all zeros, so it has no direction; leave the row out"
+
+    def scan(self) -> int:
+        """Check rows before training: all of them up to `SCANNED_BYTES`, otherwise evenly spread blocks of that size.
+
+        Returns:
+            The number of rows checked.
+
+        Raises:
+            DataError: see `check`.
+        """
+        block = max(self.rows.largest_read, SCANNED_ROWS)  # a row group is decoded whole
+        budget = SCANNED_BYTES if self.rows.is_local else SCANNED_BYTES_REMOTE
+        n_blocks = -(-self.count // block)
+        n_scanned = min(max(budget // (block * self.rows.dimension * self.rows.dtype.itemsize), 1), n_blocks)
+        count = 0
+        for number in np.arange(n_scanned) * n_blocks // n_scanned:
+            start = int(number) * block
+            rows = np.arange(start, min(start + block, self.count))
+            self.check(self.rows.read(start, start + len(rows)), rows)
+            count += len(rows)
+        return count
 
     def fingerprint(self) -> str:
-        """SHA-256 of the files' names and sizes and of some rows: tells data sets apart without reading one."""
+        """SHA-256 of file names, numbers of rows and some rows: identifies the data without reading all of them."""
         digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
-        count = 1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)  # a row group is no small thing
+        count = (
+            1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)
+        )  # a whole row group is decoded for each
         for row in np.arange(count) * self.count // count:
             digest.update(self.rows.read(int(row), int(row) + 1).astype("<f4").tobytes())
         return digest.hexdigest()
 
     def describe(self) -> dict:
-        """What identifies the embeddings without reading them; JSON-able."""
+        """Rows, shape and files, which identify the embeddings without reading them; JSON-able."""
         files = {
             path.rsplit("/", 1)[-1]: int(count) for path, count in zip(self.rows.paths, self.rows.counts, strict=True)
         }
@@ -141,7 +196,7 @@ class Folder:
 
 
 def _check_pairs(path: str, rows: Rows, metadata: list[str], counts: np.ndarray) -> None:
-    """Every .npy file has its parquet file, with as many rows; embedding-reader would drop what is left over."""
+    """Every .npy file has its parquet file, with as many rows; embedding-reader would drop the rest."""
     if len(metadata) != len(rows.paths):
         raise DataError(
             path, [f"there are {len(rows.paths)} .npy files, but {len(metadata)} parquet files of metadata beside them"]

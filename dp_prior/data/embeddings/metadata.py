@@ -9,6 +9,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import is_refusal, unreadable
 
 ROWS_AT_ONCE = 65_536
 
@@ -21,9 +22,13 @@ def count_rows(place: str) -> tuple[list[str], np.ndarray]:
 
     def count(path: str) -> int:
         try:
-            with files.fs.open(path, "rb") as file:
+            with files.open(path) as file:
                 return parquet.ParquetFile(file).metadata.num_rows
+        except DataError:
+            raise
         except (OSError, ValueError) as error:
+            if is_refusal(error):
+                raise unreadable(path, error) from error
             raise DataError(path, [f"cannot be read: {error}"]) from None
 
     return files.paths, np.array(files.each(count), dtype=np.int64)
@@ -50,11 +55,13 @@ def read_columns(place: str, names: list[str], as_text: bool = False) -> Iterato
                     columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
                 yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
         except (pa.ArrowException, OSError) as error:
+            if is_refusal(error):
+                raise unreadable(path, error) from error
             raise DataError(path, [f"columns {names} cannot be read: {error}"]) from None
 
 
 def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterator[Any]:
-    with files.fs.open(path, "rb") as file:
+    with files.open(path) as file:
         if path.endswith(".csv"):
             import pyarrow as pa
             from pyarrow import csv
@@ -76,7 +83,7 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
 def _csv_header(files: Files, path: str) -> list[str]:
     from pyarrow import csv
 
-    with files.fs.open(path, "rb") as file:
+    with files.open(path) as file:
         return csv.open_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True)).schema.names
 
 

@@ -1,9 +1,8 @@
 """Rows of .npy files one after another, any range of them without reading the rest.
 
-Local files are read at their offset. Behind a URL it is embedding-reader (1.8.1) that reads, many pieces at a time,
-and only what it does well is asked of it: one bounded window per call, drained to its end (an iteration that is left
-early never ends), after the headers of all files were read here. It takes every file for C-ordered and of the first
-one's type and width; files that are not are refused by name before.
+Local files are read at their offset. Behind a URL embedding-reader (1.8.1) reads many pieces in parallel. Each call
+asks it for one bounded window and drains it (an iteration that is abandoned never ends), after the headers of all files
+were read here: it assumes that every file is C-ordered and of the first one's type and width; others are refused.
 """
 
 from __future__ import annotations
@@ -17,15 +16,16 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import is_refusal, open_file, reading, unreadable
 
 WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
-"""Most that embedding-reader is asked for at once: so many bytes as float32, of so many files. A file's share is one
-piece, which all have a thread; with more pieces than threads an error would leave it waiting for ever."""
+"""Most bytes, as float32, and files of one call of embedding-reader. A file's share is one piece, each with a thread;
+with more pieces than threads an error would make it wait forever."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of an .npy file says, or what is wrong with it.
+    """The header of an .npy file, or the problem with it.
 
     Attributes:
         rows, dimension: its shape.
@@ -41,19 +41,27 @@ class Header:
     problem: str | None = None
 
 
-def read_header(fs: Any, path: str) -> Header:
-    """Read and check the header of one file; numbers are left where they are."""
+def read_header(files: Files, path: str) -> Header:
+    """Read and check the header of one file.
+
+    Raises:
+        UnreadableError: the system refused to read it.
+    """
     try:
-        with fs.open(path, "rb") as file:
+        with files.open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, is_fortran, dtype = read(file)
             offset = file.tell()
+    except DataError as error:
+        return Header(problem=error.problems[0])
     except (ValueError, EOFError) as error:
         return Header(problem=f"is no .npy file: {error}")
     except OSError as error:
+        if is_refusal(error):
+            raise unreadable(path, error) from error
         return Header(problem=f"cannot be read: {error}")
     if len(shape) != 2:
         return Header(problem=f"has shape {shape}; expected (rows, dimension)")
@@ -63,7 +71,7 @@ def read_header(fs: Any, path: str) -> Header:
         return Header(problem=f"holds {dtype.str}; expected little-endian float16, float32 or float64")
     expected = offset + shape[0] * shape[1] * dtype.itemsize
     if size != expected:
-        return Header(problem=f"has {size} bytes, but its header speaks of {shape} {dtype.name}, which take {expected}")
+        return Header(problem=f"has {size} bytes, but its header declares {shape} {dtype.name}, which take {expected}")
     return Header(shape[0], shape[1], dtype, offset)
 
 
@@ -73,14 +81,14 @@ class NpyRows:
     Attributes:
         counts: rows of each file.
         dimension: numbers in a row.
-        dtype: what `read` gives: float16 if all files are, otherwise float32.
+        dtype: what `read` returns: float16 if all files are, otherwise float32.
         largest_read: rows that `read` may hold besides those asked for; none.
     """
 
     largest_read = 0
 
     def __init__(self, place: str, files: Files):
-        headers = files.each(lambda path: read_header(files.fs, path))
+        headers = files.each(lambda path: read_header(files, path))
         named = list(zip(files.paths, headers, strict=True))
         problems = [f"{path}: {header.problem}" for path, header in named if header.problem]
         good = [(path, header) for path, header in named if not header.problem]
@@ -98,6 +106,7 @@ class NpyRows:
         self.dimension = widths[0]
         self.dtype = np.dtype(np.float16 if kinds == ["float16"] else np.float32)
         self._place, self._fs, self._headers = place, files.fs, headers
+        self.is_local = files.is_local
         self._ends = np.cumsum(self.counts)
         self._reader = None if files.is_local else self._make_reader(place, files)
 
@@ -131,13 +140,14 @@ class NpyRows:
         """Rows of one local file into `out`, which is contiguous."""
         header = self._headers[number]
         into = out if out.dtype == header.dtype else np.empty(out.shape, header.dtype)
-        with open(self.paths[number], "rb", buffering=0) as file:
+        path = self.paths[number]
+        with reading(path), open_file(path) as file:
             file.seek(header.offset + begin * self.dimension * header.dtype.itemsize)
             left = memoryview(into).cast("B")
             while len(left):
                 count = file.readinto(left)
                 if not count:
-                    raise DataError(self.paths[number], ["has become shorter since it was opened"])
+                    raise DataError(path, ["has become shorter since it was opened"])
                 left = left[count:]
         if into is not out:
             out[:] = into
@@ -157,7 +167,7 @@ class NpyRows:
                 place,
                 [
                     f"embedding-reader sees {reader.count} rows of {reader.dimension} numbers, but the headers of the "
-                    f"files speak of {self._ends[-1]} of {self.dimension}"
+                    f"files declare {self._ends[-1]} of {self.dimension}"
                 ],
             )
         return reader

@@ -1,20 +1,18 @@
-"""Embeddings as observations: rows of a folder that belong to frames of recorded episodes, read as they are used."""
+"""Embeddings as observations: which row of a folder belongs to which frame of the recorded episodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-import torch
-from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
-from dp_prior.data.embeddings.parts import Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct
 from dp_prior.data.errors import DataError
 
 
 class ObservationEmbeddingsConfig(Config):
-    """Where an observation that is an embedding lies, and which row belongs to which frame."""
+    """Where the embeddings of one observation are stored, and which row belongs to which frame."""
 
     folder: FolderConfig
     """The embeddings and their metadata; a row for every frame of every episode, in any order."""
@@ -25,48 +23,31 @@ class ObservationEmbeddingsConfig(Config):
     frame: str = "frame"
     """Metadata column with the number of the frame in its episode, from 0."""
 
-    def create(self, ends: np.ndarray) -> ObservationEmbeddings:
-        """Open the folder and find the row of every frame; embeddings are not read.
+    def create(self, ends: np.ndarray) -> FrameEmbeddings:
+        """Open the folder and find the row of every frame.
 
         Args:
             ends: (E,) exclusive end row of each episode.
 
         Raises:
-            DataError: a frame has no row or several, or a row no frame.
+            DataError: a frame has no row or several, a row has no frame, or rows cannot be trained on.
         """
         folder = self.folder.create()
-        return ObservationEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
+        folder.scan()
+        return FrameEmbeddings(folder, _rows_of_frames(folder, self.episode, self.frame, ends))
 
 
-class ObservationEmbeddings:
+@dataclass(frozen=True)
+class FrameEmbeddings:
     """One observation of every frame, in files.
 
     Attributes:
-        shape: of one embedding.
+        folder: the embeddings.
         row_of: (N,) int64 row of the folder for every frame of all episodes, one episode after another.
     """
 
-    def __init__(self, folder: Folder, row_of: np.ndarray):
-        self.folder = folder
-        self.shape = folder.shape
-        self.row_of = row_of
-        self._part = Part.whole(folder.count)
-        self._direct = Direct(self._part, folder.rows)
-
-    def pooled(self, block_rows: int, n_blocks: int) -> BlockPool:
-        """The rows with some blocks of them in memory, for training."""
-        return BlockPool(self._part, self.folder.rows, block_rows=block_rows, n_blocks=n_blocks)
-
-    def read(self, rows: np.ndarray, pool: BlockPool | None = None) -> Tensor:
-        """(*rows.shape, *shape) float32 embeddings at rows of the folder.
-
-        Raises:
-            DataError: a value is not finite.
-        """
-        flat = rows.reshape(-1)
-        values = torch.from_numpy((pool or self._direct).gather(flat)).to(torch.float32)
-        self.folder.check_finite(values, lambda: flat)
-        return values.view(*rows.shape, *self.shape)
+    folder: Folder
+    row_of: np.ndarray
 
 
 def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Image embeddings with the text embeddings or encodings beside them, row by row: the data of a prior.
+"""The data of a prior: image embeddings with text embeddings or encodings beside them, row by row.
 
-Nothing is read at the start but headers. Training reads blocks of neighbouring rows (see `BlockOrder`) and holds two
-windows of them at most: 2 x shuffle_blocks x block_rows rows of every folder, in the type of the files; with parquet
-up to 8 row groups of each while blocks are read.
+At the start headers are read and rows are scanned for damage, see `Folder.scan`. Training reads blocks of neighbouring
+rows (see `BlockOrder`) and holds at most two windows of them: 2 x shuffle_blocks x block_rows rows of every folder, in
+the type of the files; with parquet, up to 8 row groups of each while blocks are read.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Change, Config
-from dp_prior.data.embeddings.folder import Folder, FolderConfig
-from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig, Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct
+from dp_prior.data.columns import Column
+from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.integrity import MANIFEST, Integrity
+from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
 from dp_prior.normalizer import Statistics
@@ -32,12 +32,12 @@ IMAGE = "x"
 
 
 class EmbeddingsConfig(Config):
-    """Pairs of an image embedding, which is diffused, and of what is known of its text."""
+    """Pairs of an image embedding, which is diffused, and its text embedding or encodings."""
 
     type: Literal["embeddings"] = "embeddings"
 
     image: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
-    """The image embeddings. Their metadata are those that `split.by` looks into."""
+    """The image embeddings. `split.by` names a column of their metadata."""
 
     text: Annotated[FolderConfig | None, Change("data", {"path": "harmless"})] = None
     """Text embeddings, row by row beside the images; null: none."""
@@ -52,11 +52,19 @@ class EmbeddingsConfig(Config):
     batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
 
+    verify: Annotated[Verify, Change("harmless")] = "sizes"
+    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
+    files, too. Embeddings are hashed only if their first start asks for it."""
+
+    manifest: Annotated[Path | None, Change("harmless")] = None
+    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
+    own serves several runs."""
+
     block_rows: int = Field(default=2048, ge=1)
-    """So many neighbouring rows are read at once and shuffled among themselves."""
+    """Neighbouring rows in a block, which is read at once and shuffled inside."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """So many blocks from anywhere are mixed; a number that the ranks divide lets each read blocks of its own."""
+    """Blocks from anywhere that are mixed; a multiple of the number of ranks lets each read blocks of its own."""
 
     @model_validator(mode="after")
     def _has_text(self) -> EmbeddingsConfig:
@@ -67,14 +75,19 @@ class EmbeddingsConfig(Config):
         return self
 
     def integrity(self, directory: Path) -> Integrity:
-        """Notes no files, since hashing would read them all: names, sizes and some rows are in the fingerprint."""
-        return Integrity(directory / MANIFEST, Path(self.image.path), "sizes")
+        """Compares the files with those noted by the run in `directory`."""
+        manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
+        places: dict[str, tuple[str, ...]] = {}
+        for record in (self.image, self.text, self.text_encodings):
+            if record is not None:
+                places |= record.places()
+        return Integrity(manifest, None, self.verify, places)
 
     def create(self) -> EmbeddingPairs:
-        """Open the folders and compare their headers.
+        """Open the folders, compare their headers and scan their rows.
 
         Raises:
-            DataError: files are missing or damaged, or the folders differ in rows.
+            DataError: files are missing or damaged, the folders differ in rows, or rows cannot be trained on.
         """
         return EmbeddingPairs(self)
 
@@ -82,17 +95,15 @@ class EmbeddingsConfig(Config):
 class PairSet:
     """The pairs of one part: n samples, fetched by number a batch at a time."""
 
-    def __init__(self, part: Part, sources: dict[str, Direct], folders: dict[str, Folder]):
-        """Args: sources: rows by name, the image as "x"."""
-        self._part, self._sources, self._folders = part, sources, folders
+    device = torch.device("cpu")
+    """Where batches are made."""
+
+    def __init__(self, columns: dict[str, Column]):
+        """Args: columns: n rows by name, the image as "x", on the CPU."""
+        self._columns = columns
 
     def __len__(self) -> int:
-        return len(self._part)
-
-    @property
-    def device(self) -> torch.device:
-        """Where batches are made."""
-        return torch.device("cpu")
+        return len(self._columns[IMAGE])
 
     def count_valid(self, ids: Tensor) -> int:
         """Number of True in the masks of the samples at ids: no row is padded."""
@@ -102,18 +113,14 @@ class PairSet:
         """The samples at ids, (B,) int64, as they are in the files, float32.
 
         Raises:
-            DataError: a value is not finite.
+            DataError: a row cannot be trained on; see `Folder.check`.
         """
-        numbers = ids.numpy()
-        found = {name: self._gather(name, numbers) for name in self._sources}
-        x = found.pop(IMAGE)
-        return Batch(x=x, cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
+        found = {name: column.rows(ids) for name, column in self._columns.items()}
+        return Batch(x=found.pop(IMAGE), cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
 
-    def _gather(self, name: str, ids: np.ndarray) -> Tensor:
-        folder = self._folders[name]
-        values = torch.from_numpy(self._sources[name].gather(ids)).to(torch.float32)
-        folder.check_finite(values, lambda: self._part.rows(ids))
-        return values.view(len(ids), *folder.shape)
+    def cached(self, block_rows: int, n_blocks: int) -> PairSet:
+        """The same samples, with blocks of their columns cached in memory."""
+        return PairSet({name: column.cached(block_rows, n_blocks) for name, column in self._columns.items()})
 
 
 class EmbeddingPairs:
@@ -122,7 +129,7 @@ class EmbeddingPairs:
     Attributes:
         spec: shapes of one sample.
         train, val, test: PairSets; val and test may be empty.
-        files: those to be noted one by one, none.
+        files: of recorded episodes, none.
         fingerprint: SHA-256 of the files' names and sizes and of some rows.
     """
 
@@ -130,38 +137,43 @@ class EmbeddingPairs:
         self.files: tuple[Path, ...] = ()
         self._config = config
         wanted = {IMAGE: config.image, "text": config.text, "text_encodings": config.text_encodings}
-        self.folders = {name: record.create() for name, record in wanted.items() if record is not None}
+        self.folders = {
+            name: record.create(needs_length=name != "text_encodings")  # there zeros are padding
+            for name, record in wanted.items()
+            if record is not None
+        }
         rows = {folder.path: folder.count for folder in self.folders.values()}
         if len(set(rows.values())) > 1:
             raise DataError(config.image.path, [f"rows must lie beside each other, but the folders have {rows}"])
+        self._scanned = {name: folder.scan() for name, folder in self.folders.items()}
         self._parts = config.split.assign(self.folders[IMAGE])
         self.spec = Spec(
             x_shape=self.folders[IMAGE].shape,
             cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != IMAGE},
         )
-        self.train, self.val, self.test = (self._direct(self._parts[name]) for name in PARTS)
+        self.train, self.val, self.test = (
+            PairSet({name: EmbeddingColumn(folder, self._parts[part]) for name, folder in self.folders.items()})
+            for part in PARTS
+        )
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
     def statistics(self) -> dict[str, Statistics]:
-        """None: a prior knows the length of an embedding and needs no others."""
+        """None: a prior needs no statistics beyond the length of an embedding, which it knows."""
         return {}
 
     def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
         config = self._config
-        part = self._parts["train"]
-        room = {"block_rows": config.block_rows, "n_blocks": 2 * config.shuffle_blocks}
-        sources = {name: BlockPool(part, folder.rows, **room) for name, folder in self.folders.items()}
-        order = BlockOrder(seed, len(part), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
-        return Loader(PairSet(part, sources, self.folders), order=order, seed=seed, **how)
+        order = BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
+        return Loader(self.train.cached(config.block_rows, 2 * config.shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
-        """What tells these data from others, to be stored with a run."""
+        """What identifies these data, to be stored with a run."""
         return {"fingerprint": self.fingerprint, "rows": self._counts()}
 
     def summary(self) -> str:
-        """How much there is, in one line."""
+        """Counts of rows, in one line."""
         counts = self._counts()
         return f"{counts['train']:,} train rows, {counts['val']:,} val, {counts['test']:,} test"
 
@@ -170,7 +182,7 @@ class EmbeddingPairs:
         return self
 
     def report(self) -> dict[str, Any]:
-        """What the data are: files, counts per part, and warnings. JSON-able."""
+        """Files, counts per part and warnings; JSON-able."""
         warnings = []
         if not len(self.val):
             warnings.append("no row is left to validate on: val metrics will be missing")
@@ -181,10 +193,13 @@ class EmbeddingPairs:
                     f"read one; write smaller row groups, or .npy"
                 )
         folders = {name: folder.describe() for name, folder in self.folders.items()}
-        return {"folders": folders, "parts": self._counts(), "fingerprint": self.fingerprint, "warnings": warnings}
-
-    def _direct(self, part: Part) -> PairSet:
-        return PairSet(part, {name: Direct(part, folder.rows) for name, folder in self.folders.items()}, self.folders)
+        return {
+            "folders": folders,
+            "rows_checked": self._scanned,
+            "parts": self._counts(),
+            "fingerprint": self.fingerprint,
+            "warnings": warnings,
+        }
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self._parts.items()}

@@ -6,6 +6,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import is_refusal, reading, unreadable
 
 
 class ParquetRows:
@@ -23,18 +24,24 @@ class ParquetRows:
 
         self.paths = files.paths
         self.dtype = np.dtype(np.float32)
-        self._fs, self._column = files.fs, column
+        self._files, self._column = files, column
+        self.is_local = files.is_local
         problems: list[str] = []
 
         def read_footer(path: str) -> list[int]:
             try:
-                with files.fs.open(path, "rb") as file:
+                with files.open(path) as file:
                     parts = parquet.ParquetFile(file)
                     if column not in parts.schema_arrow.names:
                         hint = nearest_name(column, parts.schema_arrow.names)
                         problems.append(f"{path}: there is no column {column!r}. {hint}")
                     return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
+            except DataError as error:
+                problems.append(f"{path}: {error.problems[0]}")
+                return []
             except (OSError, ValueError) as error:
+                if is_refusal(error):
+                    raise unreadable(path, error) from error
                 problems.append(f"{path}: cannot be read: {error}")
                 return []
 
@@ -78,7 +85,7 @@ class ParquetRows:
 
     def _group(self, number: int) -> np.ndarray:
         """(rows, dimension) float32 of one row group; the newest is kept."""
-        held = self._held  # several threads read, and each must leave with its own
+        held = self._held  # read once: another thread may replace it
         if held[0] != number:
             held = (number, self._read_group(*self._groups[number]))
             self._held = held
@@ -90,7 +97,7 @@ class ParquetRows:
         from pyarrow import parquet
 
         path = self._groups[int(np.argmax(self._sizes > 0))][0]
-        with self._fs.open(path, "rb") as file:
+        with reading(path), self._files.open(path) as file:
             first = next(parquet.ParquetFile(file).iter_batches(1, columns=[self._column])).column(0)
         kind, types = first.type, pyarrow.types
         is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
@@ -102,7 +109,7 @@ class ParquetRows:
     def _read_group(self, path: str, index: int) -> np.ndarray:
         from pyarrow import parquet
 
-        with self._fs.open(path, "rb") as file:
+        with reading(path), self._files.open(path) as file:
             column = parquet.ParquetFile(file).read_row_group(index, columns=[self._column]).column(0)
         parts, row = [], 0
         for rows in column.chunks:

@@ -26,6 +26,10 @@ class EpisodeStore(Protocol):
         """Feature shape, without the row axis, of every key the data set has."""
         ...
 
+    def dtype(self, key: str) -> str:
+        """Stored type of a key as numpy names it, such as uint8, from the metadata; other text if numpy has no such."""
+        ...
+
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) all rows of a key, in the stored dtype."""
         ...

@@ -1,11 +1,12 @@
 """LeRobot data sets, formats v2.0, v2.1 and v3.0: the columns with one number or list of numbers per frame.
 
-Our own reader of the published layout; the lerobot package is not needed. Video is listed but not read yet.
+This is a reader of the published layout; the lerobot package is not needed. Video is listed but not read yet.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,11 +18,26 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import (
+    LARGEST_DOCUMENT,
+    check_count,
+    check_memory,
+    check_regular,
+    is_refusal,
+    read_document,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     import pyarrow
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+
+LARGEST_LISTING = 512 << 20
+"""Most bytes of the list of episodes, a line each."""
+
+LARGEST_RATIO = 8000
+"""Bytes of one column that a byte of a file may decode to; run lengths know no bound, but other columns vary."""
 
 
 class LeRobotStoreConfig(Config):
@@ -67,6 +83,7 @@ class LeRobotStore:
         self._features: dict[str, dict[str, Any]] = self._info.get("features")
         if not isinstance(self._features, dict) or not all(map(_is_feature, self._features.values())):
             raise DataError(str(path / "meta" / "info.json"), ["has no usable 'features', the list of columns"])
+        check_count(path / "meta" / "info.json", len(self._features), "features")
         lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
         self._lengths = lengths  # by the data set's own episode number, in the order of the files
         self.episode_ends = np.cumsum(np.array(list(lengths.values()), dtype=np.int64))
@@ -80,6 +97,10 @@ class LeRobotStore:
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Shape per frame of every feature, video included."""
         return {name: tuple(feature.get("shape") or ()) for name, feature in self._features.items()}
+
+    def dtype(self, key: str) -> str:
+        """Type that meta/info.json declares for a feature."""
+        return str(self._features[key].get("dtype"))
 
     def read(self, key: str) -> np.ndarray:
         """(N, *shape) all frames of a feature that is a column of numbers.
@@ -134,7 +155,7 @@ class LeRobotStore:
         listing = self.path / "meta" / "episodes.jsonl"
         self._listings = [listing]
         lengths: dict[int, int] = {}
-        for number, line in enumerate(_read_text(listing).splitlines(), 1):
+        for number, line in enumerate(_read_text(listing, LARGEST_LISTING).splitlines(), 1):
             if line.strip():
                 try:
                     row = json.loads(line)
@@ -261,11 +282,18 @@ def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why
     import pyarrow.parquet as pq
 
     try:
+        found = os.stat(path)
+        check_regular(path, found.st_mode)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names
+        check_memory(str(path), 8 * file.metadata.num_rows, stored=found.st_size, ratio=LARGEST_RATIO)
     except FileNotFoundError:
         raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"]) from None
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not Unicode
+        if is_refusal(error):
+            raise unreadable(path, error) from error
         raise DataError(str(path), [f"is not a readable parquet file: {error}"]) from None
     with file:
         missing = [name for name in wanted if name not in known]
@@ -274,15 +302,16 @@ def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why
         try:
             return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            if is_refusal(error):
+                raise unreadable(path, error) from error
             raise DataError(str(path), [f"is damaged: {error}"]) from None
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, most: int = LARGEST_DOCUMENT) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        found = f"cannot be read ({error.strerror}); is this a LeRobot data set?"
-        raise DataError(str(path.absolute()), [found]) from None
+        return read_document(path, most).decode("utf-8")
+    except DataError as error:
+        raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
     except ValueError as error:
         raise DataError(str(path), [f"is not text: {error}"]) from None
 

@@ -13,6 +13,10 @@ from numpy.lib import format as npy_format
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_count, check_memory, is_refusal, reading, unreadable
+
+RATIOS, LARGEST_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}, 50_000
+"""Bounds on what a byte decodes to, by compression; deflate reaches 1032, bzip2 about 45,000."""
 
 
 class NpzStoreConfig(Config):
@@ -36,14 +40,20 @@ class NpzStore:
 
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
-        if not path.is_file():
-            found = "is a folder; expected one .npz file" if path.is_dir() else "no such file"
-            raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
+        with reading(path):
+            if not path.is_file():
+                found = "is a folder; expected one .npz file" if path.is_dir() else "no such file"
+                raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
         try:
             with zipfile.ZipFile(path) as archive:
+                check_count(path, len(archive.infolist()), "arrays")
                 members = [name for name in archive.namelist() if name.endswith(".npy")]
                 self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
-        except Exception as error:  # zipfile and the codecs behind it raise all kinds on files that are damaged
+        except DataError:
+            raise
+        except Exception as error:  # zipfile and its codecs raise all kinds of errors on damaged files
+            if is_refusal(error):
+                raise unreadable(path, error) from error
             raise DataError(str(path), [f"is not a readable .npz file: {error or type(error).__name__}"]) from None
         if episode_ends not in self._headers:
             hint = nearest_name(episode_ends, self._headers)
@@ -58,6 +68,10 @@ class NpzStore:
             for name, (shape, _) in self._headers.items()
             if name != self._episode_ends_key and len(shape) > 0
         }
+
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        return self._headers[key][1].name
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
@@ -85,6 +99,8 @@ class NpzStore:
             with np.load(self.path, allow_pickle=False) as arrays:
                 return arrays[name]
         except Exception as error:  # as above
+            if is_refusal(error):
+                raise unreadable(self.locate(name, 0), error) from error
             raise DataError(self.locate(name, 0), [f"cannot be read: {error or type(error).__name__}"]) from None
 
 
@@ -94,7 +110,10 @@ def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.
         version = npy_format.read_magic(stream)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
         shape, _, dtype = read(stream)
-        declared, found = math.prod(shape) * dtype.itemsize, archive.getinfo(member).file_size - stream.tell()
-    if declared != found and not dtype.hasobject:  # or numpy would take memory for what is not there
+        info = archive.getinfo(member)
+        declared, found = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
+    if declared != found and not dtype.hasobject:  # numpy would allocate what is declared
         raise ValueError(f"{member} holds {found} bytes, but its header declares {declared}")
+    ratio = RATIOS.get(info.compress_type, LARGEST_RATIO)
+    check_memory(f"{archive.filename}[{member}]", declared, stored=info.compress_size, ratio=ratio)
     return shape, dtype

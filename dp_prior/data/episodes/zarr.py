@@ -1,19 +1,20 @@
 """Replay buffers as Diffusion Policy writes them: zarr v2 or v3, in a directory or a `.zip` file.
 
-Metadata are read here, so that an array nobody asks for cannot get in the way; chunks are decoded by zarr. Three things
-zarr lets pass are errors: chunks that are missing (it gives the fill value), blosc chunks that were cut short (it gives
-whatever lies in memory behind them), and arrays that would have to be unpickled.
+Metadata are read here, so that a damaged array that is not selected does not matter; zarr decodes the chunks. Four
+things that zarr accepts are errors here: missing chunks (it returns the fill value), truncated blosc chunks (it returns
+whatever follows them in memory), arrays that would have to be unpickled, and declared sizes that no stored bytes back.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,9 +22,29 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import (
+    LARGEST_DOCUMENT,
+    check_count,
+    check_memory,
+    check_regular,
+    is_refusal,
+    open_file,
+    read_document,
+    reading,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     import zarr
+
+
+LARGEST_RATIO, DEFLATE_RATIO = 40_000, 1100
+"""Bounds on what a byte decodes to: zstd writes 128 KB of one value as four bytes, deflate reaches 1032."""
+
+MOST_AXES = 32
+
+MOST_CHUNKS_COUNTED = 1_000_000
+"""Of an array that declares more chunks, only as many are looked for as it takes to name missing ones."""
 
 
 class ZarrStoreConfig(Config):
@@ -86,6 +107,15 @@ class ZarrStore:
             if name.startswith(self._prefix) and name != self._ends and metadata["shape"]
         }
 
+    def dtype(self, key: str) -> str:
+        """Stored type of an array."""
+        metadata = self._metadata[self._prefix + key]
+        declared = metadata.get("dtype", metadata.get("data_type"))
+        try:
+            return np.dtype(declared).name if isinstance(declared, str) else str(declared)
+        except TypeError:
+            return str(declared)
+
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
         return self._load(self._prefix + key)
@@ -115,37 +145,55 @@ class ZarrStore:
         if "pickle" in json.dumps(coding) or metadata.get("dtype") == "|O":
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         try:
-            array = self._open()[name]
-            missing = None if self._fill_missing else self._missing_chunks(name, metadata)
+            stored = self._stored(name)
+            self._check_declared(where, metadata, sum(stored.values()))
+            missing = None if self._fill_missing else self._missing_chunks(name, metadata, stored.keys())
             if missing:
                 remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
                 raise DataError(where, [f"{missing}. Copy the data set again; {remedy}"])
             cut_short = _chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
             if cut_short:
                 raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
-            return np.asarray(array[...])
+            return np.asarray(self._open()[name][...])
         except DataError:
             raise
-        except Exception as error:  # zarr and its codecs raise all kinds on files that are damaged
+        except Exception as error:  # zarr and its codecs raise all kinds of errors on damaged files
+            if is_refusal(error):
+                raise unreadable(where, error) from error
             raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
 
-    def _missing_chunks(self, name: str, metadata: dict[str, Any]) -> str:
-        """How many there are, and the first of them with the episodes whose steps they hold; empty if none is."""
+    def _stored(self, name: str) -> dict[str, int]:
+        """Bytes of each file of an array, by its name below the array."""
         if self.path.is_file():
             with zipfile.ZipFile(self.path) as archive:
-                present = set(archive.namelist())
-        else:
-            inside = os.walk(self.path / name)
-            present = {
-                Path(folder, file).relative_to(self.path).as_posix() for folder, _, files in inside for file in files
-            }
-        chunks = list(_chunks(metadata))
-        missing = [chunk for chunk in chunks if f"{name}/{chunk[0]}" not in present]
+                found = [info for info in archive.infolist() if info.filename.startswith(f"{name}/")]
+            sizes = {info.filename: min(info.file_size, info.compress_size * DEFLATE_RATIO) for info in found}
+            return {file.removeprefix(f"{name}/"): size for file, size in sizes.items()}
+        return dict(_files_below(self.path / name))
+
+    def _check_declared(self, where: str, metadata: dict[str, Any], stored: int) -> None:
+        """Neither the array nor one chunk of it takes more memory than there is, or than what is stored can fill."""
+        shape, lengths = metadata["shape"], _chunk_lengths(metadata)
+        for what, sizes in (("shape", shape), ("chunks", lengths)):
+            if len(sizes) > MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
+                raise DataError(where, [f"{what} is {str(sizes)[:120]}; expected at most {MOST_AXES} whole numbers"])
+        itemsize = np.dtype(metadata.get("dtype", metadata.get("data_type"))).itemsize
+        present = None if self._fill_missing else stored
+        check_memory(where, math.prod(shape) * itemsize, stored=present, ratio=LARGEST_RATIO)
+        check_memory(where, math.prod(lengths) * itemsize, stored=stored, ratio=LARGEST_RATIO)
+
+    def _missing_chunks(self, name: str, metadata: dict[str, Any], present: Collection[str]) -> str:
+        """Number of missing chunks, and the first of them with the episodes of their rows; empty if none is missing."""
+        total = math.prod(_grid(metadata))
+        looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # among so many, four are missing
+        chunks = list(itertools.islice(_chunks(metadata), looked_at))
+        missing = [chunk for chunk in chunks if chunk[0] not in present]
         if not missing:
             return ""
         listed = [chunk + self._episodes_of(name, first, stop) for chunk, first, stop in missing[:3]]
         listed += ["..."] if len(missing) > 3 else []
-        return f"{len(missing)} of {len(chunks)} chunks are missing: {', '.join(listed)}"
+        count = len(missing) if looked_at == total else total - len(present)
+        return f"{count} of {total} chunks are missing: {', '.join(listed)}"
 
     def _episodes_of(self, name: str, first: int, stop: int) -> str:
         if name == self._ends:
@@ -167,28 +215,54 @@ class ZarrStore:
 
 def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of every array, by its name from the top."""
-    if not path.exists():
-        raise DataError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
+    with reading(path):
+        if not path.exists():
+            raise DataError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
     try:
-        if path.is_file():
-            with zipfile.ZipFile(path) as archive:
-                names = sorted({name for name in archive.namelist() if _is_metadata(name)})
-                documents = {name: json.loads(archive.read(name)) for name in names}
-        else:
-            documents = _documents_in(path)
-    except (OSError, ValueError, RecursionError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        with reading(path):
+            documents = _documents_in_zip(path) if path.is_file() else _documents_in(path)
+    except DataError:
+        raise
+    except (ValueError, RecursionError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(str(path), [f"is not a readable zarr group: {error}"]) from None
+    check_count(path, len(documents), "arrays and groups")
     if not {".zgroup", "zarr.json"} & set(documents):
         raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
     return {name.rpartition("/")[0]: found for name, found in documents.items() if _is_array(found)}
 
 
+def _documents_in_zip(path: Path) -> dict[str, Any]:
+    """Metadata of groups and arrays in a zip file."""
+    with zipfile.ZipFile(path) as archive:
+        found = sorted({info.filename: info for info in archive.infolist() if _is_metadata(info.filename)}.items())
+        check_count(path, len(found), "arrays and groups")
+        for name, info in found:
+            if info.file_size > LARGEST_DOCUMENT:
+                raise DataError(f"{path}/{name}", [f"declares {info.file_size} bytes of metadata"])
+        return {name: json.loads(archive.read(name)) for name, _ in found}
+
+
+def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
+    """Name below the folder and bytes of every regular file in it; anything else than files and folders is refused."""
+    with reading(folder):
+        for inside, _, names in os.walk(folder, followlinks=True, onerror=_raise):
+            for name in names:
+                path = Path(inside, name)
+                found = path.stat()
+                check_regular(path, found.st_mode)
+                yield path.relative_to(folder).as_posix(), found.st_size
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def _documents_in(path: Path) -> dict[str, Any]:
     """Metadata of groups and arrays in a directory; folders of chunks, which may be many, are not looked through."""
     documents: dict[str, Any] = {}
-    for folder, inside, names in os.walk(path, followlinks=True):
+    for folder, inside, names in os.walk(path, followlinks=True, onerror=_raise):
         inside.sort()
-        here = {name: json.loads(Path(folder, name).read_bytes()) for name in sorted(filter(_is_metadata, names))}
+        here = {name: json.loads(read_document(Path(folder, name))) for name in sorted(filter(_is_metadata, names))}
         documents |= {Path(folder, name).relative_to(path).as_posix(): found for name, found in here.items()}
         if any(map(_is_array, here.values())):
             inside.clear()
@@ -216,17 +290,28 @@ def _folder_hint(documents: dict[str, Any]) -> str:
     return f". The folder {min(groups, key=len)!r} inside is one: give that as path (unpack it first if this is a zip)"
 
 
+def _chunk_lengths(metadata: dict[str, Any]) -> list[int]:
+    """Rows and elements of a chunk along each axis."""
+    return metadata["chunks"] if "chunks" in metadata else metadata["chunk_grid"]["configuration"]["chunk_shape"]
+
+
+def _grid(metadata: dict[str, Any]) -> list[int]:
+    """Number of chunks along each axis."""
+    lengths = _chunk_lengths(metadata)
+    return [-(-size // length) for size, length in zip(metadata["shape"], lengths, strict=True)]
+
+
 def _chunks(metadata: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
     """Name of each chunk within its array, and the rows that it holds as first and stop."""
+    lengths = _chunk_lengths(metadata)
     if "chunks" in metadata:
-        lengths, before, separator = metadata["chunks"], "", metadata.get("dimension_separator") or "."
+        before, separator = "", metadata.get("dimension_separator") or "."
     else:
         encoding = metadata["chunk_key_encoding"]
         is_default = encoding["name"] == "default"
-        lengths = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
         before = f"c{separator}" if is_default else ""
-    grid = [-(-size // length) for size, length in zip(metadata["shape"], lengths, strict=True)]
+    grid = _grid(metadata)
     for number in range(math.prod(grid)):
         index = np.unravel_index(number, grid)
         first = index[0] * lengths[0]
@@ -242,7 +327,7 @@ def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:
     for file in folder.rglob("*"):
         if file.is_file() and not _is_hidden(file) and file.name not in (".zarray", ".zattrs", "zarr.json"):
             size = file.stat().st_size
-            with file.open("rb") as stream:
+            with open_file(file) as stream:
                 header = stream.read(16)
             declared = struct.unpack("<I", header[12:])[0] if len(header) == 16 else 16
             if size != declared:

@@ -1,7 +1,7 @@
 """Encoders of one observation key, and their union. `observation.py` joins them into condition tokens.
 
-A record has `create(shape)`, shape being that of one step; the module has `output_dim`. `needs_data_units` tells
-whether the numbers must reach it as they are in the data, which is what the identity normalizer does.
+A record has `create(shape)`, which takes the shape of one step and returns an `Encoder`; `reads` lists the kinds of
+keys that it encodes, and `needs_data_units` says whether values must reach it unscaled (the identity normalizer).
 """
 
 from dp_prior.config import family

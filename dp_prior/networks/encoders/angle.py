@@ -6,15 +6,20 @@ import math
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dp_prior.batch import Kind
 from dp_prior.config import Config
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.randomness import Randomness
 
 
 class AngleEncoderConfig(Config):
     """Angles in radians. Their normalizer must be identity."""
 
     type: Literal["angle"] = "angle"
+
+    reads: ClassVar[tuple[Kind, ...]] = ("vector",)
 
     needs_data_units: ClassVar[bool] = True
 
@@ -23,14 +28,14 @@ class AngleEncoderConfig(Config):
         return AngleEncoder(shape=shape)
 
 
-class AngleEncoder(nn.Module):
+class AngleEncoder(Encoder):
     """Cosines of all angles, then their sines."""
 
     def __init__(self, *, shape: tuple[int, ...]):
         super().__init__()
         self.output_dim = 2 * math.prod(shape)
 
-    def forward(self, value: Tensor) -> Tensor:
+    def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) radians -> (B, n_obs_steps, output_dim)."""
         angles = value.flatten(2) if value.dim() > 2 else value.unsqueeze(2)
         return torch.cat([angles.cos(), angles.sin()], dim=-1)

@@ -7,18 +7,21 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.randomness import Randomness
+
 
 class ObservationEncoder(nn.Module):
     """Encodes each key by its own encoder and joins the features of a step into one token.
 
-    Keys are joined in alphabetical order, so that the order in which a file lists them means nothing.
+    Keys are joined in alphabetical order, whatever their order in a file.
 
     Args:
-        encoders: for every key a module (B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).
+        encoders: one for every key.
         shapes: (n_obs_steps, *shape) by key; n_obs_steps is common to all.
     """
 
-    def __init__(self, encoders: Mapping[str, nn.Module], shapes: Mapping[str, tuple[int, ...]]):
+    def __init__(self, encoders: Mapping[str, Encoder], shapes: Mapping[str, tuple[int, ...]]):
         super().__init__()
         if set(encoders) != set(shapes):
             raise ValueError(
@@ -34,13 +37,22 @@ class ObservationEncoder(nn.Module):
         self.cond_shape = (n_obs_steps, sum(encoder.output_dim for encoder in self.encoders))
         """(N, D): number of tokens and their size."""
 
-    def forward(self, observations: Mapping[str, Tensor], kept: Mapping[str, Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        observations: Mapping[str, Tensor],
+        kept: Mapping[str, Tensor] | None = None,
+        random: Randomness | None = None,
+    ) -> Tensor:
         """(B, n_obs_steps, *shape) by key -> (B, n_obs_steps, D).
 
         Args:
             kept: (B,) by key, 1 where a sample keeps the key's features and 0 where it gets zeros; None keeps all.
+            random: B rows; an encoder that draws gets the stream of its key. None while measuring and acting.
         """
-        features = [encoder(observations[key]) for key, encoder in zip(self.keys, self.encoders, strict=True)]
+        features = []
+        for key, encoder in zip(self.keys, self.encoders, strict=True):
+            rows = random.stream("encoder", key) if encoder.draws and random is not None else None
+            features.append(encoder(observations[key], rows))
         if kept is not None:
             features = [
                 value * kept[key][:, None, None].to(value.dtype) if key in kept else value

@@ -10,15 +10,20 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from dp_prior.batch import Kind
 from dp_prior.config import Config
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.randomness import Randomness
 
 
 class PlanarEncoderConfig(Config):
     """A state (agent x, agent y, object x, object y, object angle in radians). Its normalizer must be identity."""
 
     type: Literal["planar"] = "planar"
+
+    reads: ClassVar[tuple[Kind, ...]] = ("vector",)
 
     needs_data_units: ClassVar[bool] = True
 
@@ -44,7 +49,7 @@ class PlanarEncoderConfig(Config):
         return PlanarEncoder(**self.arguments())
 
 
-class PlanarEncoder(nn.Module):
+class PlanarEncoder(Encoder):
     """See `PlanarEncoderConfig` for the arguments."""
 
     def __init__(
@@ -62,7 +67,7 @@ class PlanarEncoder(nn.Module):
         self.near = near
         self.output_dim = 6 + 4 * len(points)
 
-    def forward(self, state: Tensor) -> Tensor:
+    def forward(self, state: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, 5) -> (B, n_obs_steps, output_dim): places, heading, points as seen from the agent."""
         agent, position, angle = state[..., None, 0:2], state[..., None, 2:4], state[..., 4, None, None]
         cos, sin = angle.cos(), angle.sin()

@@ -9,14 +9,19 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from dp_prior.batch import Kind
 from dp_prior.config import Config
+from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.layers import Linear, Mish, compute_dtype
+from dp_prior.randomness import Randomness
 
 
 class StateEncoderConfig(Config):
     """Numbers of a robot or scene. By default they pass through unchanged, as in Chi et al. 2023."""
 
     type: Literal["state"] = "state"
+
+    reads: ClassVar[tuple[Kind, ...]] = ("vector",)
 
     needs_data_units: ClassVar[bool] = False
 
@@ -31,7 +36,7 @@ class StateEncoderConfig(Config):
         return StateEncoder(**self.arguments(), shape=shape)
 
 
-class StateEncoder(nn.Module):
+class StateEncoder(Encoder):
     """See `StateEncoderConfig` for the arguments."""
 
     def __init__(self, *, hidden_dims: tuple[int, ...], output_dim: int | None, shape: tuple[int, ...]):
@@ -43,7 +48,7 @@ class StateEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.output_dim = dims[-1] if output_dim is None else output_dim
 
-    def forward(self, value: Tensor) -> Tensor:
+    def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim)."""
         value = value.flatten(2) if value.dim() > 2 else value.unsqueeze(2)
         return self.layers(value.to(compute_dtype(self.layers[0].weight))) if len(self.layers) else value

@@ -1,4 +1,4 @@
-"""What is known of a text -> condition tokens: its encodings, one token each, then its embedding."""
+"""Text conditions -> condition tokens: the encodings of a text, one token each, then its embedding."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ EMBEDDING, ENCODINGS = "text", "text_encodings"
 
 
 class TextTokens(nn.Module):
-    """Tokens of the encodings and of the embedding; where either is withheld or padding, tokens that are learned.
+    """Tokens of the encodings and of the embedding; learned tokens where either is dropped or padding.
 
     An encoding of zeros is padding, as in DALLE2-pytorch.
 
     Args:
         shapes: (dimension,) of `text`, (n, dimension) of `text_encodings`; either or both.
         dim: size of a token.
-        n_text_tokens: so many tokens stand for the embedding.
+        n_text_tokens: number of tokens that represent the embedding.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], *, dim: int, n_text_tokens: int):

@@ -185,7 +185,7 @@ def break_folder(folder, fault: str) -> None:
 
 FAULTS = {
     "fortran": "img_emb_01.npy: is in Fortran order",
-    "truncated": r"img_emb_01.npy: has \d+ bytes, but its header speaks of \(4, 6\) float32, which take \d+",
+    "truncated": r"img_emb_01.npy: has \d+ bytes, but its header declares \(4, 6\) float32, which take \d+",
     "grown": r"img_emb_01.npy: has \d+ bytes, but its header",
     "no npy": "img_emb_01.npy: is no .npy file",
     "one axis": r"img_emb_01.npy: has shape \(4,\); expected \(rows, dimension\)",

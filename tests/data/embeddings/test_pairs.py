@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.data.columns.embedding import BlockColumn, EmbeddingColumn, read_rows
+from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.embeddings.parts import Part
-from dp_prior.data.embeddings.pool import BlockPool, Direct, read_rows
 from dp_prior.data.errors import DataError
 from tests.data.embeddings.folders import embeddings, write_npy
 from tests.data.test_recorded_sets import FOLDER, need
@@ -24,6 +25,7 @@ class Counted:
     def __init__(self, rows):
         self.data = rows
         self.dimension, self.dtype = rows.shape[1], rows.dtype
+        self.counts = np.array([len(rows)])
         self.n_read, self.largest = 0, 0
 
     def read(self, start, stop):
@@ -32,12 +34,14 @@ class Counted:
         return self.data[start:stop]
 
 
-def whole(n: int) -> Part:
-    """The part that holds all of n rows."""
-    from dp_prior.data.embeddings.parts import CHUNK
+def cached(rows: Counted, block_rows: int, n_blocks: int) -> BlockColumn:
+    """All rows, in blocks."""
+    folder = Folder("memory", rows, None, None)
+    return BlockColumn(folder, Part.whole(len(rows.data)), block_rows=block_rows, n_blocks=n_blocks)
 
-    counts = [min(CHUNK, n - start) for start in range(0, n, CHUNK)]
-    return Part(lambda start, stop: np.zeros(stop - start, np.uint8), 0, np.array(counts), n)
+
+def gather(column: EmbeddingColumn, ids: np.ndarray) -> np.ndarray:
+    return column.rows(torch.from_numpy(ids)).numpy()
 
 
 def make(tmp_path, **change) -> EmbeddingsConfig:
@@ -101,56 +105,58 @@ def test_every_row_once_per_epoch_whatever_the_ranks(tmp_path):
 
 def test_an_epoch_reads_every_row_once_and_a_seek_no_more_than_a_window():
     rows = Counted(embeddings(4096, 2))
-    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
+    pool = cached(rows, 64, 8)
     from dp_prior.data.order import BlockOrder
 
     order = BlockOrder(0, 4096, block_rows=64, shuffle_blocks=4)
     for start in range(0, 4096, 32):
         ids = order.ids(0, start, start + 32)
-        assert np.array_equal(pool.gather(ids), rows.data[ids])
+        assert np.array_equal(gather(pool, ids), rows.data[ids])
     assert rows.n_read == 4096
-    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
-    pool.gather(order.ids(0, 2048, 2080))
+    pool = cached(rows, 64, 8)
+    gather(pool, order.ids(0, 2048, 2080))
     assert rows.n_read == 4096 + 4 * 64
 
 
 def test_memory_is_what_is_stated_and_does_not_grow():
     rows = Counted(embeddings(4096, 2))
-    pool = BlockPool(whole(4096), rows, block_rows=64, n_blocks=8)
-    assert pool.n_bytes == 8 * 64 * 2 * 4
+    pool = cached(rows, 64, 8)
+    assert pool.cache_bytes == 8 * 64 * 2 * 4
     generator = np.random.default_rng(0)
     for _ in range(50):
         ids = generator.integers(0, 4096, 5)
-        assert np.array_equal(pool.gather(ids), rows.data[ids])
+        assert np.array_equal(gather(pool, ids), rows.data[ids])
         assert len(pool._slots) <= 8 and len(set(pool._slots.values())) == len(pool._slots)
     ids = generator.integers(0, 4096, 500)  # more blocks than there is room for
-    assert np.array_equal(pool.gather(ids), rows.data[ids])
-    small = BlockPool(whole(10), Counted(embeddings(10, 2)), block_rows=64, n_blocks=8)
-    assert small.n_bytes == 64 * 2 * 4
+    assert np.array_equal(gather(pool, ids), rows.data[ids])
+    small = cached(Counted(embeddings(10, 2)), 64, 8)
+    assert small.cache_bytes == 64 * 2 * 4
 
 
 def test_a_read_that_fails_leaves_no_block_behind():
     rows = Counted(embeddings(640, 2))
-    pool = BlockPool(whole(640), rows, block_rows=64, n_blocks=3)
-    pool.gather(np.array([0, 70]))
+    pool = cached(rows, 64, 3)
+    gather(pool, np.array([0, 70]))
     read, rows.read = rows.read, None
     for _ in range(3):
         with pytest.raises(TypeError):
-            pool.gather(np.array([130, 200]))
+            gather(pool, np.array([130, 200]))
     rows.read = read
     for ids in (np.array([0, 70, 130]), np.array([200, 300, 639]), np.array([130, 0])):
-        assert np.array_equal(pool.gather(ids), rows.data[ids])
+        assert np.array_equal(gather(pool, ids), rows.data[ids])
 
 
 def test_rows_from_anywhere_in_any_order_are_read_in_bounded_runs(monkeypatch):
-    monkeypatch.setattr("dp_prior.data.embeddings.pool.LONGEST_RUN", 100)
+    monkeypatch.setattr("dp_prior.data.columns.embedding.LONGEST_RUN", 100)
     rows = Counted(embeddings(5000, 2))
     generator = np.random.default_rng(0)
     for count in (0, 1, 7, 900):
         wanted = generator.integers(0, 5000, count)
         assert np.array_equal(read_rows(rows, wanted), rows.data[wanted])
     assert rows.largest <= 100
-    assert np.array_equal(Direct(whole(5000), rows).gather(np.arange(4990, 5000)), rows.data[4990:])
+    assert np.array_equal(
+        gather(EmbeddingColumn(Folder("memory", rows, None, None)), np.arange(4990, 5000)), rows.data[4990:]
+    )
 
 
 def test_every_knob_changes_the_data(tmp_path):
@@ -192,17 +198,123 @@ def test_wrong_folders_are_refused(tmp_path):
         make(tmp_path, image={"path": short, "tokens": 2})
 
 
-@pytest.mark.parametrize("part", ["train", "val"])
-def test_a_number_that_is_not_finite_is_found_in_its_file(tmp_path, part):
-    config = make(tmp_path)
+BAD = {
+    "nan": (np.nan, "holds a number that is not finite"),
+    "inf": (-np.inf, "holds a number that is not finite"),
+    "zeros": (0.0, "is all zeros, so it has no direction"),
+    "absurd": (1e30, r"its largest value is 1e\+30, which no embedding has"),
+}
+
+
+def spoil(tmp_path, config, part: str, value: float, name: str = "img") -> str:
+    """One row of a part is bad; returns how it is named."""
     row = int(config.create()._parts[part].rows(np.array([3]))[0])
-    path = tmp_path / "img" / ("img_emb_00.npy" if row < 20 else "img_emb_01.npy")
+    first = 20 if name == "img" else 50
+    path = tmp_path / name / ("img_emb_00.npy" if row < first else "img_emb_01.npy")
+    at = row if row < first else row - first
     rows = np.load(path)
-    rows[row % 20 if row < 20 else row - 20, 2] = np.nan
+    rows[at] = value
     np.save(path, rows)
+    return rf"{name}/{path.name}, row {at}: "
+
+
+@pytest.mark.parametrize("name", ["img", "text"])
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_row_is_named_before_training(tmp_path, part, fault, name):
+    config, (value, message) = make(tmp_path), BAD[fault]
+    where = spoil(tmp_path, config, part, value, name)
+    with pytest.raises(DataError, match=where + message):
+        config.create()
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_row_that_the_scan_left_out_is_named_when_its_block_is_read(tmp_path, part, fault, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_BYTES", 0)
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_ROWS", 1)
+    config, (value, message) = make(tmp_path), BAD[fault]
+    where = spoil(tmp_path, config, part, value)
     data = config.create()
-    with pytest.raises(DataError, match=rf"{path.name}, row {row if row < 20 else row - 20}: .*not finite"):
+    assert data.report()["rows_checked"] == {"x": 1, "text": 1}
+    with pytest.raises(DataError, match=where + message):
         getattr(data, part).fetch(torch.arange(8))
+    with pytest.raises(DataError, match=where + message):
+        getattr(data, part).cached(4, 4).fetch(torch.tensor([2]))  # a neighbour in the same block
+
+
+def test_the_scan_reads_no_more_than_stated(tmp_path, monkeypatch):
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_BYTES", 12 * 6 * 4)
+    monkeypatch.setattr("dp_prior.data.embeddings.folder.SCANNED_ROWS", 4)
+    assert make(tmp_path).create().report()["rows_checked"] == {"x": 12, "text": 12}
+    monkeypatch.undo()
+    assert make(tmp_path).create().report()["rows_checked"] == {"x": N, "text": N}
+
+
+def test_zeros_are_padding_among_text_encodings(tmp_path):
+    rows = embeddings(N, 12)
+    rows[7], rows[9, 4:] = 0, 0
+    folder = str(write_npy(tmp_path / "enc", rows, [N]))
+    make(tmp_path, text_encodings={"path": folder, "tokens": 3}).create()
+
+
+def noted(tmp_path, **change) -> EmbeddingsConfig:
+    config = make(tmp_path, **change)
+    config.integrity(tmp_path / "run").note(config.create().files)
+    return config
+
+
+@pytest.mark.promise("H1")
+@pytest.mark.parametrize("fault", ["shorter", "gone", "added", "changed"])
+def test_files_that_have_changed_are_named_before_anything_is_read(tmp_path, fault):
+    config = noted(tmp_path, verify="hashes")
+    config.integrity(tmp_path / "run").check()
+    path = tmp_path / "text" / "img_emb_01.npy"
+    messages = {
+        "shorter": f"{path} has {path.stat().st_size - 24} bytes, expected {path.stat().st_size}",
+        "gone": f"{path} is missing",
+        "added": f"{tmp_path / 'text' / 'more.npy'} was not there",
+        "changed": f"{path} has the right size, but not the SHA-256",
+    }
+    if fault == "gone":
+        path.unlink()
+    elif fault == "added":
+        np.save(tmp_path / "text" / "more.npy", embeddings(3, 6))
+    else:
+        rows = np.load(path)
+        rows[5] += fault == "changed"
+        np.save(path, rows[1:] if fault == "shorter" else rows)
+    with pytest.raises(DataError, match="is not what it was when") as caught:
+        config.integrity(tmp_path / "run").check()
+    (problem, advice) = caught.value.problems
+    assert problem.startswith(messages[fault]) and "delete " in advice
+
+
+def test_only_verify_hashes_reads_every_byte_of_embeddings(tmp_path):
+    config = noted(tmp_path)
+    assert (tmp_path / "run" / "data_manifest.json").read_text().count("sha256") == 1  # that of the document
+    careful = config.model_copy(update={"verify": "hashes"})
+    careful.integrity(tmp_path / "run").check()
+    careful.integrity(tmp_path / "run").note([])  # hashes are added
+    rows = np.load(tmp_path / "img" / "img_emb_00.npy")
+    np.save(tmp_path / "img" / "img_emb_00.npy", rows + 1)
+    config.integrity(tmp_path / "run").check()
+    with pytest.raises(DataError, match="has the right size, but not the SHA-256"):
+        careful.integrity(tmp_path / "run").check()
+
+
+def test_remote_folders_are_compared_by_name_and_size(tmp_path):
+    import fsspec
+
+    from tests.data.embeddings.test_folder import remote
+
+    write_npy(tmp_path / "far", embeddings(N, 6), [20, 40])
+    url = remote(tmp_path / "far", "integrity")
+    config = noted(tmp_path, image={"path": url}, verify="hashes", manifest=str(tmp_path / "kept.json"))
+    config.integrity(tmp_path / "run").check()
+    fsspec.filesystem("memory").pipe("/integrity/img_emb_01.npy", b"short")
+    with pytest.raises(DataError, match="memory://integrity/img_emb_01.npy has 5 bytes, expected"):
+        config.integrity(tmp_path / "run").check()
 
 
 def test_the_fingerprint_is_of_the_files(tmp_path):
@@ -263,9 +375,9 @@ def test_captions_of_one_image_stay_in_one_part():
 
 
 def test_an_epoch_over_large_files_takes_little_memory(tmp_path):
-    """400 MB of pairs, sparse on disk: the process grows by its pools, 8 MB, and what reading a block takes."""
+    """400 MB of pairs: the process grows by its caches, 8 MB, and what reading a block takes."""
     program = """
-import json, resource, sys
+import json, os, resource, sys
 import numpy as np
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 
@@ -273,7 +385,8 @@ record = {"batch_size": 1024, "block_rows": 256, "shuffle_blocks": 8, "split": {
 for name in ("image", "text"):
     with open(f"{sys.argv[1]}/{name}.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": (200_000, 512)})
-        file.truncate(file.tell() + 200_000 * 1024)
+        for _ in range(200):
+            file.write(np.ones((1000, 512), "<f2").tobytes())
     record[name] = {"path": f"{sys.argv[1]}/{name}.npy"}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 data = EmbeddingsConfig.from_json(json.dumps(record)).create()
@@ -281,6 +394,8 @@ loader = data.loader(seed=0, batch_size=1024, accumulation=1, rank=0, world_size
 for start in range(0, len(data.train), 1024):
     loader.global_batch(start)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+for name in ("image", "text"):
+    os.unlink(f"{sys.argv[1]}/{name}.npy")
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(

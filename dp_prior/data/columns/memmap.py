@@ -1,0 +1,96 @@
+"""Columns in one uncompressed file that the operating system pages in as rows are read.
+
+The file must not shrink while it is mapped: reading a page that is gone ends the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib import format as npy_format
+from torch import Tensor
+
+from dp_prior.data.columns.view import RunsColumn, TakenColumn
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import open_file, reading
+
+DTYPES = ("uint8", "float16", "float32", "float64")
+
+
+class MappedColumn:
+    """See `Column`. It stays on the CPU; the page cache of the operating system is its only memory."""
+
+    n_bytes = 0
+
+    def __init__(self, values: Tensor):
+        """Args: values: (N, *shape) over mapped pages."""
+        self._values = values
+        self.dtype, self.shape, self.device = values.dtype, tuple(values.shape[1:]), values.device
+
+    def __len__(self) -> int:
+        return self._values.shape[0]
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """See `Column`."""
+        return self._values.index_select(0, ids)
+
+    def taking(self, index: Tensor) -> TakenColumn:
+        """See `Column`."""
+        return TakenColumn(self, index)
+
+    def runs(self, length: int) -> RunsColumn:
+        """See `Column`."""
+        return RunsColumn(self, length)
+
+    def cached(self, block_rows: int, n_blocks: int) -> MappedColumn:
+        """See `Column`; the operating system caches pages."""
+        return self
+
+    def to(self, device: torch.device | str) -> MappedColumn:
+        """See `Column`; it stays on disk."""
+        return self
+
+
+def map_npy(path: Path) -> MappedColumn:
+    """The rows of a .npy file: C order, little-endian, one of `DTYPES`.
+
+    Raises:
+        DataError: it is no such file, or its size is not what its header declares.
+    """
+    with reading(path), open_file(path) as file:
+        try:
+            version = npy_format.read_magic(file)
+            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+            shape, is_fortran, dtype = read(file)
+        except (ValueError, EOFError) as error:
+            raise DataError(str(path), [f"is not a .npy file: {error}"]) from None
+        offset = file.tell()
+    if is_fortran and len(shape) > 1:
+        raise DataError(str(path), ["is in Fortran order; save numpy.ascontiguousarray of it"])
+    return _map(path, dtype, shape, offset)
+
+
+def map_raw(path: Path, dtype: str, shape: tuple[int, ...]) -> MappedColumn:
+    """The rows of a file that holds nothing but their bytes, N of them in `shape`.
+
+    Raises:
+        DataError: the file is missing, or its size is not what dtype and shape take.
+    """
+    return _map(path, np.dtype(dtype), shape, 0)
+
+
+def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> MappedColumn:
+    if dtype.name not in DTYPES or dtype.byteorder == ">" or not shape or min(shape) < 0:
+        raise DataError(str(path), [f"holds {dtype.str} of shape {shape}; expected rows of {', '.join(DTYPES)}"])
+    expected = offset + math.prod(shape) * dtype.itemsize
+    with reading(path), open_file(path) as file:
+        size = file.seek(0, 2)
+        if size != expected:
+            raise DataError(str(path), [f"has {size} bytes, but {dtype.name} of shape {shape} takes {expected}"])
+        if 0 in shape:  # an empty range cannot be mapped
+            return MappedColumn(torch.from_numpy(np.zeros(shape, dtype)))
+        # "c" maps privately: torch warns of arrays that cannot be written to, and the file is never changed.
+        return MappedColumn(torch.from_numpy(np.memmap(file, dtype, mode="c", offset=offset, shape=shape)))

@@ -1,0 +1,140 @@
+"""Opening files of a data set: only regular files, and errors that tell damage from a system that would not read.
+
+A named pipe would block a reader forever, so nothing but a regular file is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from dp_prior.data.errors import DataError, UnreadableError
+
+REFUSED = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.EINTR,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.ENODEV,
+    errno.EREMOTEIO,
+}
+"""Errors that say nothing about the content of a file."""
+
+MOST_KEYS = 10_000
+"""Most arrays or columns of a data set."""
+
+LARGEST_DOCUMENT = 16 << 20
+"""Most bytes of a metadata document; JSON takes seconds and some ten times its size in memory."""
+
+
+SLACK = 64 << 20
+"""Bytes that an array may declare whatever is stored; few enough to do no harm."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether the system refused to read, memory included, rather than read something wrong."""
+    return isinstance(error, (MemoryError, UnreadableError)) or (isinstance(error, OSError) and error.errno in REFUSED)
+
+
+def unreadable(path: Path | str, error: BaseException) -> UnreadableError:
+    """The error to raise where the system refused to read a file."""
+    if isinstance(error, UnreadableError):
+        return error
+    code = error.errno if isinstance(error, OSError) else errno.ENOMEM
+    return UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path))
+
+
+@contextlib.contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Report errors of the operating system while a file is read.
+
+    Raises:
+        UnreadableError: the system refused to read it.
+        DataError: there is no such file, or its path leads to something else.
+    """
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        if is_refusal(error):
+            raise unreadable(path, error) from error
+        raise DataError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
+
+
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises:
+        DataError: it is a named pipe, a socket or a device.
+        OSError: as `open`.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def check_regular(path: Path | str, mode: int) -> None:
+    """Raises DataError unless `mode`, of the file at path, is that of a regular file."""
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
+        raise DataError(str(path), [f"is {kind}; expected a regular file"])
+
+
+def read_document(path: Path | str, most: int = LARGEST_DOCUMENT) -> bytes:
+    """All bytes of a metadata document.
+
+    Raises:
+        DataError: it is missing, no regular file, or has more than `most` bytes.
+        UnreadableError: the system refused to read it.
+    """
+    with reading(path), open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise DataError(str(path), [f"has {size} bytes; expected metadata of at most {most}"])
+        return file.read()
+
+
+def check_count(where: Path | str, count: int, what: str) -> None:
+    """Raises DataError if a data set has more keys than any sane one."""
+    if count > MOST_KEYS:
+        raise DataError(str(where), [f"has {count} {what}; expected at most {MOST_KEYS}"])
+
+
+def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: int = 1) -> None:
+    """Refuse an array before memory is taken for it.
+
+    Args:
+        n_bytes: what its metadata declare.
+        stored: bytes of it on disk, and `ratio`, the most that its compression can achieve; None if unknown.
+
+    Raises:
+        DataError: it is larger than the memory of this machine, or than what is stored could decode to.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if n_bytes > memory:
+        found = f"declares {n_bytes:,} bytes, but this machine has {memory:,} bytes of memory"
+        raise DataError(where, [f"{found}; the metadata are damaged, or the data set is too large to be held"])
+    if stored is not None and n_bytes > stored * ratio + SLACK:
+        found = f"declares {n_bytes:,} bytes, but only {stored:,} bytes are stored, which cannot decode to that"
+        raise DataError(where, [f"{found}; the metadata are damaged or the copy is incomplete"])

@@ -1,0 +1,31 @@
+"""What every encoder of one observation key has in common."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from dp_prior.randomness import Randomness
+
+
+class Encoder(nn.Module):
+    """One observation key -> features of each observation step.
+
+    Attributes:
+        output_dim: features per step.
+    """
+
+    output_dim: int
+
+    draws: ClassVar[bool] = False
+    """Whether `forward` uses random rows, for example to crop or jitter; others are never given any."""
+
+    def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
+        """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).
+
+        Args:
+            random: B rows, one per sample, while training; None while measuring and acting. Whatever an encoder draws
+                must come from here, so that a sample's draw depends on neither batch nor rank.
+        """
+        raise NotImplementedError

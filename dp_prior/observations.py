@@ -1,0 +1,108 @@
+"""The one check of observations that come from outside: a robot, an environment, a client.
+
+Everything that hands observations to a policy calls `check_obs` first and stores only what it returns.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.batch import Kind, Spec
+
+MOST_NAMES_SHOWN = 20
+
+NUMPY = {torch.float32: np.float32, torch.uint8: np.uint8, torch.int64: np.int64}
+
+
+def check_obs(
+    obs: Mapping[str, Any],
+    spec: Spec,
+    *,
+    rows: int,
+    steps: Collection[int] = (),
+    active: Sequence[int] | np.ndarray | None = None,
+) -> dict[str, Tensor]:
+    """Check the observations that a policy reads and bring them into the types of their kinds.
+
+    Args:
+        obs: (rows, *shape) by key, or (rows, steps, *shape); arrays, tensors or nested lists. Other keys are ignored.
+        spec: of the policy; its shapes begin with the axis of observation steps.
+        rows: samples or environments.
+        steps: lengths that the axis of steps may have; empty where observations have no such axis.
+        active: rows whose values are read; None for all. Those of other rows need not be finite.
+
+    Returns:
+        The keys of `spec`. Tensors stay on their device and are not copied if their type is right.
+
+    Raises:
+        ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or holds a value that is not
+            finite in float32.
+    """
+    shapes = {key: shape[1:] for key, shape in spec.cond_shapes.items()}
+    missing = [key for key in shapes if key not in obs]
+    if missing:
+        names = [str(name) for name in itertools.islice(obs, MOST_NAMES_SHOWN)]
+        close = difflib.get_close_matches(missing[0], names, n=1)
+        raise ValueError(
+            f"observation {missing[0]!r} is missing; the policy reads {_listing(shapes)}, found "
+            f"{', '.join(names) or 'none'}." + (f" Did you mean {close[0]!r}?" if close else "")
+        )
+    checked = {}
+    for key, shape in shapes.items():
+        value = _tensor(key, obs[key], spec.dtype(key), spec.kind(key))
+        wanted = [(count, *shape) for count in dict.fromkeys(steps)] or [shape]
+        if value.dim() == 0 or tuple(value.shape[1:]) not in wanted:
+            found = tuple(value.shape[1:]) if value.dim() else "no axis of rows"
+            expected = " or ".join(map(str, wanted))
+            raise ValueError(f"observation {key!r} has shape {found} per row; the policy reads {expected}")
+        if len(value) != rows:
+            raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row that acts")
+        checked[key] = value
+    _check_finite(checked, active)
+    return checked
+
+
+def _tensor(key: str, value: Any, wanted: torch.dtype, kind: Kind) -> Tensor:
+    """An observation in the type of its kind: a vector takes any real numbers, other kinds only their own type."""
+    if isinstance(value, Tensor):
+        if value.dtype != wanted and (wanted != torch.float32 or value.is_complex()):
+            raise ValueError(f"observation {key!r} holds {value.dtype}; a policy reads {wanted} for kind {kind!r}")
+        return value.detach().to(wanted)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"observation {key!r} is not an array: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"observation {key!r} holds {array.dtype}; expected numbers")
+    if wanted != torch.float32 and array.dtype.newbyteorder("=") != NUMPY[wanted]:
+        raise ValueError(f"observation {key!r} holds {array.dtype}; a policy reads {wanted} for kind {kind!r}")
+    with np.errstate(over="ignore"):  # what is too large for float32 is reported as not finite
+        return torch.from_numpy(np.array(array, NUMPY[wanted], order="C"))  # any layout, width and byte order
+
+
+def _check_finite(values: Mapping[str, Tensor], active: Sequence[int] | np.ndarray | None) -> None:
+    bad = {key: ~value.isfinite() for key, value in values.items() if value.is_floating_point()}
+    if active is not None:
+        rows = torch.as_tensor(np.asarray(active, dtype=np.int64), device="cpu")
+        bad = {key: here[rows.to(here.device)] for key, here in bad.items()}
+    if not any(here.any().item() for here in bad.values()):
+        return
+    for key, here in bad.items():
+        for at in here.nonzero()[:1].tolist():
+            row = at[0] if active is None else int(active[at[0]])
+            found = values[key][(row, *at[1:])].item()
+            raise ValueError(
+                f"observation {key!r}, row {row}, element {at[1:]} is {found}; expected a finite number. The "
+                f"observation was not remembered: call again with a good one"
+            )
+
+
+def _listing(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{key} {tuple(shape)}" for key, shape in shapes.items()) or "none"

@@ -1,0 +1,176 @@
+"""Every kind of column reads any rows as brute-force indexing of the same array does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior.data.columns import Column
+from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.columns.memmap import map_npy, map_raw
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.loader import Loader
+from dp_prior.data.trajectories import WindowSet
+from dp_prior.data.windows import make_windows
+from tests.data.embeddings.folders import write_npy
+
+N = 23
+KINDS = ["memory", "memory uint8", "npy uint8", "npy float16", "raw float32", "folder", "folder cached"]
+
+
+def make(kind: str, place: Path) -> tuple[np.ndarray, Column]:
+    """The array and a column that holds it."""
+    random = np.random.default_rng(0)
+    if kind == "memory":
+        values = random.normal(size=(N, 2, 3)).astype(np.float32)
+        return values, MemoryColumn(torch.from_numpy(values))
+    if kind in ("memory uint8", "npy uint8"):
+        values = random.integers(0, 256, (N, 4, 5, 3)).astype(np.uint8)
+        if kind == "memory uint8":
+            return values, MemoryColumn(torch.from_numpy(values))
+        np.save(place / "u8.npy", values)
+        return values, map_npy(place / "u8.npy")
+    if kind == "npy float16":
+        values = random.normal(size=(N, 7)).astype(np.float16)
+        np.save(place / "f2.npy", values)
+        return values, map_npy(place / "f2.npy")
+    values = random.normal(size=(N, 6)).astype(np.float32)
+    if kind == "raw float32":
+        (place / "raw").write_bytes(values.tobytes())
+        return values, map_raw(place / "raw", "float32", values.shape)
+    column = EmbeddingColumn(FolderConfig(path=str(write_npy(place / "emb", values, [9, N - 9]))).create())
+    return values, column if kind == "folder" else column.cached(4, 3)
+
+
+@pytest.fixture(scope="module")
+def columns(tmp_path_factory):
+    place = tmp_path_factory.mktemp("columns")
+    return {kind: make(kind, place) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rows_are_those_of_brute_force_indexing(columns, kind, data):
+    values, column = columns[kind]
+    for _ in range(data.draw(st.integers(0, 3))):
+        change = data.draw(st.sampled_from(["taking", "runs", "cached", "to"]))
+        if change == "taking":
+            index = data.draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=30))
+            values, column = values[index], column.taking(torch.tensor(index))
+        elif change == "runs":
+            length = data.draw(st.integers(1, min(4, len(values))))
+            values = np.stack([values[i : i + length] for i in range(len(values) - length + 1)])
+            column = column.runs(length)
+        elif change == "cached":
+            column = column.cached(data.draw(st.integers(1, 9)), data.draw(st.integers(1, 4)))
+        else:
+            column = column.to("cpu")
+    ids = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=20))
+    found = column.rows(torch.tensor(ids, dtype=torch.int64))
+    assert found.dtype == column.dtype == torch.from_numpy(values).dtype
+    assert found.shape == (len(ids), *column.shape) and len(column) == len(values)
+    assert np.array_equal(found.numpy(), values[ids])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_placed_by_itself(columns, kind):
+    _, column = columns[kind]
+    moved = column.to("meta")
+    assert moved.device.type == ("meta" if kind.startswith("memory") else "cpu")
+    assert (column.n_bytes > 0) == kind.startswith("memory")
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_pictures_on_disk_stand_under_windows_beside_states(tmp_path, device):
+    """uint8 all the way; the pictures stay on disk where the states move to the device."""
+    random, lengths, horizon, n_obs_steps = np.random.default_rng(0), np.array([9, 3, 14]), 6, 2
+    pictures = random.integers(0, 256, (26, 8, 7, 3)).astype(np.uint8)
+    states = random.normal(size=(26, 4)).astype(np.float32)
+    np.save(tmp_path / "camera.npy", pictures)
+    windows = make_windows(lengths, horizon, n_obs_steps - 1, 2)
+    source = torch.from_numpy(windows.source)
+    camera = map_npy(tmp_path / "camera.npy")
+    columns = {
+        "state": MemoryColumn(torch.from_numpy(states)).taking(source),
+        "camera": camera.taking(source),
+        "x": MemoryColumn(torch.from_numpy(states[:, :2])).taking(source),
+    }
+    reads = []
+    rows = camera.rows
+    camera.rows = lambda ids: reads.append(len(ids)) or rows(ids)
+    samples = WindowSet.of(columns, windows, n_obs_steps).to(device)
+    loader = Loader(samples, batch_size=5, accumulation=1, seed=0, rank=0, world_size=1, device=device)
+    (batch,) = loader.global_batch(0)
+    assert reads == [5 * n_obs_steps]  # one gather per batch
+    assert {part.device.type for part in (batch.x, batch.mask, batch.ids, *batch.cond.values())} == {device}
+    assert batch.cond["camera"].dtype == torch.uint8 and batch.cond["camera"].shape == (5, n_obs_steps, 8, 7, 3)
+    assert samples.device.type == "cpu"
+    if device == "cpu":
+        for row, window in enumerate(batch.ids.tolist()):
+            start = windows.first[window]
+            steps = windows.source[start : start + horizon]
+            assert np.array_equal(batch.cond["camera"][row], pictures[steps[:n_obs_steps]])
+            assert np.array_equal(batch.cond["state"][row], states[steps[:n_obs_steps]])
+            assert np.array_equal(batch.x[row], states[steps, :2])
+
+
+def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeypatch):
+    from tests.data.test_trajectories import configure, episodes
+
+    np.savez(tmp_path / "set.npz", **episodes())
+    data = configure(tmp_path / "set.npz").create(16, 2, 8)
+    sizes = data._column_bytes()
+    room = sum(size for key, size in sizes.items() if key != "points")
+    monkeypatch.setattr("dp_prior.data.trajectories._free_bytes", lambda device: 2 * room)
+    moved = data.to("meta").train
+    assert {key: column.device.type for key, column in moved.columns.items()} == {
+        "agent": "meta", "gripper": "meta", "x": "meta", "points": "cpu"
+    }  # fmt: skip
+    batch = moved.fetch(torch.arange(3))
+    assert batch.x.device.type == batch.cond["points"].device.type == "meta"
+
+
+FAULTS = {
+    "missing": "cannot be read: No such file",
+    "short": r"has \d+ bytes, but uint8 of shape \(5, 2\) takes \d+",
+    "long": r"has \d+ bytes, but uint8 of shape \(5, 2\) takes \d+",
+    "no header": "is not a .npy file",
+    "objects": r"holds \|O of shape \(2,\); expected rows of uint8, float16",
+    "integers": r"holds <i8",
+    "big endian": r"holds >f4",
+    "fortran": "is in Fortran order",
+    "number": r"holds <f4 of shape \(\)",
+    "folder": "is a folder; expected a regular file",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_cannot_be_mapped_is_named(tmp_path, fault):
+    path = tmp_path / "a.npy"
+    arrays = {
+        "objects": np.array([None, None]),
+        "integers": np.arange(3),
+        "big endian": np.zeros(3, ">f4"),
+        "fortran": np.asfortranarray(np.zeros((3, 4))),
+        "number": np.float32(1),
+    }
+    if fault == "folder":
+        path.mkdir()
+    elif fault != "missing":
+        np.save(path, arrays.get(fault, np.zeros((5, 2), np.uint8)), allow_pickle=True)
+        content = path.read_bytes()
+        path.write_bytes({"short": content[:-1], "long": content + b"1", "no header": b"<html>"}.get(fault, content))
+    with pytest.raises(DataError, match=FAULTS[fault]):
+        map_npy(path)
+
+
+def test_an_empty_file_is_a_column_without_rows(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((0, 3), np.float32))
+    column = map_npy(tmp_path / "a.npy")
+    assert len(column) == 0 and column.rows(torch.arange(0)).shape == (0, 3)

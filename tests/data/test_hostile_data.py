@@ -1,0 +1,256 @@
+"""Hostile data end in one clear error, in bounded time and memory; what the system refuses to read is no damage."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.errors import UnreadableError
+from dp_prior.data.trajectories import TrajectoriesConfig
+from tests.data.embeddings.folders import embeddings, write_npy
+from tests.data.episodes import test_lerobot
+
+PROGRAM = """
+import resource, sys, time
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.trajectories import TrajectoriesConfig
+import torch, zarr, pyarrow.parquet
+limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (3 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for line in open(sys.argv[1]):
+    name, kind, text = line.split(" ", 2)
+    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        if kind == "folder":
+            FolderConfig.from_json(text).create().scan()
+        else:
+            TrajectoriesConfig.from_json(text).create(2, 1, 1)
+        found = "nothing"
+    except DataError as error:
+        found = "DataError " + str(error)[:400].replace(chr(10), " ")
+    except Exception as error:
+        found = f"{type(error).__name__} {str(error)[:400]!r}"
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    print(name, f"{time.perf_counter() - begun:.1f}", grown, found, sep="|", flush=True)
+"""
+
+
+def npz(path, members=(), **change):
+    arrays = {"state": np.ones((6, 2)), "action": np.ones((6, 2)), "episode_ends": np.array([3, 6])}
+    np.savez(path, **{**arrays, **change})
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, content, size in members:
+            archive.writestr(name, content)
+            archive.infolist()[-1].file_size = size or len(content)
+    return {"type": "npz", "path": str(path)}
+
+
+def npy_header(shape, dtype="<f8") -> bytes:
+    from io import BytesIO
+
+    stream = BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def zarr_set(path, version=2, **state):
+    """A replay buffer whose metadata of `state` are changed afterwards."""
+    import zarr
+
+    group = zarr.open_group(str(path), mode="w", zarr_format=version)
+    group.create_array("data/state", data=np.ones((6, 2)), chunks=(3, 2))
+    group.create_array("data/action", data=np.ones((6, 2)))
+    group.create_array("meta/episode_ends", data=np.array([3, 6]))
+    document = path / "data" / "state" / (".zarray" if version == 2 else "zarr.json")
+    content = json.loads(document.read_text())
+    for name, value in state.items():
+        if name == "chunk_shape":
+            content["chunk_grid"]["configuration"]["chunk_shape"] = value
+        else:
+            content[name] = value
+    document.write_text(json.dumps(content))
+    return {"type": "zarr", "path": str(path)}
+
+
+def lerobot(path, **info):
+    test_lerobot.WRITERS["v2.1"](path)
+    document = path / "meta" / "info.json"
+    document.write_text(json.dumps({**json.loads(document.read_text()), **info}))
+    return {"type": "lerobot", "path": str(path)}
+
+
+def replace_by_fifo(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def cases(place) -> dict[str, tuple[str, dict, str]]:
+    """Kind, record and expected words by name."""
+    many = [(f"{number:09d}.npy", b"", None) for number in range(10_050)]
+    keys = {f"key {number}": {"dtype": "float32", "shape": [1]} for number in range(150_000)}
+    found = {
+        "zarr-rows": (
+            "zarr",
+            zarr_set(place / "a", shape=[10**12, 2]),
+            "chunks are missing|which cannot decode|declares",
+        ),
+        "zarr-rows-fill": (
+            "zarr",
+            zarr_set(place / "b", shape=[10**12, 2]) | {"missing_chunks": "fill"},
+            "declares 16,000,000,000,000 bytes, but this machine",
+        ),
+        "zarr-chunks": ("zarr", zarr_set(place / "c", chunks=[10**12, 2]), "declares 16,000,000,000,000 bytes"),
+        "zarr-chunks-v3": (
+            "zarr",
+            zarr_set(place / "d", version=3, chunk_shape=[10**9, 1]),
+            "which cannot decode",
+        ),
+        "zarr-tiny-chunks": (
+            "zarr",
+            zarr_set(place / "e", shape=[10**7, 1], chunks=[1, 1]),
+            "chunks are missing|which cannot decode",
+        ),
+        "zarr-axes": (
+            "zarr",
+            zarr_set(place / "f", shape=[10**12] * 200_000, chunks=[1] * 200_000),
+            "shape is [1000000000000, ",
+        ),
+        "zarr-zero": ("zarr", zarr_set(place / "g", chunks=[0, 0]), "cannot be read"),
+        "npz-header": (
+            "npz",
+            npz(place / "h.npz", [("more.npy", npy_header((10**12, 2)), None)]),
+            "more.npy holds 0 bytes, but its header declares 16000000000000",
+        ),
+        "npz-directory": (
+            "npz",
+            npz(place / "i.npz", [("more.npy", npy_header((10**12,)), 8 * 10**12 + 128)]),
+            "declares|holds",
+        ),
+        "npz-keys": ("npz", npz(place / "j.npz", many), "has 10053 arrays; expected at most 10000"),
+        "lerobot-width": (
+            "lerobot",
+            lerobot(place / "k", data_path="data/{episode_index:0999999999d}.parquet"),
+            "no such file, but the episode list names it",
+        ),
+        "lerobot-outside": (
+            "lerobot",
+            lerobot(place / "l", data_path="data/../../{episode_index}"),
+            "leaves the data set",
+        ),
+        "lerobot-absolute": ("lerobot", lerobot(place / "m", data_path="/etc/{episode_index}"), "leaves the data set"),
+        "lerobot-keys": ("lerobot", lerobot(place / "n", features=keys), "has 150000 features; expected at most"),
+        "lerobot-document": (
+            "lerobot",
+            lerobot(place / "o", note="a" * (17 << 20)),
+            "bytes; expected metadata of at most",
+        ),
+    }
+    for name in ("zarr-fifo-chunk", "zarr-fifo-metadata"):
+        record = zarr_set(place / name)
+        target = ".zarray" if name.endswith("metadata") else "0.0"
+        replace_by_fifo(place / name / "data" / "state" / target)
+        found[name] = ("zarr", record, "is a named pipe, socket or device; expected a regular file")
+    for name, target in (("info", "meta/info.json"), ("episodes", "meta/episodes.jsonl")):
+        record = lerobot(place / f"fifo {name}")
+        replace_by_fifo(place / f"fifo {name}" / target)
+        found[f"lerobot-fifo-{name}"] = ("lerobot", record, "is a named pipe")
+    record = lerobot(place / "fifo column")
+    replace_by_fifo(next((place / "fifo column" / "data").glob("*/*.parquet")))
+    found["lerobot-fifo-column"] = ("lerobot", record, "is a named pipe")
+    os.mkfifo(place / "pipe.npz")
+    found["npz-fifo"] = ("npz", {"type": "npz", "path": str(place / "pipe.npz")}, "no such file")
+    folder = write_npy(place / "img", embeddings(8), [4, 4])
+    replace_by_fifo(folder / "img_emb_01.npy")
+    found["embeddings-fifo"] = ("folder", {"path": str(folder)}, "img_emb_01.npy: is a named pipe")
+    folder = write_npy(place / "huge", embeddings(8), [4, 4])
+    (folder / "img_emb_01.npy").write_bytes(npy_header((10**12, 6), "<f4"))
+    found["embeddings-header"] = ("folder", {"path": str(folder)}, "but its header declares")
+    table = pa.table({"embedding": pa.array([[1.0, 2.0]] * 4)})
+    (place / "table").mkdir()
+    parquet.write_table(table, place / "table" / "0.parquet")
+    os.mkfifo(place / "table" / "1.parquet")
+    found["parquet-fifo"] = ("folder", {"path": str(place / "table"), "format": "parquet"}, "is a named pipe")
+    return found
+
+
+def record_of(kind: str, record: dict) -> dict:
+    if kind == "folder":
+        return record
+    obs = "observation.state" if kind == "lerobot" else "state"
+    return {"episodes": record, "obs": {"a": {"key": obs}}, "action": {"key": "action"}}
+
+
+def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
+    """All cases in one process that may take 3 GB of addresses; none may take 10 s or 700 MB."""
+    wanted = cases(tmp_path)
+    lines = [f"{name} {kind} {json.dumps(record_of(kind, record))}" for name, (kind, record, _) in wanted.items()]
+    (tmp_path / "cases").write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "cases")], capture_output=True, text=True, timeout=120
+    )
+    results = {line.split("|", 1)[0]: line.split("|", 3)[1:] for line in done.stdout.splitlines()}
+    assert list(results) == list(wanted), done.stderr[-2000:]
+    problems = []
+    for name, (_, _, words) in wanted.items():
+        seconds, grown, found = results[name]
+        if not found.startswith("DataError") or not any(word in found for word in words.split("|")):
+            problems.append(f"{name}: {found}")
+        if float(seconds) > 10 or int(grown) > 700:
+            problems.append(f"{name}: {seconds} s, {grown} MB")
+    assert not problems, "\n".join(problems)
+
+
+REFUSALS = [errno.EACCES, errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE]
+
+
+@pytest.mark.parametrize("code", REFUSALS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("kind", ["npz", "zarr", "lerobot", "npy folder", "parquet folder", "manifest"])
+def test_what_the_system_refuses_to_read_is_no_damage(tmp_path, kind, code, monkeypatch):
+    """The error names the file and keeps the number, so that a job may be tried again."""
+    records = {
+        "npz": lambda: npz(tmp_path / "a.npz"),
+        "zarr": lambda: zarr_set(tmp_path / "a"),
+        "lerobot": lambda: lerobot(tmp_path / "a"),
+    }
+    if kind in records:
+        record = records[kind]()
+
+        def read():
+            TrajectoriesConfig.from_json(json.dumps(record_of(kind, record))).create(2, 1, 1)
+    elif kind == "manifest":
+        config = TrajectoriesConfig.from_json(json.dumps(record_of("npz", npz(tmp_path / "a.npz"))))
+        integrity = config.integrity(tmp_path)
+        integrity.note([tmp_path / "a.npz"])
+        read = integrity.check
+    else:
+        folder = write_npy(tmp_path / "img", embeddings(8), [4, 4])
+        if kind == "parquet folder":
+            parquet.write_table(pa.table({"embedding": [[1.0]]}), folder / "a.parquet")
+
+        def read():
+            FolderConfig(path=str(folder), format=kind.split()[0]).create()
+
+    read()  # before, it can be read
+
+    def refuse(path, *arguments, **named):
+        raise OSError(code, os.strerror(code), str(path))
+
+    import io
+    import zipfile as zip_module
+
+    monkeypatch.setattr(os, "open", refuse)
+    if kind == "npz":
+        monkeypatch.setattr(zip_module.io, "open", refuse)
+        monkeypatch.setattr(io, "open", refuse)
+    with pytest.raises(UnreadableError) as caught:
+        read()
+    assert caught.value.errno == code and str(tmp_path) in str(caught.value)

@@ -1,0 +1,173 @@
+"""Encoders draw from the sample's random row; keys of other kinds than vectors reach them as they are stored."""
+
+import pytest
+import torch
+
+from dp_prior.batch import Batch, Spec
+from dp_prior.config import ConfigError
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.state import StateEncoderConfig
+from dp_prior.randomness import Randomness
+from dp_prior.tasks.inpainting import InpaintingPolicyConfig
+from dp_prior.tasks.model import DiffusionModel
+from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.prior import PriorConfig
+from tests.tasks.test_policy import SMALL, statistics
+
+SPEC = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 3), "goal": (2, 3)})
+
+
+class Jitter(Encoder):
+    """Adds noise to a state while training, and remembers what it drew."""
+
+    draws = True
+    output_dim = 3
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = []
+
+    def forward(self, value, random=None):
+        if random is None:
+            self.drawn.append(None)
+            return value
+        self.drawn.append(random.normal(*value.shape[1:]))
+        return value + self.drawn[-1]
+
+
+class Still(Encoder):
+    """Does not draw, and says what it was given."""
+
+    output_dim = 3
+
+    def forward(self, value, random=None):
+        assert random is None
+        return value
+
+
+def make(encoders=None) -> DiffusionModel:
+    torch.manual_seed(0)
+    values = {key: value for key, value in SMALL.items() if key != "encoders"}
+    model = PolicyConfig.model_validate(values, strict=False).create(SPEC)
+    model.encoder = ObservationEncoder(encoders or {"state": Jitter(), "goal": Jitter()}, SPEC.cond_shapes)
+    numbers = torch.randn(100, 3)
+    model.fit({"x": statistics(numbers[:, :2]), "state": statistics(numbers), "goal": statistics(numbers)}, None)
+    return model
+
+
+def batch(n=8) -> Batch:
+    torch.manual_seed(1)
+    cond = {key: torch.randn(n, 2, 3) for key in SPEC.cond_shapes}
+    mask = torch.ones(n, 4, dtype=torch.bool)
+    return Batch(x=torch.randn(n, 4, 2), cond=cond, mask=mask, ids=torch.arange(n), positions=torch.arange(n) + 40)
+
+
+def rows(part: Batch) -> Randomness:
+    """As the trainer makes them: by the position of a sample in the order of the run."""
+    return Randomness.from_counts(7, "train", part.positions)
+
+
+def drawn(model, part: Batch):
+    model(part, rows(part))
+    return [encoder.drawn[-1] for encoder in model.encoder.encoders]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_row_draws_the_same_in_any_micro_batch_on_any_rank(size):
+    model, whole = make().train(), batch()
+    goal, state = drawn(model, whole)
+    for begin in range(0, 8, size):
+        micro = drawn(model, whole[begin : begin + size])
+        assert torch.equal(micro[0], goal[begin : begin + size]) and torch.equal(micro[1], state[begin : begin + size])
+    for rank in range(size):
+        there = drawn(model, whole[rank::size])
+        assert torch.equal(there[0], goal[rank::size]) and torch.equal(there[1], state[rank::size])
+
+
+def test_other_rows_and_other_keys_draw_otherwise():
+    goal, state = drawn(make().train(), batch())
+    flat = torch.cat([goal, state]).flatten(1)
+    assert len({tuple(row.tolist()) for row in flat}) == 16
+
+
+def test_nothing_is_drawn_while_measuring_and_acting():
+    model, part = make().eval(), batch()
+    assert drawn(model, part) == [None, None]
+    model.sample(part.cond, rows(part))
+    model.bits_per_dim(part, rows(part))
+    assert all(one is None for encoder in model.encoder.encoders for one in encoder.drawn)
+
+
+def test_an_encoder_that_draws_changes_nothing_else():
+    """Timestep, noise and dropped conditions of a row stay what they were."""
+    still = {"state": Still(), "goal": Still()}
+    plain, part = make(still).train(), batch()
+    jittered = make({"state": Still(), "goal": Jitter()}).train()
+    seen = []
+    for model in (plain, jittered):
+        model.backbone.register_forward_pre_hook(lambda module, inputs: seen.append(inputs))
+        model.cond_dropout = {"state": 0.5}
+        model(part, rows(part))
+    (x_t, t, cond), (other_x_t, other_t, other_cond) = seen
+    assert torch.equal(x_t, other_x_t) and torch.equal(t, other_t)
+    assert torch.equal(cond[..., 3:], other_cond[..., 3:]) and not torch.equal(cond[..., :3], other_cond[..., :3])
+
+
+IMAGE = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 3), "camera": (2, 8, 6, 3)}, kinds={"camera": "image"})
+
+
+def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatch):
+    class Pixels(Encoder):
+        output_dim = 3
+
+        def forward(self, value, random=None):
+            assert value.dtype == torch.uint8
+            return value.float().mean((2, 3))
+
+    class PixelsConfig(StateEncoderConfig):
+        reads = ("image",)
+
+        def create(self, shape):
+            assert shape == (8, 6, 3)
+            return Pixels()
+
+    encoder = PolicyConfig._encoder
+    monkeypatch.setattr(
+        PolicyConfig, "_encoder", lambda self, key: PixelsConfig() if key == "camera" else encoder(self, key)
+    )
+    values = {key: value for key, value in SMALL.items() if key != "encoders"}
+    model = PolicyConfig.model_validate(values, strict=False).create(IMAGE)
+    assert {name.split("/")[0] for name, _ in model.normalizer.named_buffers()} == {"x", "state"}
+    numbers = torch.randn(100, 3)
+    model.fit({"x": statistics(numbers[:, :2]), "state": statistics(numbers)}, None)
+    obs = {"state": torch.randn(5, 2, 3), "camera": torch.randint(0, 256, (5, 2, 8, 6, 3), dtype=torch.uint8)}
+    random = Randomness.from_counts(0, "test", torch.arange(5))
+    assert model.predict(obs, random).shape == (5, 4, 2)
+    again = PolicyConfig.model_validate(values, strict=False).create(IMAGE)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.eval().predict(obs, random), model.eval().predict(obs, random))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (PolicyConfig(horizon=4, n_action_steps=2), "'camera' is of kind 'image', but task.encoders omits it"),
+        (
+            PolicyConfig(horizon=4, n_action_steps=2, encoders={"camera": StateEncoderConfig()}),
+            "task.encoders.camera is 'state', and the state encoder reads vector",
+        ),
+        (
+            PolicyConfig.model_validate(
+                {"horizon": 4, "n_action_steps": 2, "normalizer": {"camera": {"type": "limits"}}}
+            ),
+            "task.normalizer names 'camera', which is of kind 'image'; only vectors are normalised",
+        ),
+        (InpaintingPolicyConfig(horizon=4, n_action_steps=2), "which must be vectors; found {'camera': 'image'}"),
+        (PriorConfig(), "a prior reads vectors; found {'camera': 'image'}"),
+    ],
+)
+def test_a_kind_that_nothing_reads_is_refused_where_configuration_meets_data(config, message):
+    with pytest.raises(ConfigError) as caught:
+        config.create(IMAGE)
+    assert message in str(caught.value)
