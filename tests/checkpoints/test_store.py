@@ -18,6 +18,7 @@ from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import temporary_beside
+from tests.checkpoints.documents import progress_of, recover
 
 MONITOR = "validation/ema/loss"
 
@@ -28,14 +29,14 @@ def snapshot_of(step):
         "model.safetensors": {"w": torch.full((4, 3), float(step))},
         "training.safetensors": {"m": torch.full((50,), float(step))},
     }
-    return Snapshot(tensors, {"config.json": {"seed": 1}, "progress.json": {"global_step": step}})
+    return Snapshot(tensors, {"config.json": {"seed": 1}, "progress.json": progress_of(step)})
 
 
 def is_of(snapshot, step):
     tensors = [tensor for content in snapshot.tensors.values() for tensor in content.values()]
-    return all((tensor == step).all() for tensor in tensors) and snapshot.documents["progress.json"] == {
-        "global_step": step
-    }
+    return all((tensor == step).all() for tensor in tensors) and snapshot.documents["progress.json"] == progress_of(
+        step
+    )
 
 
 def open_store(run, retention=None, **options):
@@ -78,12 +79,12 @@ def test_newest_and_best_are_found_and_the_rest_is_pruned(store):
     index = json.loads((store.root / INDEX).read_text())
     assert (index["latest"], index["best"]) == ("step_00000060", "step_00000020")
     assert [kept["name"] for kept in index["kept"]] == ["step_00000060", "step_00000050", "step_00000020"]
-    path, snapshot = store.recover()
+    path, snapshot = recover(store)
     assert path.name == "step_00000060" and is_of(snapshot, 60)
 
 
 def test_an_empty_store_has_neither(store):
-    assert (store.latest(), store.best(), store.recover(), list(store.good())) == (None, None, None, [])
+    assert (store.latest(), store.best(), recover(store), list(store.good())) == (None, None, None, [])
 
 
 @pytest.mark.promise("B4")
@@ -164,7 +165,7 @@ def test_damage_is_set_aside_and_named_and_the_previous_one_used(store, caplog, 
     damage(store.root / "step_00000002" / name)
     again = reopen(store)
     with caplog.at_level(logging.WARNING):
-        path, snapshot = again.recover()
+        path, snapshot = recover(again)
     assert path.name == "step_00000001" and is_of(snapshot, 1)
     assert names(again) == ["damaged_step_00000002", "step_00000001"]
     assert again.latest() == again.best() == path
@@ -194,7 +195,7 @@ def test_damaged_names_do_not_collide(store):
     for _ in range(2):
         save(store, 1)
         os.truncate(store.root / "step_00000001" / "model.safetensors", 0)
-        assert store.latest() is None
+        assert list(store.good()) == []
     assert names(store) == ["damaged_step_00000001", "damaged_step_00000001_2"]
 
 
@@ -251,27 +252,60 @@ def test_foreign_files_and_directories_are_left_alone(store):
 
 
 @pytest.mark.promise("A6")
-def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_not(store, monkeypatch, caplog):
+def test_the_lock_proves_leftovers_stale_but_a_living_process_may_write_in_the_run_directory(store, monkeypatch):
+    """A container has another host name and the same process ids at each start."""
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     owners = {"dead": child, "alive": os.getppid(), "own": os.getpid()}
-    paths = {}
+    left = {}
     for kind, pid in owners.items():
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda pid=pid: pid)
-            paths[kind] = temporary_beside(store.root / "step_00000001")
-        paths[kind].mkdir()
-        (paths[kind] / "model.safetensors").write_text("half")
-    paths["elsewhere"] = store.root / ".tmp_elsewhere_1_01234567_step_00000001"
-    paths["elsewhere"].mkdir()
-    file = store.root.parent / f"{paths['dead'].name}.json"
-    file.write_text("")
+            left[kind] = temporary_beside(store.root / "step_00000001")
+    left["elsewhere"] = store.root / ".tmp_elsewhere_1_01234567_step_00000001"
+    left["no pid"] = store.root / ".tmp_elsewhere_99999999999999999999_01234567_step_00000001"
+    beside = {kind: store.root.parent / f"{path.name}.json" for kind, path in left.items()}
+    for path in left.values():
+        path.mkdir()
+        (path / "model.safetensors").write_text("half")
+    for path in beside.values():
+        path.write_text("half")
     reopen(store).lock_held.release()
-    assert {kind for kind, path in paths.items() if path.exists()} == {"alive", "elsewhere"}
-    assert not file.exists()
-    assert "left by process 1 on host elsewhere; delete it if that is over" in caplog.text
+    assert names(store) == []
+    assert {kind for kind, path in beside.items() if path.exists()} == {"alive"}
+
+
+@pytest.mark.promise("A6")
+@pytest.mark.parametrize("call", ["rename", "unlink", "rmdir"])
+def test_a_deletion_that_was_killed_is_finished_by_the_next_lock(store, monkeypatch, call):
+    """As a container would: the next start has another host name."""
+    for step in (1, 2):
+        save(store, step)
+
+    class Killed(BaseException):
+        pass
+
+    function, count = getattr(os, call), [0]
+
+    def die(*arguments, **options):
+        count[0] += 1
+        if call == "rename" and "step_00000001" not in str(arguments[0]):
+            return function(*arguments, **options)
+        if call == "rename":
+            function(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, die)
+        patch.setattr("dp_prior.durable._host", lambda: "container-1")
+        with pytest.raises(Killed):
+            save(store, 3)
+    assert any(name.startswith(".tmp_container-1_") for name in names(store))
+    again = reopen(store)
+    assert names(again) == ["step_00000002", "step_00000003"]
+    again.lock_held.release()
 
 
 @pytest.mark.promise("A7")
@@ -311,7 +345,7 @@ def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, fa
     assert "it needs 0.00 MB and " in message and " is free. Older checkpoints are intact; the newest is " in message
     assert "step_00000001. Free space or repair the disk, then start the same command again." in message
     assert names(store) == ["step_00000001"]
-    assert is_of(store.recover()[1], 1)
+    assert is_of(recover(store)[1], 1)
     save(store, 3)
     assert store.latest().name == "step_00000003"
 
@@ -323,7 +357,7 @@ def test_after_one_input_output_error_everything_is_written_anew(store, failing,
     saved = save(store, 1)
     assert is_of(read_checkpoint(saved.path), 1)
     assert names(store) == ["step_00000001"]
-    assert "failed with an I/O error; writing it anew" in caplog.text
+    assert "failed with an I/O error; writing it again" in caplog.text
 
 
 def test_a_disk_that_keeps_failing_is_reported(store, monkeypatch):
@@ -410,7 +444,9 @@ def test_deletion_takes_the_manifest_first(store, monkeypatch):
 def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"cannot write in .*: File exists. No checkpoint could be saved"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot write in .*: File exists \(.*/checkpoints\). No checkpoint could be saved"
+    ):
         open_store(tmp_path / "run")
     (tmp_path / "run" / "checkpoints").unlink()
     open_store(tmp_path / "run").lock_held.release()
