@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
 _HASHED_AT_ONCE = 1 << 20  # bytes; small enough to be hashed from the processor's cache
 _READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
 _READING_THREADS = 3  # mapping fresh memory takes as long as hashing, so that hashing is the bottleneck
-_LARGEST_MANIFEST = 16 << 20  # bytes; bounds what a hostile file can cost
+_LARGEST_MANIFEST = 4 << 20  # bytes; bounds what a hostile file can cost
 _MOST_METRICS = 100_000
 _MOST_FILES = 10_000
 
@@ -224,6 +224,8 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
     if isinstance(version, int) and version > FORMAT:
         problem = f"it has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
         raise NewerFormatError(directory, problem)
+    if unknown := content.keys() - Manifest.model_fields.keys():  # before a record with an error for each is made
+        raise DamagedError(directory, f"{MANIFEST} has an unknown key {min(unknown)!r}")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:

@@ -113,6 +113,7 @@ class CheckpointStore:
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
         self._known: list[Stored] | None = None  # oldest first, while locked; None when the directory must be scanned
+        self._records: dict[Path, Record] = {}
         self._lines: dict[Path, str] = {}  # of `index.json`
         self._sequence = 0  # of the last save
 
@@ -277,7 +278,7 @@ class CheckpointStore:
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide([one.record(self.monitor) for one in own], self.mode)
+            kept, preferred = self.retention.decide(map(self._record, own), self.mode)
             if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
         dropped = {one.path for one in own if one.manifest.sequence not in kept}
@@ -307,7 +308,7 @@ class CheckpointStore:
     def _line(self, one: Stored) -> str:
         """The entry of a checkpoint in `index.json`, indented as JSON of that depth."""
         if one.path not in self._lines:
-            value = one.record(self.monitor).value
+            value = self._record(one).value
             content = {"name": one.path.name, "step": one.manifest.step, "value": value}
             text = encode_document(content).decode().rstrip()
             self._lines[one.path] = "\n".join("    " + line for line in text.splitlines())
@@ -320,7 +321,7 @@ class CheckpointStore:
             UnreadableError: one cannot be read, so that their order is not known.
         """
         found, damages = scan(self.root)
-        self._known, self._lines = None, {}
+        self._known, self._records, self._lines = None, {}, {}
         if self._is_locked:
             self._known = found[::-1]
         for damage in damages:
@@ -336,15 +337,20 @@ class CheckpointStore:
 
     def _forget(self, path: Path) -> None:
         self._verified.discard(path)
+        self._records.pop(path, None)
         self._lines.pop(path, None)
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
 
     def _by_rank(self, stored: list[Stored]) -> list[Stored]:
         by_sequence = {one.manifest.sequence: one for one in stored}
-        return [
-            by_sequence[record.sequence] for record in ranked((one.record(self.monitor) for one in stored), self.mode)
-        ]
+        return [by_sequence[record.sequence] for record in ranked(map(self._record, stored), self.mode)]
+
+    def _record(self, one: Stored) -> Record:
+        """As `Stored.record`, made once for each checkpoint that is remembered."""
+        if one.path not in self._records:
+            self._records[one.path] = one.record(self.monitor)
+        return self._records[one.path]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
         """Compare all hashes, once in the life of this process; set the checkpoint aside if they differ.

@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import resource
+import shutil
+import sys
 
 import pytest
 import torch
@@ -17,7 +19,8 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import temporary_beside
+from dp_prior.durable import encode_document, temporary_beside
+from dp_prior.exits import UNSAVED, classify
 from tests.checkpoints.documents import progress_of, recover
 
 MONITOR = "validation/ema/loss"
@@ -466,3 +469,153 @@ def test_a_hash_is_compared_once_in_the_life_of_a_process(store, monkeypatch):
         save(again, step)
     assert sorted(hashed) == [("step_00000002", name) for name in FILES if name != MANIFEST]
     again.lock_held.release()
+
+
+def calls_of_a_save(store, step):
+    """What a save asks of the system: names of files and kinds of calls, as the interpreter reports them."""
+    seen = []
+    hook = seen.append
+    HOOKS.append(hook)
+    try:
+        save(store, step)
+    finally:
+        HOOKS.remove(hook)
+    return seen
+
+
+HOOKS = []
+EVENTS = ("open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+
+
+def audit(event, arguments):
+    for hook in HOOKS:
+        if event in EVENTS:
+            hook((event, str(arguments[0])))
+
+
+sys.addaudithook(audit)  # for good, therefore once and only while a list is there
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_cost_of_a_save_does_not_depend_on_how_many_checkpoints_are_kept(tmp_path, is_restarted):
+    """Counted in calls: files opened, directories listed, and files looked at without being opened."""
+    counts = {}
+    for kept in (6, 60):
+        store = open_store(tmp_path / str(kept), RetentionConfig(keep_latest=2, keep_best=1, keep_every=1))
+        for step in range(1, kept + 1):
+            save(store, step, 1.0 / step)
+        if is_restarted:
+            store = reopen(store)
+            save(store, kept + 1)  # the first one after a start reads the directory, and compares what it relies on
+        looks = []
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("stat", "lstat", "statvfs", "readlink"):
+                function = getattr(os, name)
+                patch.setattr(os, name, lambda *a, f=function, **o: (looks.append(a), f(*a, **o))[1])
+            calls = calls_of_a_save(store, kept + 2)
+        counts[kept] = len(calls), len(looks)
+        assert len(names(store)) >= kept
+        store.lock_held.release()
+    assert counts[6] == counts[60]
+    assert sum(counts[60]) < 100
+
+
+def test_the_first_save_after_a_start_compares_only_what_it_relies_on(store, monkeypatch):
+    """A run of hundreds of checkpoints must not be hashed whole before it goes on."""
+    store.retention = RetentionConfig(keep_latest=2, keep_best=1, keep_every=1)
+    for step in range(1, 20):
+        save(store, step, step)
+    again = reopen(store)
+    hashed = set()
+    monkeypatch.setattr("dp_prior.checkpoints.format._compare", lambda directory, *rest: hashed.add(directory.name))
+    save(again, 20)
+    assert hashed == set()  # nothing is dropped, so nothing has to be good
+    again.retention = RetentionConfig(keep_latest=2, keep_best=1, keep_every=10)
+    save(again, 21)
+    assert hashed == {"step_00000001", "step_00000010"}  # the best, and the one that stays of its ten
+    assert names(again) == [f"step_000000{n}" for n in ("01", "10", "20", "21")]
+    again.lock_held.release()
+
+
+def test_the_index_is_the_document_that_it_says(store):
+    store.retention = RetentionConfig(keep_latest=9)
+    for step, value in [(1, 0.5), (2, None), (3, math.nan), (4, 0.25)]:
+        save(store, step, value)
+        text = (store.root / INDEX).read_bytes()
+        assert text == encode_document(json.loads(text))
+    assert [(one["step"], one["value"]) for one in json.loads(text)["kept"]] == [
+        (4, 0.25),
+        (3, None),
+        (2, None),
+        (1, 0.5),
+    ]
+
+
+def test_what_is_deleted_by_hand_while_a_run_works_is_not_counted(store):
+    for step in (1, 2):
+        save(store, step)
+    shutil.rmtree(store.root / "step_00000002")
+    save(store, 3)
+    assert names(store) == ["step_00000001", "step_00000003"]
+    os.truncate(store.root / "step_00000003" / "model.safetensors", 3)
+    save(store, 4)
+    assert names(store) == ["damaged_step_00000003", "step_00000001", "step_00000004"]
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize("kind", ["removed", "moved", "replaced", "removed and made anew"])
+def test_a_run_directory_that_goes_away_is_an_error_and_is_not_made_anew(store, tmp_path, kind):
+    save(store, 1)
+    run = store.root.parent
+    shutil.move(run, tmp_path / "elsewhere")
+    if kind.startswith("removed"):
+        shutil.rmtree(tmp_path / "elsewhere")
+    if kind in ("replaced", "removed and made anew"):
+        store.root.mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"run directory {run} was deleted, moved or replaced") as failure:
+            save(store, 2)
+        assert classify(failure.value)[1] == UNSAVED
+    assert run.exists() == (kind in ("replaced", "removed and made anew"))
+    assert not list(run.rglob("*.safetensors"))
+
+
+def test_a_checkpoints_directory_that_goes_away_is_an_error(store):
+    save(store, 1)
+    shutil.rmtree(store.root)
+    with pytest.raises(CheckpointError, match=r"cannot save checkpoint step_00000002 in .*: No such file or directory"):
+        save(store, 2)
+    assert not store.root.exists()
+    store.root.mkdir()
+    save(store, 3)
+    assert names(store) == ["step_00000003"]
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("number", range(1, 12))
+@pytest.mark.parametrize("call", ["mkdir", "open", "write", "fsync", "rename", "ftruncate", "listdir"])
+def test_a_disk_that_fails_at_the_start_is_one_clear_error_with_the_path(tmp_path, monkeypatch, call, number, code):
+    """At every call of a start: it works, or it is a `CheckpointError`, nothing stays open, and the next one works."""
+    run = tmp_path / "run"
+    function, count = getattr(os, call), [0]
+
+    def once(*arguments, **options):
+        count[0] += 1
+        if count[0] == number:
+            raise OSError(code, os.strerror(code))
+        return function(*arguments, **options)
+
+    opened = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, once)
+        try:
+            open_store(run).lock_held.release()
+        except CheckpointError as error:
+            assert str(tmp_path) in str(error) and os.strerror(code) in str(error)
+            assert classify(error)[1] == UNSAVED
+    assert len(os.listdir("/proc/self/fd")) == opened
+    store = open_store(run)
+    save(store, 1)
+    assert store.latest().name == "step_00000001" and not [path for path in run.rglob(".tmp*")]
+    store.lock_held.release()
