@@ -25,8 +25,8 @@ from dp_prior.checkpoints.format import (
     FileEntry,
     Manifest,
     parse_manifest,
-    read_small,
 )
+from dp_prior.checkpoints.reading import read_small
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, replace_file, sync_directory, temporary_beside

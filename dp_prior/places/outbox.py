@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest, read_small
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
+from dp_prior.checkpoints.reading import read_small
 from dp_prior.checkpoints.store import STEP
 from dp_prior.durable import (
     is_alive,

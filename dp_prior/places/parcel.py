@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry, Manifest, parse_manifest, read_small, verify
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry, Manifest, parse_manifest, verify
+from dp_prior.checkpoints.reading import read_small
 from dp_prior.config import Config
 from dp_prior.durable import seal, unseal
 from dp_prior.places.pointer import Pointer

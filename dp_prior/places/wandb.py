@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dp_prior.checkpoints.format import MANIFEST, FileEntry, read_small
+from dp_prior.checkpoints.format import MANIFEST, FileEntry
+from dp_prior.checkpoints.reading import read_small
 from dp_prior.places.destination import DeliveryError
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, worse_than
