@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -78,14 +79,20 @@ def _karras(table: NoiseTable, steps: int) -> list[int]:
 
 
 def _sections(trained: int, counts: tuple[int, ...]) -> list[int]:
-    """Evenly spaced from each of equal sections, both ends of each included (IDDPM's `space_timesteps`)."""
+    """Evenly spaced timesteps from each of equal sections, both ends of each included.
+
+    Equal to `space_timesteps` of improved-diffusion. The stride is accumulated in floating point, as it is there: the
+    rounding decides ties, so `j * stride` would give another timestep in about 1 of 10 lists.
+    """
     sizes = [trained // len(counts) + (i < trained % len(counts)) for i in range(len(counts))]
-    places = []
+    timesteps = []
     for i, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if count > size:
             raise ValueError(f"spacing asks for {count} timesteps of section {i}, which has {size}; lower it")
-        places += [sum(sizes[:i]) + round(j * (size - 1) / max(count - 1, 1)) for j in range(count)]
-    return places
+        stride = (size - 1) / max(count - 1, 1)
+        places = itertools.accumulate(itertools.repeat(stride, count - 1), initial=0.0)
+        timesteps += [sum(sizes[:i]) + round(place) for place in places]
+    return timesteps
 
 
 def _distinct(places: list[float], trained: int) -> list[int]:
