@@ -442,9 +442,9 @@ class DiffusionProcess(nn.Module):
         The means of posterior and model differ in x_0 alone.
         """
         c_0, least, largest = step
-        log_std = self.variance.log_std(raw, least, largest)
-        kl = normal_kl(c_0 * difference, least, log_std)
-        nll = decoder_nll(x_0, x_0 - difference, log_std, self.data_step)
+        kl = normal_kl(c_0 * difference, least, self.variance.log_std(raw, least, largest))
+        last_log_std = self.variance.last_log_std(raw, least, largest)
+        nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.data_step)
         return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
 
     def _with_own_estimate(
