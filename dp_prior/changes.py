@@ -7,10 +7,12 @@ clock mean, so a change of them is refused unless it is allowed by name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from dp_prior.config import ConfigError
+from dp_prior.train_config import TrainConfig
 
 Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
 
@@ -82,7 +84,7 @@ def check_changes(
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
 
-    old, new = _flat(before["config.json"]), _flat(now["config.json"])
+    old, new = _flat(_completed(before["config.json"])), _flat(now["config.json"])
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description":
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
@@ -114,6 +116,17 @@ def check_changes(
 def kind_of(key: str) -> Kind:
     """The class of a setting, given by its dotted key."""
     return KINDS[max((part for part in KINDS if _holds(part, key)), key=len)]
+
+
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored configuration with the fields that were added since at their defaults, which keep its meaning.
+
+    Unchanged if it is not valid today; the comparison then shows every key that differs.
+    """
+    try:
+        return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())
+    except ConfigError:
+        return config
 
 
 def _holds(part: str, key: str) -> bool:
