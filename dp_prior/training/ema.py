@@ -17,7 +17,12 @@ from dp_prior.config import Config
 
 
 class PowerDecay(Config):
-    """Decay that warms up as 1 - (1 + step / inv_gamma) ** -power, as in Diffusion Policy (after @crowsonkb)."""
+    """Decay that warms up as 1 - (1 + step / inv_gamma) ** -power (after @crowsonkb).
+
+    Equal to `EMAModel` of diffusers with `use_ema_warmup`. The one in Diffusion Policy's repository counts its updates
+    from 0 and so copies the weights twice: 0, 0, 0.405, 0.561 in the first four updates with power 0.75, where this
+    has 0, 0.405, 0.561, 0.646. With `update_after_step` 1 both are equal.
+    """
 
     type: Literal["power"] = "power"
 
@@ -33,11 +38,16 @@ class PowerDecay(Config):
     max_decay: float = Field(default=0.9999, ge=0, le=1)
     """The decay never rises above this."""
 
+    update_after_step: int = Field(default=0, ge=0)
+    """Optimizer steps by which the warm-up is delayed; until then the average copies the weights. N + 1 gives what
+    Diffusion Policy's `EMAModel` does with `update_after_step` N."""
+
     def at(self, step: int) -> float:
         """Decay of the update after optimizer step number `step`, counted from 1; the first one keeps nothing."""
-        if step <= 1:
+        warm_steps = step - 1 - self.update_after_step
+        if warm_steps <= 0:
             return 0.0
-        warm = 1.0 - (1.0 + (step - 1) / self.inv_gamma) ** -self.power
+        warm = 1.0 - (1.0 + warm_steps / self.inv_gamma) ** -self.power
         return min(self.max_decay, max(self.min_decay, warm))
 
 
