@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
-from dp_prior.diffusion.denoiser import Denoiser, Network, SelfCondition, seeing
+from dp_prior.diffusion.denoiser import Denoiser, Estimate, Network, SelfCondition, seeing
 from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States
@@ -248,8 +248,8 @@ class DiffusionProcess(nn.Module):
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.self_condition:
-            stages = self._stages(bounds, None if known is None else (x_0, known))
-            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, stages)
+            before, after = self._stages(bounds, None if known is None else (x_0, known))
+            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, [*before, *after])
         output, raw = self._split(network(x_t, t), x_t)
         mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
@@ -305,12 +305,12 @@ class DiffusionProcess(nn.Module):
         if self.guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices = self._indices_for(shape[0])
-        stages = self._stages(bounds, known)
+        before_clip, after = self._stages(bounds, known)
         if self.self_condition:
             memory = SelfCondition(torch.zeros(shape, device=self.levels.device), self.channel_dim)
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
-            stages.append(memory.store)
+            after.append(memory.store)
         if shown is not None:
             network = seeing(network, known[0], shown)
             unconditional = unconditional and seeing(unconditional, known[0], shown)
@@ -321,13 +321,16 @@ class DiffusionProcess(nn.Module):
             x_0 = torch.mul(output, b)
             return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
-        def estimate(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+        def estimate(x_t: Tensor, t: int) -> Estimate:
             x_0, raw = read(network, x_t, t)
             if self.guidance is not None:
                 x_0 = self.guidance.mix(x_0, read(unconditional, x_t, t)[0])
-            for stage in stages:
+            for stage in before_clip:
                 x_0 = stage(x_0)
-            return x_0, raw
+            unclipped = x_0
+            for stage in after:
+                x_0 = stage(x_0)
+            return Estimate(x_0, raw, unclipped)
 
         return Denoiser(estimate, self.variance)
 
@@ -406,12 +409,12 @@ class DiffusionProcess(nn.Module):
         for t in reversed(range(self.steps)):
             alpha, sigma, _, *step = self.levels[:, t]
             x_t = alpha * x_0 + sigma * random.stream("bits", t).normal(*x_0.shape[1:])
-            estimate, raw = denoiser.estimate(x_t, t)
-            vb.insert(0, mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
-            x_0_error.insert(0, mean((x_0 - estimate) ** 2))
+            estimate, raw, _ = denoiser.estimate(x_t, t)
+            vb.append(mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
+            x_0_error.append(mean((x_0 - estimate) ** 2))
         alpha, log_sigma = self.table.alpha[-1].item(), self.table.sigma[-1].log().item()
         prior = mean(normal_kl(alpha * x_0, log_sigma, 0.0)) / math.log(2)
-        vb, x_0_error = torch.stack(vb, 1), torch.stack(x_0_error, 1)
+        vb, x_0_error = torch.stack(vb[::-1], 1), torch.stack(x_0_error[::-1], 1)
         alpha, sigma = self.levels[0], self.levels[1]
         eps_error = (alpha / sigma) ** 2 * x_0_error
         return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, eps_error, mean.valid)
@@ -466,7 +469,10 @@ class DiffusionProcess(nn.Module):
                     x_0 = stage(x_0)
         return network
 
-    def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> list[Stage]:
-        """What is done to an estimate of x_0. Known values are in place before the clip too, which may look at all."""
+    def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
+        """What is done to an estimate of x_0 before the clip, and from the clip on.
+
+        Known values are put in before the clip too, since a clip may look at all elements of a sample.
+        """
         fixed = [] if known is None else [fixed_values(*known)]
-        return fixed if self.clip is None else [*fixed, self.clip.stage(bounds), *fixed]
+        return fixed, [] if self.clip is None else [self.clip.stage(bounds), *fixed]
