@@ -360,6 +360,57 @@ def test_dpm_solver_equals_diffusers(prediction, name, algorithm):
     compare(theirs, step, sampler, prediction, name, clip=None)
 
 
+def k_diffusion(method, table, timesteps, noise, random, eta):
+    """`sample_euler`, `sample_euler_ancestral`, `sample_dpmpp_2m` and `sample_dpmpp_2m_sde` (midpoint), by their
+    published update rules: x / alpha over sigma / alpha, to 0."""
+    levels = [table.levels[t] for t in timesteps]
+    sigmas, x, before = [*(sigma / alpha for alpha, sigma in levels), 0.0], noise / levels[0][0], None
+    fresh = step_noise(random, noise.shape[1:], len(levels))
+    for i, (t, (alpha, _)) in enumerate(zip(timesteps, levels, strict=True)):
+        denoised, (now, to) = nonlinear(x * alpha, t), sigmas[i : i + 2]
+        up = 0.0
+        if method == "ancestral":
+            up = min(to, eta * (to**2 * (now**2 - to**2) / now**2) ** 0.5)
+        if method in ("euler", "ancestral") or to == 0:
+            x = x + (x - denoised) / now * ((to**2 - up**2) ** 0.5 - now)
+        else:
+            h = math.log(now / to)
+            noisy = h if method == "2m_sde" else 0.0
+            gain = -math.expm1(-h - noisy)
+            x = to / now * math.exp(-noisy) * x + gain * denoised
+            if before is not None:
+                x = x + gain * h / math.log(sigmas[i - 1] / now) / 2 * (denoised - before)
+            up = to * math.sqrt(-math.expm1(-2 * noisy))
+        if up:
+            x = x + up * next(fresh).double()
+        before = denoised
+    return x
+
+
+@pytest.mark.parametrize("spacing", ["trailing", "linspace", "quadratic", "karras"])
+@pytest.mark.parametrize("steps", [2, 5, 20, 64])
+@pytest.mark.parametrize("schedule", [Linear(steps=100), Cosine(steps=100), Linear(steps=1000)], ids=repr)
+@pytest.mark.parametrize(
+    ("method", "sampler"),
+    [
+        ("euler", Euler()),
+        ("ancestral", DDIM(eta=0.3)),
+        ("ancestral", DDIM(eta=1.0)),
+        ("2m", DPMSolver()),
+        ("2m_sde", DPMSolver(stochastic=True)),
+    ],
+    ids=["euler", "ancestral 0.3", "ancestral 1", "2m", "2m_sde"],
+)
+def test_samplers_equal_the_formulas_of_k_diffusion(method, sampler, schedule, steps, spacing):
+    """Whole paths in float64; what its tables hold is our alpha and sigma, divided."""
+    table, random = schedule.table(), rows(3)
+    sampler = sampler.model_copy(update={"steps": steps, "spacing": spacing})
+    noise = random.stream("start").normal(4, 2).double()
+    eta = sampler.eta if method == "ancestral" else 0.0
+    expected = k_diffusion(method, table, sampler.timesteps(table), noise, random, eta)
+    torch.testing.assert_close(sampler(nonlinear, noise, table, random), expected, rtol=0, atol=2e-12)
+
+
 def scheduler(kind, name, prediction, **more):
     """A scheduler of diffusers."""
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: equality with it is NOT tested")
