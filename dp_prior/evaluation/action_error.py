@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
-from dp_prior.evaluation.measuring import (
+from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.samples import (
     at_rest,
     device_of,
     pick_models,
@@ -24,7 +25,6 @@ from dp_prior.evaluation.measuring import (
     shared_batches,
     with_steps,
 )
-from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
 
 _KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
@@ -71,9 +71,9 @@ class ActionErrorConfig(SampledConfig):
 class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
-        result = EvalResult({})
+        result = Measurement({})
         for name, policy in pick_models(models, self.config.models, self.config.name).items():
             for steps in self.config.eval_timesteps:
                 with at_rest(policy):

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.evaluation.measuring import rank_of
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.samples import rank_of
 
 
 class HeldOutConfig(Config):
@@ -83,7 +83,7 @@ class HeldOutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def report(self, result: EvalResult, progress: Progress, accelerator: Any) -> EvalResult:
+    def report(self, result: Measurement, progress: Progress, accelerator: Any) -> Measurement:
         """Leave the result on disk, too, where that is wanted; on the main rank."""
         if self.output_dir is not None and rank_of(accelerator)[0] == 0:
             path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"

@@ -16,8 +16,8 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.samples import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.metrics import Means
 from dp_prior.randomness import Randomness
 
@@ -59,9 +59,9 @@ class LikelihoodConfig(HeldOutConfig):
 class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
-        result = EvalResult({})
+        result = Measurement({})
         for name, model in pick_models(models, self.config.models, self.config.name).items():
             with at_rest(model):
                 means = self._means(model, accelerator)

@@ -14,8 +14,8 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.samples import at_rest, device_of, pick_models, pick_samples, shared_batches
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness
 
@@ -63,7 +63,7 @@ class LossConfig(HeldOutConfig):
 class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
         means, picked = Means(), pick_models(models, self.config.models, self.config.name)
         process = next(iter(picked.values())).process  # the models are copies of one
@@ -74,7 +74,7 @@ class LossEvaluator(HeldOutEvaluator):
             with at_rest(model):
                 self._add(means, f"{self.config.name}/{name}", model, accelerator)
         found = means.reduce(accelerator)
-        return EvalResult({name: found.get(name, float("nan")) for name in names})
+        return Measurement({name: found.get(name, float("nan")) for name in names})
 
     def _add(self, means: Means, name: str, model: nn.Module, accelerator: Any) -> None:
         config = self.config

@@ -26,9 +26,9 @@ from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
-from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of, sign_of_life
+from dp_prior.evaluation.measurement import Measurement, write_report
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.samples import at_rest, pick_models, rank_of, sign_of_life
 from dp_prior.evaluation.video import import_av
 from dp_prior.inference.agent import VectorAgent
 
@@ -165,7 +165,7 @@ class RolloutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
 
         Raises:
@@ -202,7 +202,7 @@ class RolloutEvaluator:
             }
             for episode, score, success, steps in rows.tolist()
         ]
-        result = EvalResult(metrics, tables={f"{config.name}/by_seed": table})
+        result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
         if film is not None:
             result.media[f"{config.name}/video"] = film.path
             picture = film.path.with_suffix(".png")

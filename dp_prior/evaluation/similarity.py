@@ -20,7 +20,8 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.evaluation.measuring import (
+from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.samples import (
     at_rest,
     device_of,
     pick_models,
@@ -29,7 +30,6 @@ from dp_prior.evaluation.measuring import (
     sign_of_life,
     with_steps,
 )
-from dp_prior.evaluation.result import EvalResult
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import Samples
 
@@ -123,7 +123,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         self.ids = torch.arange(n) * len(samples) // n
         self._mean_image: Tensor | None = None
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         config = self.config
         images, texts = self._originals(accelerator)
@@ -149,7 +149,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 for base, value in (("text", baseline), ("mean_image", mean)):
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
-        result = EvalResult({name: metrics[name] for name in self.metric_names()})
+        result = Measurement({name: metrics[name] for name in self.metric_names()})
         return self.report(result, progress, accelerator)
 
     def _originals(self, accelerator: Any) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from dp_prior.config import Config
 
 
 @dataclass(frozen=True)
-class EvalResult:
+class Measurement:
     """Numbers, files and tables of one evaluation; equal on all ranks but for the files, which rank 0 writes.
 
     Attributes:
@@ -28,7 +28,7 @@ class EvalResult:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
-def write_report(path: Path, settings: Config, progress: Progress, result: EvalResult) -> None:
+def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
     """Write how an evaluation was set up and all it found as JSON, so that its numbers can be reproduced."""
     report = {
         "settings": settings.model_dump(mode="json"),
