@@ -10,7 +10,8 @@ from pydantic import Field, field_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.samples import rank_of
+from dp_prior.evaluation.samples import rank_and_size
+from dp_prior.metrics import Ranks
 
 
 class HeldOutConfig(Config):
@@ -83,9 +84,9 @@ class HeldOutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def report(self, result: Measurement, progress: Progress, accelerator: Any) -> Measurement:
+    def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
         """Leave the result on disk, too, where that is wanted; on the main rank."""
-        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
             write_report(path, self.config, progress, result)
         return result

@@ -17,8 +17,9 @@ from torch import nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import Measurement
-from dp_prior.evaluation.samples import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.metrics import Means
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
+from dp_prior.metrics import Means, Ranks
 from dp_prior.randomness import Randomness
 
 _TOTALS = ("bits_per_dim", "prior_bits", "step_bits")
@@ -47,7 +48,7 @@ class LikelihoodConfig(HeldOutConfig):
         """What `run` will measure."""
         return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> LikelihoodEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> LikelihoodEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
@@ -59,28 +60,28 @@ class LikelihoodConfig(HeldOutConfig):
 class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         result = Measurement({})
         for name, model in pick_models(models, self.config.models, self.config.name).items():
-            with at_rest(model):
-                means = self._means(model, accelerator)
+            with evaluation_mode(model):
+                means = self._means(model, ranks)
             for total in _TOTALS:
                 result.metrics[f"{self.config.name}/{name}/{total}"] = means.get(total, float("nan"))
             result.tables[f"{self.config.name}/{name}/by_timestep"] = [
                 {"timestep": t, **{part: means.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
                 for t in range(model.process.steps)
             ]
-        return self.report(result, progress, accelerator)
+        return self.report(result, progress, ranks)
 
-    def _means(self, model: Any, accelerator: Any) -> dict[str, float]:
+    def _means(self, model: Any, ranks: Ranks | None) -> dict[str, float]:
         config, steps = self.config, model.process.steps
         means = Means()
         for total in _TOTALS:
             means.add(total, 0.0, 0.0)  # ranks without samples must add the same names
         for part in _BY_TIMESTEP:
             means.add(f"{part}_t", torch.zeros(steps), torch.zeros(steps))
-        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device_of(model)):
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device_of(model)):
             bits = model.bits_per_dim(batch, Randomness.from_counts(config.seed, "likelihood", batch.ids))
             valid = bits.valid
             for total, values in zip(_TOTALS, (bits.total, bits.prior, bits.vb.sum(1)), strict=True):
@@ -88,4 +89,4 @@ class LikelihoodEvaluator(HeldOutEvaluator):
             for part in _BY_TIMESTEP:
                 sums = (getattr(bits, part) * valid[:, None]).sum(0)
                 means.add(f"{part}_t", sums, valid.sum().expand(steps))
-        return means.reduce(accelerator)
+        return means.reduce(ranks)

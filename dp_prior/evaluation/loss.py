@@ -7,7 +7,7 @@ values differ only because the weights do.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
@@ -15,8 +15,9 @@ from torch import nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import Measurement
-from dp_prior.evaluation.samples import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.metrics import Means, by_quartile
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
+from dp_prior.metrics import Means, Ranks, by_quartile
 from dp_prior.randomness import Randomness
 
 
@@ -51,7 +52,7 @@ class LossConfig(HeldOutConfig):
         kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> LossEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> LossEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
@@ -63,7 +64,7 @@ class LossConfig(HeldOutConfig):
 class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
         means, picked = Means(), pick_models(models, self.config.models, self.config.name)
         process = next(iter(picked.values())).process  # the models are copies of one
@@ -71,15 +72,15 @@ class LossEvaluator(HeldOutEvaluator):
         for name in names:
             means.add(name, 0.0, 0.0)  # ranks without samples must add the same names
         for name, model in picked.items():
-            with at_rest(model):
-                self._add(means, f"{self.config.name}/{name}", model, accelerator)
-        found = means.reduce(accelerator)
+            with evaluation_mode(model):
+                self._add(means, f"{self.config.name}/{name}", model, ranks)
+        found = means.reduce(ranks)
         return Measurement({name: found.get(name, float("nan")) for name in names})
 
-    def _add(self, means: Means, name: str, model: nn.Module, accelerator: Any) -> None:
+    def _add(self, means: Means, name: str, model: nn.Module, ranks: Ranks | None) -> None:
         config = self.config
         device = device_of(model)
-        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device):
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device):
             loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
             for term, values in {"loss": loss.per_sample, **loss.terms}.items():
                 means.add_batch(f"{name}/{term}", values, loss.valid)

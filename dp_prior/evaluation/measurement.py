@@ -1,24 +1,22 @@
-"""What an evaluation hands back, and the report it leaves on disk."""
+"""The result of an evaluation, and its report on disk."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.durable import encode_document, replace_file
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Numbers, files and tables of one evaluation; equal on all ranks but for the files, which rank 0 writes.
+    """Numbers, files and tables of one evaluation, equal on all ranks; only rank 0 writes files.
 
     Attributes:
-        metrics: the names that the evaluator's `metric_names()` lists, and those that only the model can tell; NaN
-            where there is no value.
+        metrics: the names in the evaluator's `metric_names()`, and those that depend on the model; NaN without a value.
         media: pictures and videos by name, for loggers that show them.
         tables: rows of numbers by name, one row per seed or horizon index.
     """
@@ -29,7 +27,7 @@ class Measurement:
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
-    """Write how an evaluation was set up and all it found as JSON, so that its numbers can be reproduced."""
+    """Write the settings and results of an evaluation as JSON, durably, so that its numbers can be reproduced."""
     report = {
         "settings": settings.model_dump(mode="json"),
         "samples_seen": progress.samples_seen,
@@ -38,15 +36,4 @@ def write_report(path: Path, settings: Config, progress: Progress, result: Measu
         "tables": result.tables,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(_without_nan(report), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def _without_nan(value: Any) -> Any:
-    """JSON knows no NaN: null stands for it."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    replace_file(path, encode_document(report))

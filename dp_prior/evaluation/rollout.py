@@ -27,10 +27,12 @@ from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
-from dp_prior.evaluation.samples import at_rest, pick_models, rank_of, sign_of_life
+from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
 from dp_prior.evaluation.video import import_av
 from dp_prior.inference.agent import VectorAgent
+from dp_prior.metrics import Ranks, pad_gather_reduce
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +122,7 @@ class RolloutConfig(Config):
         """Names of the models that `run` needs."""
         return (self.model,)
 
-    def create(self, data: Any = None, output_dir: Path | None = None) -> RolloutEvaluator:
+    def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:
             data: has the `spec` that the environment must fit; None if nothing is known of the policy yet.
@@ -165,7 +167,7 @@ class RolloutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
 
         Raises:
@@ -174,14 +176,14 @@ class RolloutEvaluator:
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
-        is_main = rank_of(accelerator)[0] == 0
+        is_main = rank_and_size(ranks)[0] == 0
         stem = None
         if self.output_dir is not None and is_main:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
         env = config.env.create()
         try:
-            with at_rest(policy):
-                rows, film = self._run_blocks(env, policy, accelerator, stem)
+            with evaluation_mode(policy):
+                rows, film = self._run_blocks(env, policy, ranks, stem)
         finally:
             env.close()
         if not np.isnan(rows[:, 2]).all():  # one that speaks of success only where there is one means the rest is none
@@ -222,14 +224,14 @@ class RolloutEvaluator:
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_blocks(
-        self, env: VectorEnv, policy: Any, accelerator: Any, stem: Path | None
+        self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
         """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0."""
         config = self.config
-        rank, ranks = rank_of(accelerator)
+        rank, size = rank_and_size(ranks)
         starts = range(0, config.n_episodes, env.n_envs)
         rounds, film = [], None
-        for first in range(0, len(starts), ranks):
+        for first in range(0, len(starts), size):
             rows = np.full((env.n_envs, 4), -1.0)  # -1: no episode
             error = None
             if first + rank < len(starts):
@@ -237,15 +239,15 @@ class RolloutEvaluator:
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
                 film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
                 try:
-                    rows[: len(episodes)] = self._run_block(
-                        env, policy, episodes, film if start == 0 else None, accelerator
-                    )
+                    rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
                 except Exception as caught:  # told to the other ranks first: they wait in the gather
                     error = caught
                     seeds = config.first_seed + start, config.first_seed + episodes[-1]
                     error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                     rows[:, 0] = -2.0  # -2: failed
-            gathered = _gather(rows, accelerator)
+            places = np.zeros((1, size, env.n_envs, 4))  # every rank fills its own place, so the sum holds them all
+            places[0, rank] = rows
+            gathered = pad_gather_reduce(ranks, torch.from_numpy(places), "sum", dim=0).cpu().numpy()
             if error is not None:
                 raise error
             failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
@@ -257,7 +259,7 @@ class RolloutEvaluator:
         return rows[np.argsort(rows[:, 0])], film
 
     def _run_block(
-        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, accelerator: Any
+        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, ranks: Ranks | None
     ) -> np.ndarray:
         """(len(episodes), 4) of episode, score, success, steps."""
         config = self.config
@@ -278,7 +280,7 @@ class RolloutEvaluator:
         with film or Film(None, 0) as film:
             film.add(env, done, rows[:, 2])
             while not (done | broken).all():
-                sign_of_life(accelerator)
+                heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A policy that gives NaN has no score; its row goes anywhere finite until the block is over.
@@ -305,10 +307,3 @@ def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
         raise ValueError(
             f"the policy's actions have {spec.x_shape[-1]} numbers, those of environment {kind!r} {env.action_dim}"
         )
-
-
-def _gather(rows: np.ndarray, accelerator: Any) -> np.ndarray:
-    """(n_envs, 4) on every rank -> (ranks, n_envs, 4) on every rank."""
-    if rank_of(accelerator)[1] == 1:
-        return rows[None]
-    return accelerator.gather(torch.from_numpy(rows)[None].to(accelerator.device)).cpu().numpy()

@@ -21,24 +21,18 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measurement import Measurement
-from dp_prior.evaluation.samples import (
-    at_rest,
-    device_of,
-    pick_models,
-    pick_samples,
-    rank_of,
-    sign_of_life,
-    with_steps,
-)
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
+from dp_prior.evaluation.samples import SplitData, heartbeat, pick_samples, rank_and_size
+from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import Samples
 
 TEXT = "text"
-RANKS = (1, 5, 10)
+RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
 """The mean image is taken over at most so many rows of the training set, evenly spread."""
 
-_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RANKS))
+_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RECALL_AT))
 _MARGINS = tuple(f"margin_over_{base}{end}" for base in ("text", "mean_image") for end in ("", "_ci_low", "_ci_high"))
 _KINDS = (
     "similarity_with_text",
@@ -46,7 +40,7 @@ _KINDS = (
     "similarity_with_unrelated_caption",
     "difference_from_baseline_similarity",
     *_MARGINS,
-    *(f"recall_at_{k}" for k in RANKS),
+    *(f"recall_at_{k}" for k in RECALL_AT),
 )
 
 
@@ -90,7 +84,7 @@ class SimilarityConfig(SampledConfig):
         ]
         return [*(f"{self.name}/{kind}" for kind in _ONCE), *drawn]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> SimilarityEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> SimilarityEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test` and a `spec`.
@@ -123,20 +117,20 @@ class SimilarityEvaluator(HeldOutEvaluator):
         self.ids = torch.arange(n) * len(samples) // n
         self._mean_image: Tensor | None = None
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> Measurement:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         config = self.config
-        images, texts = self._originals(accelerator)
+        images, texts = self._originals(ranks)
         gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions is there once
-        baseline, mean = _cosine(texts, images), _cosine(self._mean(accelerator), images)
+        baseline, mean = _cosine(texts, images), _cosine(self._mean(ranks), images)
         values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
         metrics = {f"{config.name}/{name}": _mean_of(value) for name, value in values.items()}
         unrelated = (torch.arange(len(images)) + len(images) // 2) % len(images)
         for name, model in pick_models(models, config.models, config.name).items():
             for steps in config.eval_timesteps:
-                with at_rest(model):
-                    drawn = self._draw(model, with_steps(model.sampler, steps), accelerator)
+                with evaluation_mode(model):
+                    drawn = self._draw(model, with_steps(model.sampler, steps), ranks)
                 original, with_text = _cosine(drawn, images), _cosine(drawn, texts)
                 values = {
                     "similarity_with_text": with_text,
@@ -150,36 +144,36 @@ class SimilarityEvaluator(HeldOutEvaluator):
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
         result = Measurement({name: metrics[name] for name in self.metric_names()})
-        return self.report(result, progress, accelerator)
+        return self.report(result, progress, ranks)
 
-    def _originals(self, accelerator: Any) -> tuple[Tensor, Tensor]:
+    def _originals(self, ranks: Ranks | None) -> tuple[Tensor, Tensor]:
         """(n, D) unit images and texts of the split."""
         batches = []
         for ids in self.ids.split(self.config.batch_size):
-            sign_of_life(accelerator)
+            heartbeat(ranks)
             batches.append(self.samples.fetch(ids))
         parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
         return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
 
-    def _mean(self, accelerator: Any) -> Tensor:
+    def _mean(self, ranks: Ranks | None) -> Tensor:
         """(1, D) mean image of the training set."""
         if self._mean_image is None:
             count = min(len(self.train), ROWS_OF_THE_MEAN)
             total = torch.zeros((), dtype=torch.float64)
             for ids in (torch.arange(count) * len(self.train) // count).split(4096):
-                sign_of_life(accelerator)
+                heartbeat(ranks)
                 total = total + F.normalize(self.train.fetch(ids).x, dim=-1).double().sum(0)
             self._mean_image = F.normalize(total, dim=0).float()[None]
         return self._mean_image
 
-    def _draw(self, model: Any, sampler: SamplerConfig, accelerator: Any) -> Tensor:
+    def _draw(self, model: Any, sampler: SamplerConfig, ranks: Ranks | None) -> Tensor:
         """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
-        config, (rank, ranks) = self.config, rank_of(accelerator)
+        config, (rank, size) = self.config, rank_and_size(ranks)
         device = device_of(model)
-        own = self.ids[rank::ranks]
-        drawn = torch.zeros(-(-len(self.ids) // ranks), *model.spec.x_shape, device=device)  # as long on every rank
+        own = self.ids[rank::size]
+        drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # as long on every rank
         for begin in range(0, len(own), config.batch_size):
-            sign_of_life(accelerator)
+            heartbeat(ranks)
             batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
             drawn[begin : begin + len(batch)] = model.predict(
                 batch.cond[TEXT],
@@ -188,8 +182,8 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 random=Randomness.from_counts(config.seed, "similarity", batch.ids),
                 sampler=sampler,
             )
-        if ranks > 1:
-            drawn = accelerator.gather(drawn).view(ranks, *drawn.shape).transpose(0, 1).flatten(0, 1)
+        if size > 1:
+            drawn = ranks.gather(drawn).view(size, *drawn.shape).transpose(0, 1).flatten(0, 1)
         return F.normalize(drawn[: len(self.ids)].cpu(), dim=-1)
 
 
@@ -206,7 +200,7 @@ def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor
         similarity = part @ gallery.T
         better.append((similarity > similarity.gather(1, own[:, None])).sum(1))
     rank = torch.cat(better)
-    return {f"recall_at_{k}": (rank < k).double() for k in RANKS}
+    return {f"recall_at_{k}": (rank < k).double() for k in RECALL_AT}
 
 
 def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:
