@@ -1,4 +1,4 @@
-"""The denoiser: a network as samplers see it."""
+"""Denoisers: the network as samplers call it, (x_t, t) -> estimate of x_0."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Denoiser:
 
 
 class SelfCondition:
-    """The last estimate of x_0, as further channels of the network's input."""
+    """Feeds the last estimate of x_0 back as additional input channels."""
 
     def __init__(self, estimate: Tensor, channel_dim: int):
-        """Args: estimate: (B, *x_shape) the first; zeros say that there is none."""
+        """Args: estimate: (B, *x_shape) the first one; zeros mean that there is none."""
         self.estimate = estimate
         self.channel_dim = channel_dim
 
@@ -68,12 +68,12 @@ class SelfCondition:
         return x_0
 
     def widen(self, network: Network) -> Network:
-        """The network that takes x_t alone."""
+        """A network of x_t alone, to which the estimate is appended."""
         return lambda x_t, t: network(torch.cat([x_t, self.estimate], self.channel_dim), t)
 
 
 def seeing(network: Network, values: Tensor, is_known: Tensor) -> Network:
-    """The network that is given known elements without noise, whatever x_t holds there.
+    """A network that sees known elements without noise, whatever x_t holds there.
 
     Args:
         values: (B, *x_shape) normalised, read where known.

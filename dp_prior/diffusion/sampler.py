@@ -1,7 +1,7 @@
 """Samplers: from noise to x_0, given a denoiser `denoise(x_t, t) -> x_0` and the noise table it was trained on.
 
-No sampler asks what the network predicts. All take linear steps in x_t, the estimates of x_0 and fresh noise, with
-coefficients from the table that are plain numbers.
+Samplers do not know what the network predicts. Every step is linear in x_t, the estimates of x_0 and fresh noise; its
+coefficients are Python floats from the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ States = Iterator[tuple[Tensor, Tensor]]
 
 
 def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
-    """`count` draws (B, *shape) of standard normal noise; those of short rows are made several steps at a time."""
+    """`count` draws (B, *shape) of standard normal noise; short rows are drawn for several steps at once."""
     together = max(1, 4096 // math.prod(shape))
     for start in range(0, count, together):
         block = random.stream("step", start).normal(min(together, count - start), *shape)
@@ -35,7 +35,7 @@ def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterat
 
 
 class _Sampler(Config):
-    """A sampler; a subclass says how it walks from timestep to timestep."""
+    """A sampler; subclasses define the step from timestep to timestep."""
 
     steps: int | None = Field(default=None, ge=1)
     """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
@@ -47,7 +47,7 @@ class _Sampler(Config):
     clean end first: that many from each of as many equal sections."""
 
     renoise: float = Field(default=0.5, gt=0, le=1)
-    """Where there is a previous sample to start from: the share of the steps that is done again, on its noised copy."""
+    """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""
 
     @model_validator(mode="after")
     def _sections_add_up(self) -> _Sampler:

@@ -17,15 +17,15 @@ Spacing = (
 )
 
 KARRAS_SIGMA_MAX = 80.0
-"""Largest sigma / alpha that Karras et al. 2022 space from, table 1; what is noisier is left to the first step."""
+"""Largest sigma / alpha of the spacing of Karras et al. 2022, table 1; noisier levels are left to the first step."""
 
 
 @lru_cache(256)
 def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> tuple[int, ...]:
     """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
 
-    Some spacings are published to begin below it, where the network is told less noise than there is; the first step
-    of those is moved up.
+    Some published spacings begin below it, where the network would be told less noise than there is; their first step
+    is moved up.
 
     Args:
         steps: how many; None for all, or for the sum of the sections.
@@ -96,7 +96,7 @@ def _sections(trained: int, counts: tuple[int, ...]) -> list[int]:
 
 
 def _distinct(places: list[float], trained: int) -> list[int]:
-    """Rising places rounded to different timesteps, moved no further than that takes."""
+    """Rising places rounded to distinct timesteps, moved as little as possible."""
     result: list[int] = []
     for i, place in enumerate(places):
         lowest, highest = (result[-1] + 1 if result else 0), trained - len(places) + i

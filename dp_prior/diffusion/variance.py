@@ -1,4 +1,4 @@
-"""The variance of a reverse step, and the variational bound that judges it (Nichol and Dhariwal 2021).
+"""The variance of a reverse step, and the terms of the variational bound (Nichol and Dhariwal 2021).
 
 A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds,
 `least` (that of the posterior given x_0) and `largest` (that of the forward step); `NoiseTable.log_stds` has them. A

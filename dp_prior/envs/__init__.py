@@ -1,4 +1,4 @@
-"""Environments: what a rollout runs in."""
+"""Environments for rollouts."""
 
 from typing import Annotated
 

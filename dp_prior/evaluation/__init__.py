@@ -1,6 +1,6 @@
-"""Evaluators: what measures a model during training and after it.
+"""Evaluators: they measure a model during training and after it.
 
-A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that.
+`tasks` of a record lists the kinds of task it can measure, None for all; `check` refuses a task that does not fit.
 """
 
 from typing import Annotated
