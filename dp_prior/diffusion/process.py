@@ -1,4 +1,4 @@
-"""DiffusionProcess: the training loss and the sampling of one diffusion model, whatever the network and the task.
+"""DiffusionProcess: the training loss and the sampling of a diffusion model, for any network and task.
 
 Values are in normalised units. The noise, the loss and everything between network and sampler is float32, whatever
 precision the network computes in.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -26,9 +26,11 @@ from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, Varia
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
 from dp_prior.randomness import Randomness, derive_seed
 
+Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
+
 
 class DiffusionConfig(Config):
-    """How noise is added in training and what the network learns about it."""
+    """How noise is added in training, and what the network learns from it."""
 
     schedule: NoiseScheduleConfig = Cosine()
     """Signal and noise level of every timestep."""
@@ -37,15 +39,15 @@ class DiffusionConfig(Config):
     """What the network predicts."""
 
     criterion: CriterionConfig = L2()
-    """What an error of the prediction costs."""
+    """Cost of an error of the prediction."""
 
     weighting: WeightingConfig = Uniform()
     """How much an error at each timestep counts."""
 
-    dim_weights: tuple[float, ...] | None = None
+    dim_weights: Weights | None = None
     """How much an error in each dimension of x counts, one number per dimension; null weighs all the same."""
 
-    horizon_weights: tuple[float, ...] | None = None
+    horizon_weights: Weights | None = None
     """How much an error at each place of the horizon counts, one number per place; null weighs all the same."""
 
     timesteps: TimestepsConfig = UniformTimesteps()
@@ -63,7 +65,7 @@ class DiffusionConfig(Config):
     Above 0 the network has an input for it, and samplers feed every estimate to the next step."""
 
     clip: ClipConfig | None = FixedClip()
-    """What keeps the estimates of x_0 in range while sampling; null leaves them."""
+    """Clip of the estimates of x_0 while sampling; null for none."""
 
     guidance: Guidance | None = None
     """Classifier-free guidance while sampling; null samples the conditional model as it is."""
@@ -71,6 +73,9 @@ class DiffusionConfig(Config):
     @model_validator(mode="after")
     def _compatible(self) -> DiffusionConfig:
         self.objective.check(self.schedule.table())
+        for name, weights in (("dim_weights", self.dim_weights), ("horizon_weights", self.horizon_weights)):
+            if weights is not None and not any(weights):
+                raise ValueError(f"{name} are all 0, so nothing would be learned; give at least one above 0")
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             raise ValueError(
                 f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'"
@@ -180,7 +185,7 @@ class DiffusionProcess(nn.Module):
         self._kept_indices: tuple[Tensor, ...] = ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
-        """Follow the module to another device, but keep levels and weights float32 when it is cast."""
+        """Move to another device with the module, but keep levels and weights float32 when it is cast."""
         super()._apply(fn, recurse)
         for name, values in self._exact.items():
             setattr(self, name, None if values is None else values.to(self.levels.device, torch.float32))
@@ -194,7 +199,7 @@ class DiffusionProcess(nn.Module):
 
     @property
     def learns_timesteps(self) -> bool:
-        """Whether `observe` wants the losses of all ranks after each step."""
+        """Whether `observe` must be given the losses of all ranks after each step."""
         return isinstance(self.timesteps, LossAwareSampler)
 
     @property
@@ -233,13 +238,13 @@ class DiffusionProcess(nn.Module):
                 `output_factor`.
             x_0: (B, *x_shape) float32, normalised.
             mask: (B, *x_shape[:-1]) bool, True where x_0 is real; None if everywhere.
-            random: B rows; the timestep and the noise of a sample depend on its row alone.
+            random: B rows; timestep and noise of a sample are functions of its row.
             denominator: () valid positions that the sum is divided by; None counts those of this batch.
             positions: (B,) int64 of the samples in the order of the run, for stratified timesteps.
             self_condition: show the network its own estimate; `self_conditions` decides it in training, and sampling is
                 like True.
             bounds: normalised range of the data, where `clip` wants it.
-            known: bool, broadcasts against x_0; elements that the network is shown without noise and that cost nothing.
+            known: bool, broadcasts against x_0; elements that the network sees without noise and that have no cost.
         """
         t, factor = self.timesteps.draw(random.stream("timestep"), positions)
         eps = random.stream("noise").normal(*x_0.shape[1:])
@@ -300,7 +305,7 @@ class DiffusionProcess(nn.Module):
                 `loss`. It is given them so at every step; the others reach it noised, as in training.
 
         Raises:
-            ValueError: something that the configuration wants is missing.
+            ValueError: an argument that the configuration needs is missing.
         """
         if self.guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
@@ -351,7 +356,7 @@ class DiffusionProcess(nn.Module):
             network: see `loss`.
             previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
                 done. None starts from pure noise.
-            start: what becomes of that noise (B, *x_shape) first; None leaves it.
+            start: maps that noise (B, *x_shape) to the starting point; None is the identity.
             how: see `denoiser`.
 
         Returns:

@@ -15,7 +15,7 @@ from torch import nn
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
-from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metrics import Ranks, pad_gather_reduce
@@ -35,7 +35,7 @@ class ActionErrorConfig(SampledConfig):
 
     tasks: ClassVar = ("policy",)
 
-    name: str = "action_error"
+    name: EvaluatorName = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
 
     every: Cadence = Cadence(epochs=5)

@@ -2,7 +2,7 @@
 
 The loop of IDDPM's `calc_bpd_loop`, with noise fixed for each sample. One measurement costs as many network evaluations
 per batch as there are timesteps. Values are normalised ones; continuous data have a density there, not a probability,
-so only differences between models of the same data and normalizer mean something.
+so only values of models with the same data and normalizer can be compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metrics import Means, Ranks
@@ -35,14 +35,14 @@ class LikelihoodConfig(HeldOutConfig):
 
     type: Literal["likelihood"] = "likelihood"
 
-    name: str = "likelihood"
+    name: EvaluatorName = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
 
     every: Cadence = Cadence(epochs=20)
     """How often it runs, besides at the end."""
 
     max_samples: int | None = Field(default=512, ge=1)
-    """At most so many samples, evenly spread over the split; null for all."""
+    """At most this many samples, evenly spread over the split; null for all."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -78,7 +78,7 @@ class LikelihoodEvaluator(HeldOutEvaluator):
         config, steps = self.config, model.process.steps
         means = Means()
         for total in _TOTALS:
-            means.add(total, 0.0, 0.0)  # ranks without samples must add the same names
+            means.add(total, 0.0, 0.0)  # a rank without samples must add the same names
         for part in _BY_TIMESTEP:
             means.add(f"{part}_t", torch.zeros(steps), torch.zeros(steps))
         for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device_of(model)):

@@ -1,7 +1,6 @@
 """Validation loss: the training objective on held-out samples, with noise and timestep fixed for each sample.
 
-The same weights give the same number whatever the batch size, the number of ranks or the state of the run, so two
-values differ only because the weights do.
+The number depends on the weights alone, not on batch size, number of ranks or state of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metrics import Means, Ranks, by_quartile
@@ -31,7 +30,7 @@ class LossConfig(HeldOutConfig):
 
     reports: ClassVar = False
 
-    name: str = "validation"
+    name: EvaluatorName = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
 
     every: Cadence = Cadence(epochs=1)
@@ -41,7 +40,7 @@ class LossConfig(HeldOutConfig):
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
-    """At most so many samples, evenly spread over the split; null for all."""
+    """At most this many samples, evenly spread over the split; null for all."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure, but for the terms of a loss that has several."""
@@ -56,7 +55,7 @@ class LossConfig(HeldOutConfig):
         """
         Args:
             data: has the parts `train`, `val`, `test`.
-            output_dir: not needed; nothing is written.
+            output_dir: ignored; nothing is written.
         """
         return LossEvaluator(self, pick_samples(data, self.split, self.name))
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, replace_file
+
+
+def _names_a_file(name: str) -> str:
+    if not name or "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r} cannot name metrics and files of a run; use letters, digits, _ and -")
+    return name
+
+
+EvaluatorName = Annotated[str, AfterValidator(_names_a_file)]
 
 
 @dataclass(frozen=True)

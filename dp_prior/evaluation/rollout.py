@@ -1,7 +1,7 @@
-"""Rollouts: the policy runs in an environment, with the very agent that runs it on a robot.
+"""Rollouts: the policy runs in an environment, with the same agent that runs it on a robot.
 
-Episodes are fixed by their seeds and run in blocks of as many as the environment holds. A block is the unit that ranks
-share out, so a block's arithmetic, and with it every score, is the same bit for bit on any number of ranks.
+Episodes are fixed by their seeds and run in blocks of `n_envs`. Ranks take whole blocks, so the arithmetic of a block,
+and with it every score, is the same bit for bit on any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
-from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
 from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
@@ -48,7 +48,7 @@ class RolloutConfig(Config):
     tasks: ClassVar = ("policy",)
     reports: ClassVar = True
 
-    name: str = "rollout"
+    name: EvaluatorName = "rollout"
     """First part of the metrics' names, for example `rollout/score`, and of the files'."""
 
     every: Cadence = Cadence(epochs=50)
@@ -76,11 +76,11 @@ class RolloutConfig(Config):
     """Replaces the policy's own sampler; null keeps it."""
 
     warm_start: bool = False
-    """Begin each prediction but the first of an episode from what is left of the last one, noised as far as the
-    sampler's `renoise` says; takes fewer steps."""
+    """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
+    of the sampler; takes fewer steps."""
 
     videos: int = Field(default=4, ge=0)
-    """The first so many episodes are filmed, side by side in one video and as a picture; 0 for none."""
+    """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
     @model_validator(mode="after")
     def _films_one_block(self) -> RolloutConfig:
@@ -125,13 +125,12 @@ class RolloutConfig(Config):
     def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:
-            data: has the `spec` that the environment must fit; None if nothing is known of the policy yet.
+            data: has the `spec` that the environment must fit; None skips that check.
             output_dir: where reports, videos and pictures go; None for nowhere.
 
         Raises:
             ImportError: the environment, or what films it, is not installed.
-            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy. All this
-                is found now rather than hours later.
+            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy.
         """
         is_filmed = self.videos > 0 and output_dir is not None
         if is_filmed:
@@ -171,7 +170,7 @@ class RolloutEvaluator:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
 
         Raises:
-            ValueError: the environment does not give what the policy reads, or takes other actions.
+            ValueError: observations or actions of the environment do not fit the policy.
             RuntimeError: on every rank, when a block failed on one of them.
         """
         config = self.config
@@ -186,7 +185,7 @@ class RolloutEvaluator:
                 rows, film = self._run_blocks(env, policy, ranks, stem)
         finally:
             env.close()
-        if not np.isnan(rows[:, 2]).all():  # one that speaks of success only where there is one means the rest is none
+        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
         values = (
@@ -240,7 +239,7 @@ class RolloutEvaluator:
                 film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
                 try:
                     rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
-                except Exception as caught:  # told to the other ranks first: they wait in the gather
+                except Exception as caught:  # reported to the other ranks first: they wait in the gather
                     error = caught
                     seeds = config.first_seed + start, config.first_seed + episodes[-1]
                     error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
@@ -283,19 +282,19 @@ class RolloutEvaluator:
                 heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
-                # A policy that gives NaN has no score; its row goes anywhere finite until the block is over.
+                # A row with NaN actions has no score; it gets finite actions until the block is over.
                 obs, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
                 film.add(env, done, info["success"])
         rows[broken, 1] = np.nan
-        rows[broken, 2] *= 0.0  # what is not known stays so
+        rows[broken, 2] *= 0.0  # unknown stays unknown
         return rows
 
 
 def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
-    """Raises ValueError unless the environment speaks the policy's language."""
+    """Raises ValueError unless observations and actions have the policy's keys and shapes."""
     wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
     wrong = [key for key, shape in wanted.items() if env.obs_shapes.get(key) != shape]
     if wrong:

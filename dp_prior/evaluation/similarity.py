@@ -1,7 +1,7 @@
-"""Similarity: embeddings drawn by a prior against those of the images and texts of the whole split.
+"""Similarity: embeddings sampled from a prior against those of the images and texts of the whole split.
 
-The five similarities are DALLE2-pytorch's (prior.md there), cosines between embeddings; docs/prior.md explains each by
-the values of a run. Noise is fixed for each sample.
+The five similarities are those of DALLE2-pytorch (its prior.md), cosines between embeddings; docs/prior.md explains
+each with the values of a run. Noise is fixed for each sample.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.evaluation.measurement import Measurement
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
 from dp_prior.evaluation.samples import SplitData, heartbeat, pick_samples, rank_and_size
 from dp_prior.metrics import Ranks
@@ -30,7 +30,7 @@ from dp_prior.tasks.model import Samples
 TEXT = "text"
 RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
-"""The mean image is taken over at most so many rows of the training set, evenly spread."""
+"""The mean image is taken over at most this many rows of the training set, evenly spread."""
 
 _ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RECALL_AT))
 _MARGINS = tuple(f"margin_over_{base}{end}" for base in ("text", "mean_image") for end in ("", "_ci_low", "_ci_high"))
@@ -45,7 +45,7 @@ _KINDS = (
 
 
 class SimilarityConfig(SampledConfig):
-    """How like the image of its text a drawn embedding is, for each of some numbers of sampling steps.
+    """Similarity between a sampled embedding and the image of its text, for each number of sampling steps.
 
     Beside the metrics of DALLE2-pytorch: recall of the right image among the distinct ones of the split, and by how
     much the similarity with the original image exceeds that of the text embedding and that of the mean image, with a
@@ -56,7 +56,7 @@ class SimilarityConfig(SampledConfig):
 
     tasks: ClassVar = ("prior",)
 
-    name: str = "similarity"
+    name: EvaluatorName = "similarity"
     """First part of the metrics' names: `similarity/ema/similarity_with_text[steps=64]`."""
 
     every: Cadence = Cadence(epochs=5)
@@ -66,13 +66,13 @@ class SimilarityConfig(SampledConfig):
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
-    """At most so many samples, evenly spread over the split; null for all. All their embeddings are held in memory."""
+    """At most this many samples, evenly spread over the split; null for all. Their embeddings are held in memory."""
 
     eval_timesteps: tuple[int, ...] = Field(default=(64,), min_length=1)
     """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
 
     candidates: int | None = Field(default=None, ge=1)
-    """Embeddings drawn for a text, of which the most similar to it counts; null as the prior is configured."""
+    """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's own setting."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -121,7 +121,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         """Measure; a collective when there are several ranks."""
         config = self.config
         images, texts = self._originals(ranks)
-        gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions is there once
+        gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions appears once
         baseline, mean = _cosine(texts, images), _cosine(self._mean(ranks), images)
         values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
@@ -167,11 +167,11 @@ class SimilarityEvaluator(HeldOutEvaluator):
         return self._mean_image
 
     def _draw(self, model: Any, sampler: SamplerConfig, ranks: Ranks | None) -> Tensor:
-        """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
+        """(n, D) a sampled embedding for every text; ranks share the work, and all get the whole result."""
         config, (rank, size) = self.config, rank_and_size(ranks)
         device = device_of(model)
         own = self.ids[rank::size]
-        drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # as long on every rank
+        drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # equal lengths on all ranks
         for begin in range(0, len(own), config.batch_size):
             heartbeat(ranks)
             batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
