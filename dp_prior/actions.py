@@ -1,8 +1,7 @@
-"""Actions as seen from where the robot is: what is diffused is the way from the newest observation of its own position.
+"""Relative actions: the chunk is expressed as offsets from the newest observed position of the robot.
 
-A chunk of absolute targets says mostly where the robot stands, which the observation tells already. Its offsets from
-there are the decision, look alike all over the workspace, and are learnt from fewer demonstrations (Chi et al. 2024,
-UMI, arXiv:2402.10329, section IV-B).
+Absolute targets mostly repeat where the robot is, which the observation already contains. Offsets look alike all over
+the workspace and need fewer demonstrations (Chi et al. 2024, UMI, arXiv:2402.10329, section IV-B).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class RelativeActions:
 
     key: str
     newest: int = -1
-    """Which step of the observations is the newest; later ones may follow where a task diffuses those."""
+    """Index of the newest observation; a task that diffuses observations has later ones after it."""
 
     def encode(self, actions: Tensor, obs: dict[str, Tensor]) -> Tensor:
         """(B, H, A) absolute, obs[key] (B, n, A) -> (B, H, A) offsets."""

@@ -1,4 +1,4 @@
-"""The one clock of a run. Learning rate, EMA decay, epoch, data order, randomness and cadence are functions of it."""
+"""The clock of a run, of which learning rate, EMA decay, epoch, data order, randomness and cadence are functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dp_prior.config import Config
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come.
+    """The position of a run.
 
     Attributes:
         samples_seen: training samples consumed over all ranks since the start of the run.
@@ -32,16 +32,16 @@ class Progress:
 
 
 class Cadence(Config):
-    """How often something happens: give exactly one of steps, samples, epochs."""
+    """An interval: exactly one of steps, samples, epochs."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Every so many optimizer steps."""
+    """Every this many optimizer steps."""
 
     samples: int | None = Field(default=None, ge=1)
-    """Every so many training samples, over all ranks."""
+    """Every this many training samples, over all ranks."""
 
-    epochs: float | None = Field(default=None, gt=0)
-    """Every so many passes over the training set; fractions are allowed."""
+    epochs: float | None = Field(default=None, gt=0, le=1e9)
+    """Every this many passes over the training set; fractions are allowed."""
 
     @model_validator(mode="after")
     def _one_unit(self) -> Cadence:

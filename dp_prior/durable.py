@@ -16,6 +16,8 @@ import os
 import re
 import socket
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,21 @@ def make_directory(path: Path) -> None:
             raise
     else:
         sync_directory(path.parent)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path for a library to write to. It replaces `path` durably on success and is deleted on error."""
+    temporary = temporary_beside(path)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,14 +1,15 @@
-"""Means over batches and ranks that equal the mean over the concatenated data.
+"""Reductions over batches and ranks that equal NumPy's on the concatenated data.
 
-What travels between ranks is a sum with its count, never a mean, so ragged last batches, empty ranks and values that
-are zero come out right. Sums are kept in 64 bits and stay on the device until somebody asks for the result.
+Sums travel between ranks with their counts, never as means, so ragged last batches, ranks without data and values that
+are zero come out right. Sums are 64-bit and stay on the device until the result is read.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,86 +17,131 @@ from torch import Tensor
 _METHODS = ("mean", "sum", "max", "min")
 _INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DTYPES = (*_INTEGERS, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_BLOCK = 64  # names a message has room for before it grows; all but absurd disagreements fit and can be reported
+_BLOCK = 64  # names in a message before it grows, so that ranks with different names still send equal lengths
 
 
-class Ranks(Protocol):
-    """What is needed of an `accelerate.Accelerator`."""
-
-    num_processes: int
-    process_index: int
-    device: torch.device
+@runtime_checkable
+class Gathers(Protocol):
+    """Tells ranks from a trainer that holds them."""
 
     def gather(self, tensor: Tensor) -> Tensor:
         """(n, ...) on every rank -> (ranks * n, ...) on every rank, in order of rank."""
 
 
+class Ranks(Gathers, Protocol):
+    """What a reduction needs of the ranks; an `accelerate.Accelerator` has it."""
+
+    num_processes: int
+    process_index: int
+    device: torch.device
+
+
+class HasAccelerator(Protocol):
+    """A trainer, for example."""
+
+    accelerator: Ranks
+
+
 def pad_gather_reduce(
-    trainer_or_accelerator: Any, x: Tensor | float | None, method: str = "mean", weight: Tensor | None = None
+    trainer_or_accelerator: Ranks | HasAccelerator | None,
+    x: Tensor | float | None,
+    method: str = "mean",
+    weight: Tensor | None = None,
+    *,
+    dim: int | None = None,
+    names: Sequence[str] | None = None,
 ) -> Tensor:
-    """Reduce all elements of `x` on all ranks to one number, as NumPy would reduce their concatenation.
+    """Reduce `x` over all ranks, as NumPy would reduce the concatenation of all parts.
 
     A collective: every rank calls it and every rank gets the result. The parts may differ in length, be empty and
-    hold zeros. Each rank reduces its own part first, so padding never travels: 32 bytes a rank, in one gather.
+    hold zeros. Each rank reduces its own part first, so padding never travels: one gather of 40 bytes per number.
 
     Args:
         trainer_or_accelerator: an accelerator, anything that has one as `.accelerator`, or None for one process.
         x: any shape; a Python number is one float64 element and None is no element.
         method: "mean", "sum", "max" or "min".
         weight: broadcastable to `x`; only with "mean", which is then sum(weight * x) / sum(weight).
+        dim: None reduces all elements; 0 reduces the rows of x (n, *shape), where only n may differ between ranks.
+        names: of the numbers in a result (k,); ranks whose names differ raise instead of adding different quantities.
 
     Returns:
-        () tensor on the accelerator's device. Floating dtypes are kept. Integers keep theirs under max and min; their
-        sum is int64 and their mean float64. NaN propagates. Of no elements the sum is 0 and the mean NaN.
+        () or, with `dim` 0, (*shape) tensor on the accelerator's device (float64 on the CPU for mps, which has none).
+        Floating dtypes are kept. Integers keep theirs under max and min; their sum is int64 and their mean float64. NaN
+        propagates. Of no elements the sum is 0 and the mean NaN.
 
     Raises:
         ValueError: on every rank, for the max or min of no elements.
+        RuntimeError: on every rank, for names that differ.
     """
     if method not in _METHODS:
         raise ValueError(f"method is {method!r}; expected one of {', '.join(_METHODS)}")
     if weight is not None and method != "mean":
         raise ValueError(f"weight was given with method {method!r}; only the mean can be weighted")
-    ranks = getattr(trainer_or_accelerator, "accelerator", trainer_or_accelerator)
+    if dim not in (None, 0) or (dim == 0 and (not isinstance(x, Tensor) or not x.ndim)):
+        raise ValueError(f"dim is {dim}; expected None, or 0 for a tensor with rows")
+    given = trainer_or_accelerator
+    ranks = given if given is None or isinstance(given, Gathers) else given.accelerator
     if not isinstance(x, Tensor):
         x = torch.tensor([] if x is None else [float(x)], dtype=torch.float64)
     if x.dtype not in _DTYPES:
         raise ValueError(f"x is {x.dtype}; expected a real number type")
-
-    rows = _gather(ranks, _part(x.detach(), method, weight))  # (ranks, 4)
-    filled = rows[rows[:, 1] > 0]
-    sources = [_DTYPES[code] for code in filled[:, 0].tolist()] or [x.dtype]
-    dtype = functools.reduce(torch.promote_types, sources)
+    shape = x.shape[1:] if dim == 0 else torch.Size()
+    size = (len(x) if dim == 0 else x.numel(), shape.numel())
+    weights = None if weight is None else weight.detach().to(x.device).expand_as(x).reshape(size)
+    result = _reduce(ranks, x.detach().reshape(size), method, weights, names)
     device = x.device if ranks is None else ranks.device
+    if device.type == "mps" and result.dtype == torch.float64:
+        device = result.device
+    return result.to(device).view(shape)
+
+
+def _reduce(ranks: Ranks | None, x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None) -> Tensor:
+    """(k,) in host memory from x (n, k) and weights (n, k) of every rank, in one gather."""
+    message = _message(x, method, weight, names)
+    rows = _gather(ranks, message)  # (ranks, 5, room)
+    if (rows[:, 0] != message[:, 0].cpu()).any():
+        raise RuntimeError(_disagreement(list(names or ()), rows[:, 0].tolist(), ranks.process_index))
+    sources = [_DTYPES[code] for code in rows[:, 1, 0].tolist()]  # by rank
+    counts, values, weights = (rows[:, i, : x.shape[1]].contiguous() for i in (2, 3, 4))
+    is_filled = counts > 0
+    deciding = [source for source, decides in zip(sources, is_filled.any(1).tolist(), strict=True) if decides]
+    dtype = functools.reduce(torch.promote_types, deciding or [x.dtype])  # a rank without elements does not decide
     if method == "mean":
-        mean = filled[:, 2].view(torch.float64).sum() / filled[:, 3].view(torch.float64).sum()
-        return mean.to(device, dtype if dtype.is_floating_point else torch.float64)
-
-    values = filled[:, 2]
+        mean = values.view(torch.float64).sum(0) / weights.view(torch.float64).sum(0)
+        return mean.to(dtype if dtype.is_floating_point else torch.float64)
     if dtype.is_floating_point:
-        is_float = torch.tensor([source.is_floating_point for source in sources])
-        values = torch.where(is_float[: len(values)], values.view(torch.float64), values.to(torch.float64))
+        is_float = torch.tensor([source.is_floating_point for source in sources])[:, None]
+        values = torch.where(is_float, values.view(torch.float64), values.to(torch.float64))
     if method == "sum":
-        return values.sum().to(device, dtype if dtype.is_floating_point else torch.int64)
-    if not len(values):
+        return values.sum(0).to(dtype if dtype.is_floating_point else torch.int64)
+    if not is_filled.any(0).all():
         raise ValueError(f"{method} of no elements: x is empty on every rank; check that the data set is not empty")
-    return (values.amax() if method == "max" else values.amin()).to(device, dtype)
+    limits = torch.finfo(torch.float64) if dtype.is_floating_point else torch.iinfo(torch.int64)
+    if method == "max":
+        return torch.where(is_filled, values, -torch.inf if dtype.is_floating_point else limits.min).amax(0).to(dtype)
+    return torch.where(is_filled, values, torch.inf if dtype.is_floating_point else limits.max).amin(0).to(dtype)
 
 
-def _part(x: Tensor, method: str, weight: Tensor | None) -> Tensor:
-    """(1, 4) int64: dtype code, element count, bits of the 64-bit partial result, bits of the sum of weights."""
+def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None) -> Tensor:
+    """(1, 5, room) int64: hash of the name, dtype code, count, and the bits of the partial result and of the weight."""
     if x.device.type == "mps":  # has no float64
-        x = x.cpu()
+        x, weight = x.cpu(), None if weight is None else weight.cpu()
+    n, k = x.shape
     wide = x.to(torch.float64 if x.is_floating_point() or method == "mean" else torch.int64)
-    weights = torch.ones_like(wide) if weight is None else weight.detach().to(wide.device, wide.dtype).expand_as(wide)
-    if not x.numel():
-        value = wide.sum()
-    elif method in ("max", "min"):
-        value = wide.amax() if method == "max" else wide.amin()
+    weights = torch.ones_like(wide) if weight is None else weight.to(wide.dtype)
+    if n and method in ("max", "min"):
+        value = wide.amax(0) if method == "max" else wide.amin(0)
     else:
-        value = (wide if weight is None else wide * weights).sum()
-    header = torch.tensor([_DTYPES.index(x.dtype), x.numel()], device=x.device)
-    bits = [part.reshape(1).view(torch.int64) for part in (value, weights.double().sum())]
-    return torch.cat([header, *bits])[None]
+        value = (wide if weight is None else wide * weights).sum(0)
+    room = max(1, k) if names is None else max(1, -(-k // _BLOCK)) * _BLOCK
+    message = torch.zeros(1, 5, room, dtype=torch.int64, device=x.device)
+    if names is not None:
+        message[0, 0, :k] = torch.tensor([_name_hash(name) for name in names], dtype=torch.int64, device=x.device)
+    message[0, 1] = _DTYPES.index(x.dtype)
+    message[0, 2, :k] = n
+    message[0, 3, :k] = value.view(torch.int64)
+    message[0, 4, :k] = weights.sum(0).double().view(torch.int64)
+    return message
 
 
 def _gather(ranks: Ranks | None, message: Tensor) -> Tensor:
@@ -106,10 +152,10 @@ def _gather(ranks: Ranks | None, message: Tensor) -> Tensor:
 
 
 class Means:
-    """Sums and counts by name, added up on the device and read once per log.
+    """Sums and counts by name, accumulated on the device and read once per log.
 
-    Adding never waits for the device. All ranks add the same names; a rank that has nothing to say about one adds a
-    count of zero.
+    Adding never waits for the device. All ranks add the same names; a rank without values for a name adds a count of
+    zero.
     """
 
     def __init__(self) -> None:
@@ -117,7 +163,7 @@ class Means:
         self._counts: dict[str, Tensor | float] = {}
 
     def add(self, name: str, value_sum: Tensor | float, count: Tensor | float) -> None:
-        """Add a sum of values and how many (or how much weight) they were.
+        """Add a sum of values and their count, or the sum of their weights.
 
         Args:
             value_sum: number, () or (k,) tensor. Of k values, number i is reported as `name` with i appended, so
@@ -130,11 +176,11 @@ class Means:
                 if value.ndim > 1:
                     raise ValueError(f"{name} has shape {tuple(value.shape)}; expected () or (k,)")
                 if isinstance(totals.get(name), Tensor):
-                    totals[name] = totals[name].to(value.device)  # where a loaded state came from is forgotten
+                    totals[name] = totals[name].to(value.device)  # a loaded state may lie elsewhere
             totals[name] = totals[name] + value if name in totals else value
 
     def add_batch(self, name: str, values: Tensor, weight: Tensor | None = None) -> None:
-        """Add every element of `values`; `weight`, of the same shape, counts for how many each stands."""
+        """Add every element of `values`; `weight`, of the same shape, is how many elements each stands for."""
         values = values.detach()
         if weight is None:
             self.add(name, values.sum(dtype=_wide(values.device)), values.numel())
@@ -153,19 +199,19 @@ class Means:
         return found
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from a `state`."""
+        """Continue from a `state`."""
         self._sums = {name: pair[0].clone() for name, pair in state.items()}
         self._counts = {name: pair[1].clone() for name, pair in state.items()}
 
     def collect(self, accelerator: Ranks) -> None:
-        """Bring what all ranks have added to the main one, so that its `state` is that of the run. A collective."""
+        """Move what all ranks have added to the main rank, so that its `state` is that of the run. A collective."""
         if accelerator.num_processes > 1:
             totals = _total(accelerator, self.state())
             is_main = accelerator.process_index == 0
             self.load({name: pair if is_main else torch.zeros_like(pair) for name, pair in totals.items()})
 
     def reduce(self, accelerator: Ranks | None = None) -> dict[str, float]:
-        """The mean by name over all ranks, and start again. One collective, and the only wait for the device.
+        """The mean of each name over all ranks, and start again. One collective, and the only wait for the device.
 
         Names whose count is zero on all ranks have no mean and are left out.
 
@@ -183,22 +229,13 @@ class Means:
 
 
 def _total(ranks: Ranks | None, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The (2, ...) pairs of `state` added up over the ranks, float64 in host memory.
-
-    The names travel as hashes beside the numbers, so that ranks which disagree find out instead of adding up apples
-    and pears.
-    """
-    lengths = [pair.numel() for pair in state.values()]
-    flat = torch.cat([pair.reshape(-1) for pair in state.values()] or [torch.zeros(0)]).cpu().double()
-    message = torch.zeros(1, 2, max(1, -(-len(flat) // _BLOCK)) * _BLOCK, dtype=torch.int64)
-    hashes = torch.tensor([_name_hash(name) for name in state], dtype=torch.int64)
-    message[0, 0, : len(flat)] = hashes.repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
-    message[0, 1, : len(flat)] = flat.view(torch.int64)
-    rows = _gather(ranks, message)  # (ranks, 2, room)
-    if (rows[:, 0] != message[:, 0]).any():
-        raise RuntimeError(_disagreement(list(state), rows[:, 0].tolist(), ranks.process_index))
-    totals = rows[:, 1, : len(flat)].contiguous().view(torch.float64).sum(0).split(lengths)
-    return {name: total.view_as(pair) for (name, pair), total in zip(state.items(), totals, strict=True)}
+    """The (2, ...) pairs of `state` added up over the ranks, float64 in host memory, in one collective."""
+    names = [name for name, pair in state.items() for _ in range(pair.numel())]
+    flat = torch.cat([pair.reshape(-1) for pair in state.values()] or [torch.zeros(0)])
+    flat = flat.cpu().double()  # one copy from the device, and the only one
+    totals = pad_gather_reduce(ranks, flat[None], "sum", dim=0, names=names).cpu().double()
+    parts = totals.split([pair.numel() for pair in state.values()])
+    return {name: total.view_as(pair) for (name, pair), total in zip(state.items(), parts, strict=True)}
 
 
 def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -224,17 +261,17 @@ def _wide(device: torch.device) -> torch.dtype:
 
 
 def _name_hash(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1 | 1  # zero is an empty place
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little") >> 1 | 1  # 0 means no name
 
 
 def _disagreement(names: list[str], hashes: list[list[int]], rank: int) -> str:
-    """Which ranks differ from this one, and in what."""
+    """Which ranks have other names than this one, and which names."""
     mine = {_name_hash(name): name for name in names}
-    lines = ["ranks added different metrics, so there is nothing to average:"]
+    lines = ["the ranks reduce different metrics:"]
     for other, theirs in enumerate(hashes):
         lacking = [repr(name) for value, name in mine.items() if value not in theirs]
         more = len(set(theirs) - set(mine) - {0})
         if lacking or more:
             lacks = f"lacks {', '.join(lacking)}" if lacking else "lacks none"
-            lines.append(f"  rank {other} {lacks} of those of rank {rank}, which lacks {more} of those of rank {other}")
+            lines.append(f"  rank {other} {lacks} of rank {rank}, which lacks {more} of rank {other}")
     return "\n".join([*lines, "Add every name on every rank; a rank without data adds a count of zero."])

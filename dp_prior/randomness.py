@@ -1,8 +1,8 @@
-"""Counter-based random numbers: what a row of a batch draws depends on the row's key alone.
+"""Counter-based random numbers: the numbers of a batch row are a function of the row's key alone.
 
 The key of a training sample is its position in the order of the run, that of a validation sample its id, that of a
-rollout its episode. So the number of ranks, micro-batches, evaluations or neighbours in the batch changes nothing, and
-there is no generator state to save. The numbers come from the SplitMix64 mixing function (Steele, Lea and Flood 2014,
+rollout its episode. The number of ranks, micro-batches, evaluations or neighbours in the batch has no effect, and there
+is no generator state to save. The numbers come from the SplitMix64 mixing function (Steele, Lea and Flood 2014,
 "Fast splittable pseudorandom number generators") applied to key and counter, computed on the keys' own device.
 """
 
@@ -23,7 +23,7 @@ def _signed(value: int) -> int:
 
 
 _GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
-# Small draws cost what calling torch costs, and a Python number is made a tensor in every call.
+# The cost of small draws is the overhead of torch calls, and a Python number becomes a tensor in every call.
 _MIX_1, _MIX_2 = (torch.tensor(_signed(m), device="cpu") for m in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _SHIFTS = {n: (torch.tensor(n, device="cpu"), torch.tensor((1 << (64 - n)) - 1, device="cpu")) for n in range(1, 64)}
 
@@ -36,9 +36,9 @@ def derive_seed(seed: int, *path: str | int) -> int:
 
 
 def seed_torch(seed: int, device: torch.device) -> None:
-    """What `torch.manual_seed` does for layers that draw from torch itself, on the host and one device.
+    """Seed torch's own generators, for layers that draw from them, on the host and one device.
 
-    That one also turns to every kind of accelerator that torch knows and notes the stack for each that sleeps: 0.1 ms.
+    `torch.manual_seed` seeds every kind of accelerator and records a stack trace for uninitialised ones: 0.1 ms.
     """
     if device.type not in ("cpu", "cuda"):
         torch.manual_seed(seed)
@@ -49,7 +49,7 @@ def seed_torch(seed: int, device: torch.device) -> None:
 
 
 def _high(bits: Tensor, shift: int) -> Tensor:
-    """A logical shift to the right, which torch has not for int64."""
+    """A logical right shift, which torch lacks for int64."""
     amount, mask = _SHIFTS[shift]
     return (bits >> amount).bitwise_and_(mask)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import Measurement
 from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
@@ -141,7 +141,9 @@ def test_evaluate_leaves_reports_where_they_are_wanted_and_replaces_none(measure
 def test_evaluators_wait_for_slow_ranks_as_in_training(measured, monkeypatch):
     """A collective alone has a limit, which a rank that has more episodes to run may exceed."""
     given = []
-    monkeypatch.setattr(RolloutEvaluator, "run", lambda self, models, ranks, now: given.append(ranks) or EvalResult({}))
+    monkeypatch.setattr(
+        RolloutEvaluator, "run", lambda self, models, ranks, now: given.append(ranks) or Measurement({})
+    )
     assert command("evaluate", measured).exit_code == 0
     assert [type(ranks) for ranks in given] == [Ranks]
 

@@ -1,6 +1,7 @@
 """The configurations in the repository are valid, say what they are, and have the sizes they claim."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ def test_shipped_configuration_is_valid_described_and_points_to_the_schema(path)
     assert config.description
     schema = json.loads(path.read_text(encoding="utf-8"))["$schema"]
     assert (path.parent / schema).resolve() == ROOT / "configs" / "train_config.schema.json"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_description_names_command_hardware_duration_and_a_score_that_the_documents_have(path):
+    said = TrainConfig.from_json_path(path).description
+    assert "Command: " in said and f"--config_file {path.relative_to(ROOT)}" in said
+    assert re.search(r"Hardware: .*(CPU core|GPU)", said)
+    assert re.search(r"\d min|\d minutes|Duration: not measured", said)
+    score = said.partition("Score: ")[2]
+    assert re.match(r"not measured|.*\d\.\d", score), "a score, or that there is none"
+    documents = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "prior.md"))
+    for number in re.findall(r"\b\d\.\d{3}\b", said):
+        assert number in documents, f"{number} is in no document"
 
 
 def test_paper_configuration_has_the_size_of_the_paper():

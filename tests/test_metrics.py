@@ -9,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dp_prior
+from dp_prior import metrics
 from dp_prior.metrics import Means, by_quartile, pad_gather_reduce
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -167,6 +169,64 @@ def test_a_trainer_lends_its_accelerator():
     assert pad_gather_reduce(Trainer(), torch.tensor([1.0, 2.0], requires_grad=True)) == 1.5
 
 
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    st.sampled_from(["mean", "sum", "max", "min"]),
+    st.sampled_from([torch.float32, torch.float64, torch.int64]),
+    st.booleans(),
+)
+def test_rows_reduce_as_numpy_does_along_the_first_axis(lengths, method, dtype, with_nan):
+    generator = torch.Generator().manual_seed(sum(lengths))
+    parts = [(10 * torch.randn(n, 2, 3, generator=generator)).round().to(dtype) for n in lengths]
+    if with_nan and dtype.is_floating_point and len(parts[0]):
+        parts[0][0, 1, 2] = torch.nan
+    ranks = ThreadRanks(len(parts))
+    results = ranks.run(lambda rank: pad_gather_reduce(ranks, parts[rank], method, dim=0))
+    assert ranks.collectives == (len(parts) > 1)
+    whole = torch.cat(parts).numpy()
+    if not len(whole) and method in ("max", "min"):
+        assert all(isinstance(found, ValueError) for found in results)
+        return
+    with np.errstate(all="ignore"):
+        expected = getattr(np, method)(whole.astype(np.float64), axis=0) if len(whole) else np.full((2, 3), np.nan)
+        expected = np.zeros((2, 3)) if not len(whole) and method == "sum" else expected
+    for found in results:
+        assert found.shape == (2, 3)
+        np.testing.assert_allclose(found.double(), expected, rtol=1e-6)
+
+
+def test_weighted_rows_and_names_of_numbers():
+    parts, weights = [torch.ones(1, 2), torch.tensor([[4.0, 0.0], [4.0, 9.0]])], [torch.ones(1, 1), torch.ones(2, 1)]
+    ranks = ThreadRanks(2)
+    found, _ = ranks.run(lambda rank: pad_gather_reduce(ranks, parts[rank], weight=weights[rank], dim=0))
+    assert found.tolist() == [3.0, pytest.approx(10 / 3)]
+    names = [["loss", "score"], ["loss", "speed"]]
+    for error in ranks.run(lambda rank: pad_gather_reduce(ranks, parts[rank], dim=0, names=names[rank])):
+        assert isinstance(error, RuntimeError) and "the ranks reduce different metrics" in str(error)
+    with pytest.raises(ValueError, match="dim is 0; expected None, or 0 for a tensor with rows"):
+        pad_gather_reduce(None, 3.0, dim=0)
+    with pytest.raises(ValueError, match="dim is 1; expected None, or 0"):
+        pad_gather_reduce(None, torch.ones(2, 2), dim=1)
+
+
+def test_ranks_that_hold_an_accelerator_are_asked_themselves():
+    """They may wait for each other first, which their accelerator does not do."""
+    ranks = ThreadRanks(2)
+    ranks.accelerator = None
+    assert ranks.run(lambda rank: pad_gather_reduce(ranks, float(rank), "sum").item()) == [1.0, 1.0]
+
+
+def test_every_reduction_of_the_package_goes_through_pad_gather_reduce(monkeypatch):
+    """Means and, through them or directly, every evaluator that adds up over ranks."""
+    calls = []
+    real = metrics.pad_gather_reduce
+    monkeypatch.setattr(metrics, "pad_gather_reduce", lambda *a, **k: calls.append(a[0]) or real(*a, **k))
+    means, ranks = Means(), ThreadRanks(1)
+    means.add("loss", 3.0, 2)
+    assert means.reduce(ranks) == {"loss": 1.5} and calls == [ranks]
+    assert dp_prior.pad_gather_reduce is real
+
+
 def test_messages_name_what_was_wrong():
     with pytest.raises(ValueError, match="method is 'median'; expected one of mean, sum, max, min"):
         pad_gather_reduce(None, torch.ones(1), "median")
@@ -261,8 +321,8 @@ def test_ranks_that_disagree_on_names_are_told_who_lacks_what(only_here):
     errors = ranks.run(work)
     assert all(isinstance(error, RuntimeError) for error in errors)
     if only_here == ["rollout"]:
-        assert "rank 0 lacks 'rollout' of those of rank 1, which lacks 0 of those of rank 0" in str(errors[1])
-        assert "rank 1 lacks none of those of rank 0, which lacks 1 of those of rank 1" in str(errors[0])
+        assert "rank 0 lacks 'rollout' of rank 1, which lacks 0 of rank 0" in str(errors[1])
+        assert "rank 1 lacks none of rank 0, which lacks 1 of rank 1" in str(errors[0])
         assert "a rank without data adds a count of zero" in str(errors[0])
 
 
@@ -324,6 +384,8 @@ def test_quartiles_cover_any_number_of_steps_and_keep_nan_at_home(steps):
 
 SCRIPT = """
 import json
+import dp_prior
+from dp_prior import metrics
 from dp_prior.metrics import Means, by_quartile, pad_gather_reduce
 generator = torch.Generator().manual_seed(5)
 found = []

@@ -1,1 +1,1 @@
-"""Diffusion: schedules, objectives, weightings, timesteps, samplers, and the process they make. Pure maths on torch."""
+"""Diffusion: schedules, objectives, weightings, timesteps, samplers and the process built from them, on torch alone."""

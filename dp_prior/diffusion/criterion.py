@@ -1,4 +1,4 @@
-"""Criteria: what an error of the network's output costs, and the mean of it over what is real."""
+"""Criteria: the cost of an error of the network's output, and its mean over the valid elements."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ElementMean:
             mask: (B, *x_shape[:-1]) bool, or None.
             dim_weights: (D,) of the last dimension of x.
             horizon_weights: (H,) of the first dimension of a sample.
-            known: bool, broadcasts against x; elements that do not count.
+            known: bool, broadcasts against x; elements without cost.
         """
         positions = math.prod(x.shape[1:-1])
         everywhere = torch.full((len(x),), positions, device=x.device)
@@ -104,7 +104,7 @@ class ElementMean:
                 self.factors.append(weights.view(shape))
 
     def __call__(self, cost: Tensor) -> Tensor:
-        """(B,) from (B, *x_shape); what is not valid may be anything."""
+        """(B,) from (B, *x_shape); invalid elements may hold anything, NaN too."""
         if self.mask is not None:
             cost = torch.where(self.mask, cost, 0.0)
         for factor in self.factors:

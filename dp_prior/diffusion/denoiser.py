@@ -1,8 +1,9 @@
-"""The denoiser: a network as samplers see it."""
+"""Denoisers: the network as samplers call it, (x_t, t) -> estimate of x_0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,31 +14,51 @@ Network = Callable[[Tensor, Tensor], Tensor]
 Denoise = Callable[[Tensor, int], Tensor]
 
 
-class Denoiser:
-    """Maps (x_t (B, ...), t) to an estimate of x_0 (B, ...), with what the network says of the variance at hand.
+class Estimate(NamedTuple):
+    """What one network evaluation says about a clean sample.
 
-    Any function of x_t and t is a denoiser to a sampler; this one also knows about variances.
+    Attributes:
+        x_0: (B, ...) estimate of x_0, clipped where the process clips.
+        raw_variance: (B, ...) second half of the network's output; None if the variance is not learned.
+        unclipped: (B, ...) the estimate before the clip.
     """
 
-    def __init__(self, estimate: Callable[[Tensor, int], tuple[Tensor, Tensor | None]], variance: VarianceConfig):
-        """Args: estimate: (x_t, t) -> estimate of x_0 and the raw variance, None if it is not learned."""
+    x_0: Tensor
+    raw_variance: Tensor | None
+    unclipped: Tensor
+
+
+class Denoiser:
+    """Maps (x_t (B, ...), t) to an estimate of x_0 (B, ...), and knows the variance of the model.
+
+    A sampler also accepts a plain function of x_t and t, see `of`.
+    """
+
+    def __init__(self, estimate: Callable[[Tensor, int], Estimate], variance: VarianceConfig):
         self.estimate = estimate
         self.variance = variance
 
     @classmethod
     def of(cls, denoise: Denoise) -> Denoiser:
-        """A denoiser from a plain function, with the variance of the posterior."""
-        return denoise if isinstance(denoise, Denoiser) else cls(lambda x_t, t: (denoise(x_t, t), None), FixedSmall())
+        """Wrap a plain function; the variance is that of the posterior."""
+        if isinstance(denoise, Denoiser):
+            return denoise
+
+        def estimate(x_t: Tensor, t: int) -> Estimate:
+            x_0 = denoise(x_t, t)
+            return Estimate(x_0, None, x_0)
+
+        return cls(estimate, FixedSmall())
 
     def __call__(self, x_t: Tensor, t: int) -> Tensor:
-        return self.estimate(x_t, t)[0]
+        return self.estimate(x_t, t).x_0
 
 
 class SelfCondition:
-    """The last estimate of x_0, as further channels of the network's input."""
+    """Feeds the last estimate of x_0 back as additional input channels."""
 
     def __init__(self, estimate: Tensor, channel_dim: int):
-        """Args: estimate: (B, *x_shape) the first; zeros say that there is none."""
+        """Args: estimate: (B, *x_shape) the first one; zeros mean that there is none."""
         self.estimate = estimate
         self.channel_dim = channel_dim
 
@@ -47,12 +68,12 @@ class SelfCondition:
         return x_0
 
     def widen(self, network: Network) -> Network:
-        """The network that takes x_t alone."""
+        """A network of x_t alone, to which the estimate is appended."""
         return lambda x_t, t: network(torch.cat([x_t, self.estimate], self.channel_dim), t)
 
 
 def seeing(network: Network, values: Tensor, is_known: Tensor) -> Network:
-    """The network that is given known elements without noise, whatever x_t holds there.
+    """A network that sees known elements without noise, whatever x_t holds there.
 
     Args:
         values: (B, *x_shape) normalised, read where known.

@@ -1,4 +1,4 @@
-"""What is done to the estimates of x_0 between the network and the sampler: guidance, clipping, fixed values."""
+"""Stages between network and sampler that change the estimate of x_0: guidance, clipping, fixed values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FixedClip(Config):
 
 
 class DynamicClip(Config):
-    """Keeps all but the largest elements of x_0 and shrinks it into the range where those leave it.
+    """Dynamic thresholding: clips a sample at a quantile of its magnitudes and scales it back into the range.
 
     Source: Saharia et al. 2022 (arXiv:2205.11487), section 2.3.
     """
@@ -76,7 +76,7 @@ class BoundsClip(Config):
 
 
 class L2NormClip(Config):
-    """Brings every x_0 to one length, for data that lie on a sphere (`sampling_clamp_l2norm` of DALLE2-pytorch)."""
+    """Scales every x_0 to the same length, for data on a sphere (`sampling_clamp_l2norm` of DALLE2-pytorch)."""
 
     type: Literal["l2norm"] = "l2norm"
 
@@ -98,13 +98,13 @@ ClipConfig = Annotated[FixedClip | DynamicClip | BoundsClip | L2NormClip, Field(
 
 
 class Guidance(Config):
-    """Classifier-free guidance (Ho and Salimans 2022): from the unconditional estimate towards the conditional, and on.
+    """Classifier-free guidance (Ho and Salimans 2022): extrapolates from the unconditional to the conditional estimate.
 
     Mixing estimates of x_0 is the same as mixing those of eps, v or the flow.
     """
 
     scale: float = 1.0
-    """1 is the conditional estimate, 0 the unconditional; above 1 the condition counts more than the data say."""
+    """1 is the conditional estimate, 0 the unconditional; above 1 the condition is amplified."""
 
     rescale: float = Field(default=0.0, ge=0, le=1)
     """How far the std of a guided x_0 is brought back to that of the conditional one (Lin et al. 2024, equation 15)."""
@@ -120,9 +120,9 @@ class Guidance(Config):
 
 
 def fixed_values(values: Tensor, is_known: Tensor) -> Stage:
-    """Puts known elements into the estimate of x_0 (inpainting; the start of a chunk that is already decided).
+    """Overwrites known elements in the estimate of x_0 (inpainting; the start of a chunk that is already decided).
 
-    All samplers end on an estimate, so they are exact in the sample; before that x_t holds them noised as in training.
+    Every sampler ends on an estimate, so they are exact in the sample; until then x_t holds them noised as in training.
 
     Args:
         values: (B, *x_shape), read where known.

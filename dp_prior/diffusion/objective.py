@@ -1,7 +1,7 @@
-"""Objectives: what the network predicts, and how that becomes x_0, on any noise schedule.
+"""Objectives: what the network predicts, and how that is converted to x_0, on any noise schedule.
 
-Every objective is a mixture, target = p eps + q x_0, and two numbers per timestep say all about it. Put into
-x_t = alpha x_0 + sigma eps and solved:
+Every objective is a mixture, target = p eps + q x_0, defined by two numbers per timestep. Inserted into
+x_t = alpha x_0 + sigma eps and solved for x_0:
 
     x_0 = (p x_t - sigma output) / (p alpha - q sigma)
     |target error|^2 = ((p alpha - q sigma) / sigma)^2 |x_0 error|^2
@@ -40,7 +40,7 @@ class _Objective(Config):
         return p / divisor, -sigma / divisor
 
     def to_x0(self, x_t: Tensor, output: Tensor, alpha: Level, sigma: Level) -> Tensor:
-        """The estimate of x_0 that a prediction stands for; inverse of `target`."""
+        """The estimate of x_0 from a prediction; inverse of `target`."""
         a, b = self.inversion(alpha, sigma)
         return a * x_t + b * output
 
@@ -50,10 +50,10 @@ class _Objective(Config):
         return ((p * alpha - q * sigma) / sigma) ** 2
 
     def check(self, table: NoiseTable) -> None:
-        """Refuse a schedule on which predictions cannot be turned into x_0.
+        """Refuse a schedule on which predictions cannot be converted to x_0.
 
         Raises:
-            ValueError: at some timestep the prediction says nothing about x_0.
+            ValueError: at some timestep the prediction does not determine x_0.
         """
         scale = self.error_scale(table.alpha, table.sigma)
         if not (scale > 0).all():

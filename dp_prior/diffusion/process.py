@@ -1,4 +1,4 @@
-"""DiffusionProcess: the training loss and the sampling of one diffusion model, whatever the network and the task.
+"""DiffusionProcess: the training loss and the sampling of a diffusion model, for any network and task.
 
 Values are in normalised units. The noise, the loss and everything between network and sampler is float32, whatever
 precision the network computes in.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dp_prior.config import Config
 from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
-from dp_prior.diffusion.denoiser import Denoiser, Network, SelfCondition, seeing
+from dp_prior.diffusion.denoiser import Denoiser, Estimate, Network, SelfCondition, seeing
 from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States
@@ -26,9 +26,11 @@ from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, Varia
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
 from dp_prior.randomness import Randomness, derive_seed
 
+Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
+
 
 class DiffusionConfig(Config):
-    """How noise is added in training and what the network learns about it."""
+    """How noise is added in training, and what the network learns from it."""
 
     schedule: NoiseScheduleConfig = Cosine()
     """Signal and noise level of every timestep."""
@@ -37,15 +39,15 @@ class DiffusionConfig(Config):
     """What the network predicts."""
 
     criterion: CriterionConfig = L2()
-    """What an error of the prediction costs."""
+    """Cost of an error of the prediction."""
 
     weighting: WeightingConfig = Uniform()
     """How much an error at each timestep counts."""
 
-    dim_weights: tuple[float, ...] | None = None
+    dim_weights: Weights | None = None
     """How much an error in each dimension of x counts, one number per dimension; null weighs all the same."""
 
-    horizon_weights: tuple[float, ...] | None = None
+    horizon_weights: Weights | None = None
     """How much an error at each place of the horizon counts, one number per place; null weighs all the same."""
 
     timesteps: TimestepsConfig = UniformTimesteps()
@@ -63,7 +65,7 @@ class DiffusionConfig(Config):
     Above 0 the network has an input for it, and samplers feed every estimate to the next step."""
 
     clip: ClipConfig | None = FixedClip()
-    """What keeps the estimates of x_0 in range while sampling; null leaves them."""
+    """Clip of the estimates of x_0 while sampling; null for none."""
 
     guidance: Guidance | None = None
     """Classifier-free guidance while sampling; null samples the conditional model as it is."""
@@ -71,6 +73,9 @@ class DiffusionConfig(Config):
     @model_validator(mode="after")
     def _compatible(self) -> DiffusionConfig:
         self.objective.check(self.schedule.table())
+        for name, weights in (("dim_weights", self.dim_weights), ("horizon_weights", self.horizon_weights)):
+            if weights is not None and not any(weights):
+                raise ValueError(f"{name} are all 0, so nothing would be learned; give at least one above 0")
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             raise ValueError(
                 f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'"
@@ -180,7 +185,7 @@ class DiffusionProcess(nn.Module):
         self._kept_indices: tuple[Tensor, ...] = ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
-        """Follow the module to another device, but keep levels and weights float32 when it is cast."""
+        """Move to another device with the module, but keep levels and weights float32 when it is cast."""
         super()._apply(fn, recurse)
         for name, values in self._exact.items():
             setattr(self, name, None if values is None else values.to(self.levels.device, torch.float32))
@@ -194,7 +199,7 @@ class DiffusionProcess(nn.Module):
 
     @property
     def learns_timesteps(self) -> bool:
-        """Whether `observe` wants the losses of all ranks after each step."""
+        """Whether `observe` must be given the losses of all ranks after each step."""
         return isinstance(self.timesteps, LossAwareSampler)
 
     @property
@@ -233,13 +238,13 @@ class DiffusionProcess(nn.Module):
                 `output_factor`.
             x_0: (B, *x_shape) float32, normalised.
             mask: (B, *x_shape[:-1]) bool, True where x_0 is real; None if everywhere.
-            random: B rows; the timestep and the noise of a sample depend on its row alone.
+            random: B rows; timestep and noise of a sample are functions of its row.
             denominator: () valid positions that the sum is divided by; None counts those of this batch.
             positions: (B,) int64 of the samples in the order of the run, for stratified timesteps.
             self_condition: show the network its own estimate; `self_conditions` decides it in training, and sampling is
                 like True.
             bounds: normalised range of the data, where `clip` wants it.
-            known: bool, broadcasts against x_0; elements that the network is shown without noise and that cost nothing.
+            known: bool, broadcasts against x_0; elements that the network sees without noise and that have no cost.
         """
         t, factor = self.timesteps.draw(random.stream("timestep"), positions)
         eps = random.stream("noise").normal(*x_0.shape[1:])
@@ -248,8 +253,8 @@ class DiffusionProcess(nn.Module):
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.self_condition:
-            stages = self._stages(bounds, None if known is None else (x_0, known))
-            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, stages)
+            before, after = self._stages(bounds, None if known is None else (x_0, known))
+            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, [*before, *after])
         output, raw = self._split(network(x_t, t), x_t)
         mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
@@ -300,17 +305,17 @@ class DiffusionProcess(nn.Module):
                 `loss`. It is given them so at every step; the others reach it noised, as in training.
 
         Raises:
-            ValueError: something that the configuration wants is missing.
+            ValueError: an argument that the configuration needs is missing.
         """
         if self.guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices = self._indices_for(shape[0])
-        stages = self._stages(bounds, known)
+        before_clip, after = self._stages(bounds, known)
         if self.self_condition:
             memory = SelfCondition(torch.zeros(shape, device=self.levels.device), self.channel_dim)
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
-            stages.append(memory.store)
+            after.append(memory.store)
         if shown is not None:
             network = seeing(network, known[0], shown)
             unconditional = unconditional and seeing(unconditional, known[0], shown)
@@ -321,13 +326,16 @@ class DiffusionProcess(nn.Module):
             x_0 = torch.mul(output, b)
             return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
-        def estimate(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
+        def estimate(x_t: Tensor, t: int) -> Estimate:
             x_0, raw = read(network, x_t, t)
             if self.guidance is not None:
                 x_0 = self.guidance.mix(x_0, read(unconditional, x_t, t)[0])
-            for stage in stages:
+            for stage in before_clip:
                 x_0 = stage(x_0)
-            return x_0, raw
+            unclipped = x_0
+            for stage in after:
+                x_0 = stage(x_0)
+            return Estimate(x_0, raw, unclipped)
 
         return Denoiser(estimate, self.variance)
 
@@ -348,7 +356,7 @@ class DiffusionProcess(nn.Module):
             network: see `loss`.
             previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
                 done. None starts from pure noise.
-            start: what becomes of that noise (B, *x_shape) first; None leaves it.
+            start: maps that noise (B, *x_shape) to the starting point; None is the identity.
             how: see `denoiser`.
 
         Returns:
@@ -406,12 +414,12 @@ class DiffusionProcess(nn.Module):
         for t in reversed(range(self.steps)):
             alpha, sigma, _, *step = self.levels[:, t]
             x_t = alpha * x_0 + sigma * random.stream("bits", t).normal(*x_0.shape[1:])
-            estimate, raw = denoiser.estimate(x_t, t)
-            vb.insert(0, mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
-            x_0_error.insert(0, mean((x_0 - estimate) ** 2))
+            estimate, raw, _ = denoiser.estimate(x_t, t)
+            vb.append(mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))
+            x_0_error.append(mean((x_0 - estimate) ** 2))
         alpha, log_sigma = self.table.alpha[-1].item(), self.table.sigma[-1].log().item()
         prior = mean(normal_kl(alpha * x_0, log_sigma, 0.0)) / math.log(2)
-        vb, x_0_error = torch.stack(vb, 1), torch.stack(x_0_error, 1)
+        vb, x_0_error = torch.stack(vb[::-1], 1), torch.stack(x_0_error[::-1], 1)
         alpha, sigma = self.levels[0], self.levels[1]
         eps_error = (alpha / sigma) ** 2 * x_0_error
         return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, eps_error, mean.valid)
@@ -442,9 +450,9 @@ class DiffusionProcess(nn.Module):
         The means of posterior and model differ in x_0 alone.
         """
         c_0, least, largest = step
-        log_std = self.variance.log_std(raw, least, largest)
-        kl = normal_kl(c_0 * difference, least, log_std)
-        nll = decoder_nll(x_0, x_0 - difference, log_std, self.data_step)
+        kl = normal_kl(c_0 * difference, least, self.variance.log_std(raw, least, largest))
+        last_log_std = self.variance.last_log_std(raw, least, largest)
+        nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.data_step)
         return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
 
     def _with_own_estimate(
@@ -466,7 +474,10 @@ class DiffusionProcess(nn.Module):
                     x_0 = stage(x_0)
         return network
 
-    def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> list[Stage]:
-        """What is done to an estimate of x_0. Known values are in place before the clip too, which may look at all."""
+    def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
+        """What is done to an estimate of x_0 before the clip, and from the clip on.
+
+        Known values are put in before the clip too, since a clip may look at all elements of a sample.
+        """
         fixed = [] if known is None else [fixed_values(*known)]
-        return fixed if self.clip is None else [*fixed, self.clip.stage(bounds), *fixed]
+        return fixed, [] if self.clip is None else [self.clip.stage(bounds), *fixed]

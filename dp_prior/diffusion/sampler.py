@@ -1,7 +1,7 @@
 """Samplers: from noise to x_0, given a denoiser `denoise(x_t, t) -> x_0` and the noise table it was trained on.
 
-No sampler asks what the network predicts. All take linear steps in x_t, the estimates of x_0 and fresh noise, with
-coefficients from the table that are plain numbers.
+Samplers do not know what the network predicts. Every step is linear in x_t, the estimates of x_0 and fresh noise; its
+coefficients are Python floats from the table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ States = Iterator[tuple[Tensor, Tensor]]
 
 
 def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
-    """`count` draws (B, *shape) of standard normal noise; those of short rows are made several steps at a time."""
+    """`count` draws (B, *shape) of standard normal noise; short rows are drawn for several steps at once."""
     together = max(1, 4096 // math.prod(shape))
     for start in range(0, count, together):
         block = random.stream("step", start).normal(min(together, count - start), *shape)
@@ -35,7 +35,7 @@ def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterat
 
 
 class _Sampler(Config):
-    """A sampler; a subclass says how it walks from timestep to timestep."""
+    """A sampler; subclasses define the step from timestep to timestep."""
 
     steps: int | None = Field(default=None, ge=1)
     """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
@@ -47,7 +47,7 @@ class _Sampler(Config):
     clean end first: that many from each of as many equal sections."""
 
     renoise: float = Field(default=0.5, gt=0, le=1)
-    """Where there is a previous sample to start from: the share of the steps that is done again, on its noised copy."""
+    """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""
 
     @model_validator(mode="after")
     def _sections_add_up(self) -> _Sampler:
@@ -109,7 +109,7 @@ class _Sampler(Config):
 
 
 class DDIM(_Sampler):
-    """Denoising diffusion implicit models (Song et al. 2021); the noise estimate follows the clipped x_0."""
+    """Denoising diffusion implicit models (Song et al. 2021)."""
 
     type: Literal["ddim"] = "ddim"
 
@@ -119,11 +119,15 @@ class DDIM(_Sampler):
     eta: float = Field(default=0.0, ge=0, le=1)
     """Share of fresh noise: 0 is deterministic given the starting noise, 1 is DDPM on the visited timesteps."""
 
+    use_clipped_model_output: bool = True
+    """Recompute eps from the clipped x_0 at every step; false keeps the eps of the network's own output, which is the
+    default of diffusers. Without a clip both are the same."""
+
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         noise = step_noise(random, x_t.shape[1:], len(path))
         for t, s in path:
-            x_0 = denoise(x_t, t)
-            x_t, std = table.step(x_t, x_0, t, s, self.eta)
+            x_0, _, unclipped = denoise.estimate(x_t, t)
+            x_t, std = self._step(x_t, x_0, unclipped, table, t, s, self.eta)
             if std:
                 x_t.add_(next(noise), alpha=std)
             yield x_t, x_0
@@ -141,8 +145,18 @@ class DDIM(_Sampler):
         """
         x_t = x_0
         for t, s in pairwise(reversed(self.timesteps(table))):
-            x_t, _ = table.step(x_t, denoise(x_t, t), t, s, 0.0)
+            clean, _, unclipped = Denoiser.of(denoise).estimate(x_t, t)
+            x_t, _ = self._step(x_t, clean, unclipped, table, t, s, 0.0)
         return x_t
+
+    def _step(
+        self, x_t: Tensor, x_0: Tensor, unclipped: Tensor, table: NoiseTable, t: int, s: int, eta: float
+    ) -> tuple[Tensor, float]:
+        """`NoiseTable.step`, with eps = (x_t - alpha_t x_0) / sigma_t from the clipped or the unclipped x_0."""
+        x_s, std = table.step(x_t, x_0, t, s, eta)
+        if not self.use_clipped_model_output and unclipped is not x_0:
+            x_s.add_(x_0 - unclipped, alpha=table.transition(t, s, eta)[0] * table.levels[t][0])
+        return x_s, std
 
 
 class DDPM(_Sampler):
@@ -156,7 +170,7 @@ class DDPM(_Sampler):
     def _walk(self, denoise: Denoiser, x_t: Tensor, table: NoiseTable, path: Path, random: Randomness) -> States:
         noise = step_noise(random, x_t.shape[1:], len(path))
         for t, s in path:
-            x_0, raw = denoise.estimate(x_t, t)
+            x_0, raw, _ = denoise.estimate(x_t, t)
             x_t, _ = table.step(x_t, x_0, t, s, 1.0)
             if s != -1:
                 log_std = denoise.variance.log_std(raw, *table.log_stds(t, s))

@@ -1,4 +1,4 @@
-"""Noise schedules: what the table of (alpha_t, sigma_t) in x_t = alpha_t x_0 + sigma_t eps is filled with."""
+"""Noise schedules: records that compute the table of (alpha_t, sigma_t) in x_t = alpha_t x_0 + sigma_t eps."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dp_prior.diffusion.table import NoiseTable
 
 
 class _Schedule(Config):
-    """What all schedules have."""
+    """The fields of every schedule."""
 
-    steps: int = Field(default=100, ge=1)
+    steps: int = Field(default=100, ge=1, le=1_000_000)
     """Number T of timesteps trained."""
 
-    scale: float = Field(default=1.0, gt=0)
+    scale: float = Field(default=1.0, ge=1e-6, le=1e6)
     """Factor on the signal before noise is added; below 1 every timestep is noisier (Chen 2023, arXiv:2301.10972). The
     levels are divided by their norm again, so it is a shift of log(alpha / sigma)."""
 
@@ -39,6 +39,8 @@ class _VariancePreserving(_Schedule):
         """The levels of every timestep."""
         alpha = self.alpha_bar().sqrt()
         if self.zero_terminal_snr:
+            if self.steps == 1:
+                raise ValueError("zero_terminal_snr needs 2 or more steps; a single one would be pure noise")
             alpha = (alpha - alpha[-1]) * alpha[0] / (alpha[0] - alpha[-1])
         sigma = (1 - alpha**2).sqrt()
         norm = (self.scale**2 * alpha**2 + sigma**2).sqrt()
@@ -137,7 +139,14 @@ class _Continuous(_VariancePreserving):
 
     def alpha_bar(self) -> Tensor:
         """(T,) float64, falling."""
-        return self.gamma(torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps).clamp(self.floor)
+        alpha_bar = self.gamma(torch.arange(1, self.steps + 1, dtype=torch.float64) / self.steps)
+        n_below = int((alpha_bar <= self.floor).sum())
+        if n_below > 1:
+            raise ValueError(
+                f"alpha-bar falls below floor {self.floor:g} at timestep {self.steps - n_below} of {self.steps}, and "
+                f"only the last may; lower floor, tau or steps"
+            )
+        return alpha_bar.clamp(self.floor)
 
 
 class LinearSignal(_Continuous):
@@ -151,7 +160,7 @@ class LinearSignal(_Continuous):
 
 
 class _Span(_Continuous):
-    """A stretch of a curve, brought to alpha-bar from 1 to 0."""
+    """An interval of a curve, rescaled so that alpha-bar falls from 1 to 0."""
 
     start: float
     """Where on the curve the clean end lies."""
@@ -179,7 +188,7 @@ class _Span(_Continuous):
 
 
 class Sigmoid(_Span):
-    """alpha-bar a stretch of a falling sigmoid (Jabri et al. 2022, arXiv:2212.11972)."""
+    """alpha-bar an interval of a falling sigmoid (Jabri et al. 2022, arXiv:2212.11972)."""
 
     type: Literal["sigmoid"] = "sigmoid"
 
@@ -195,7 +204,7 @@ class Sigmoid(_Span):
 
 
 class PowerCosine(_Span):
-    """alpha-bar a stretch of a power of a cosine (Chen 2023, arXiv:2301.10972)."""
+    """alpha-bar an interval of a power of a cosine (Chen 2023, arXiv:2301.10972)."""
 
     type: Literal["power_cosine"] = "power_cosine"
 

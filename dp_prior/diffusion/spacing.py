@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -16,15 +17,15 @@ Spacing = (
 )
 
 KARRAS_SIGMA_MAX = 80.0
-"""Largest sigma / alpha that Karras et al. 2022 space from, table 1; what is noisier is left to the first step."""
+"""Largest sigma / alpha of the spacing of Karras et al. 2022, table 1; noisier levels are left to the first step."""
 
 
 @lru_cache(256)
 def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> tuple[int, ...]:
     """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
 
-    Some spacings are published to begin below it, where the network is told less noise than there is; the first step
-    of those is moved up.
+    Some published spacings begin below it, where the network would be told less noise than there is; their first step
+    is moved up.
 
     Args:
         steps: how many; None for all, or for the sum of the sections.
@@ -78,18 +79,24 @@ def _karras(table: NoiseTable, steps: int) -> list[int]:
 
 
 def _sections(trained: int, counts: tuple[int, ...]) -> list[int]:
-    """Evenly spaced from each of equal sections, both ends of each included (IDDPM's `space_timesteps`)."""
+    """Evenly spaced timesteps from each of equal sections, both ends of each included.
+
+    Equal to `space_timesteps` of improved-diffusion. The stride is accumulated in floating point, as it is there: the
+    rounding decides ties, so `j * stride` would give another timestep in about 1 of 10 lists.
+    """
     sizes = [trained // len(counts) + (i < trained % len(counts)) for i in range(len(counts))]
-    places = []
+    timesteps = []
     for i, (size, count) in enumerate(zip(sizes, counts, strict=True)):
         if count > size:
             raise ValueError(f"spacing asks for {count} timesteps of section {i}, which has {size}; lower it")
-        places += [sum(sizes[:i]) + round(j * (size - 1) / max(count - 1, 1)) for j in range(count)]
-    return places
+        stride = (size - 1) / max(count - 1, 1)
+        places = itertools.accumulate(itertools.repeat(stride, count - 1), initial=0.0)
+        timesteps += [sum(sizes[:i]) + round(place) for place in places]
+    return timesteps
 
 
 def _distinct(places: list[float], trained: int) -> list[int]:
-    """Rising places rounded to different timesteps, moved no further than that takes."""
+    """Rising places rounded to distinct timesteps, moved as little as possible."""
     result: list[int] = []
     for i, place in enumerate(places):
         lowest, highest = (result[-1] + 1 if result else 0), trained - len(places) + i

@@ -1,7 +1,7 @@
-"""The noise table: all that the rest of this folder knows of a schedule, and the steps between its timesteps.
+"""The noise table: the levels of a schedule and the coefficients of steps between its timesteps.
 
-Timestep 0 is the least noisy; timestep -1 stands for the clean sample, (alpha, sigma) = (1, 0), which is no row of the
-table. Tables are computed and kept in float64, and remember the steps they were asked for.
+Timestep 0 is the least noisy; timestep -1 stands for the clean sample, (alpha, sigma) = (1, 0), which is not a row of
+the table. Tables are float64 and cache the coefficients of the steps that were requested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NoiseTable:
     """
 
     def __init__(self, alpha: Tensor, sigma: Tensor):
-        """Raises: ValueError: these are no levels of growing noise."""
+        """Raises: ValueError: the levels are not finite, or the noise does not grow with every timestep."""
         if not (torch.isfinite(alpha).all() and torch.isfinite(sigma).all() and (sigma > 0).all()):
             raise ValueError("a noise schedule needs finite alpha and sigma, and sigma above 0 at every timestep")
         self.alpha, self.sigma, self.snr = alpha, sigma, (alpha / sigma) ** 2
@@ -61,7 +61,7 @@ class NoiseTable:
         if step is None:
             c_x, *rest = self.transition(t, s, eta)
             # torch multiplies by a tensor of one element in half the time that a number takes
-            with torch.inference_mode(False):  # it outlives the mode of its first caller
+            with torch.inference_mode(False):  # the cached tensor outlives the mode of its first caller
                 step = self._steps[t, s, eta, x_t.dtype] = torch.tensor(c_x, dtype=x_t.dtype, device="cpu"), *rest
         c_x, c_0, std = step
         return torch.mul(x_t, c_x).add_(x_0, alpha=c_0), std

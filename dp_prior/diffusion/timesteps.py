@@ -16,7 +16,7 @@ GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 class _Timesteps(Config):
-    """What all distributions of timesteps have."""
+    """The fields of every distribution of timesteps."""
 
     stratified: bool = False
     """Spread the timesteps of a global batch evenly, which lowers the variance of its loss: the k-th sample of the run
@@ -29,7 +29,7 @@ class UniformTimesteps(_Timesteps):
     type: Literal["uniform"] = "uniform"
 
     def create(self, steps: int) -> TimestepSampler:
-        """The drawing of one of `steps` timesteps."""
+        """A sampler of one of `steps` timesteps."""
         return TimestepSampler(torch.full((steps,), 1 / steps, dtype=torch.float64), self.stratified)
 
 
@@ -45,7 +45,7 @@ class LogitNormal(_Timesteps):
     """Standard deviation of the logit; towards 0 only the middle is trained."""
 
     def create(self, steps: int) -> TimestepSampler:
-        """The drawing of one of `steps` timesteps."""
+        """A sampler of one of `steps` timesteps."""
         edges = torch.arange(steps + 1, dtype=torch.float64) / steps
         cumulative = torch.special.ndtr((torch.logit(edges) - self.mean) / self.std)
         return TimestepSampler(cumulative.diff(), self.stratified)
@@ -61,14 +61,14 @@ class LossSecondMoment(_Timesteps):
 
     type: Literal["loss_second_moment"] = "loss_second_moment"
 
-    history: int = Field(default=10, ge=1)
+    history: int = Field(default=10, ge=1, le=10_000)
     """Recent losses remembered of each timestep."""
 
     uniform: float = Field(default=0.001, gt=0, le=1)
     """Share of the draws that stays uniform, so that no timestep is forgotten."""
 
     def create(self, steps: int) -> LossAwareSampler:
-        """The drawing of one of `steps` timesteps."""
+        """A sampler of one of `steps` timesteps."""
         return LossAwareSampler(steps, self.history, self.uniform, self.stratified)
 
 
@@ -137,11 +137,11 @@ class LossAwareSampler(TimestepSampler):
 
         Args:
             t: (N,) int64 timesteps.
-            per_sample: (N,) their losses, without factors. Those that are not finite are passed over.
-            valid: (N,) positions that each loss is the mean of; those of none are passed over.
+            per_sample: (N,) their losses, without factors. Losses that are not finite are ignored.
+            valid: (N,) number of positions that each loss is the mean of; losses of 0 positions are ignored.
         """
         steps, history = self.losses.shape
-        t = torch.where((valid > 0) & torch.isfinite(per_sample), t, steps)  # passed over: a row below the table
+        t = torch.where((valid > 0) & torch.isfinite(per_sample), t, steps)  # ignored: a row below the table
         t, order = torch.sort(t, stable=True)
         size = torch.zeros(steps + 1, dtype=torch.int64, device=t.device).index_add_(0, t, torch.ones_like(t))
         rank = torch.arange(len(t), device=t.device) - (size.cumsum(0) - size)[t]  # among those of the same timestep

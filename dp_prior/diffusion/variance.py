@@ -1,4 +1,4 @@
-"""The variance of a reverse step, and the variational bound that judges it (Nichol and Dhariwal 2021).
+"""The variance of a reverse step, and the terms of the variational bound (Nichol and Dhariwal 2021).
 
 A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds,
 `least` (that of the posterior given x_0) and `largest` (that of the forward step); `NoiseTable.log_stds` has them. A
@@ -8,6 +8,7 @@ learned variance is read from the second half of the network's output.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 import torch
@@ -19,7 +20,23 @@ from dp_prior.config import Config
 Level = float | Tensor
 
 
-class FixedSmall(Config):
+class _Variance(Config):
+    """The std of a reverse step, as its logarithm."""
+
+    @abstractmethod
+    def log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
+        """Logarithm of the std, from those of the bounds.
+
+        Args:
+            raw: (B, ...) second half of the network's output; None if the variance is not learned.
+        """
+
+    def last_log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
+        """Logarithm of the std of the step to the clean sample, for likelihoods; samplers add no noise there."""
+        return self.log_std(raw, least, largest)
+
+
+class FixedSmall(_Variance):
     """The variance of the posterior given x_0; right where the data are a single point."""
 
     type: Literal["fixed_small"] = "fixed_small"
@@ -29,7 +46,7 @@ class FixedSmall(Config):
         return least
 
 
-class FixedLarge(Config):
+class FixedLarge(_Variance):
     """The variance of the forward step; right where the data are standard normal."""
 
     type: Literal["fixed_large"] = "fixed_large"
@@ -38,9 +55,13 @@ class FixedLarge(Config):
         """Logarithm of the std, from those of the bounds."""
         return largest
 
+    def last_log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
+        """Logarithm of the std of the step to the clean sample: `least`, for a better likelihood, as in IDDPM."""
+        return least
 
-class _Learned(Config):
-    """What learned variances have."""
+
+class _Learned(_Variance):
+    """A variance that the network predicts."""
 
     vlb_weight: float = Field(default=0.001, gt=0)
     """lambda in simple loss + lambda * bound, the bound summed over T timesteps, in bits per dimension; 0.001 in the

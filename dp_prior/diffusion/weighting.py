@@ -1,7 +1,7 @@
-"""Loss weightings: how much an error at each timestep counts.
+"""Loss weightings: the weight of an error at each timestep.
 
-Published weightings are stated for one objective or another. Here each is stated for the squared error of x_0 and
-divided by the objective's `error_scale`, which gives the published forms for all of them.
+Papers state a weighting for one objective. Here it is stated for the squared error of x_0 and divided by the
+objective's `error_scale`, which gives the published form for every objective.
 """
 
 from __future__ import annotations

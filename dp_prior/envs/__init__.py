@@ -1,4 +1,4 @@
-"""Environments: what a rollout runs in."""
+"""Environments for rollouts."""
 
 from dp_prior.config import family
 from dp_prior.envs.gym import GymConfig

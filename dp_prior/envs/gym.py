@@ -21,7 +21,7 @@ class GymConfig(Config):
     """Registered id, for example `Pendulum-v1`."""
 
     n_envs: int = Field(default=10, ge=1)
-    """Episodes that run side by side, and so the largest batch the policy predicts for."""
+    """Episodes that run side by side: the largest batch of a prediction."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """Control steps after which an episode is over; null is the limit the environment is registered with."""
@@ -30,8 +30,8 @@ class GymConfig(Config):
     """Further keyword arguments of the environment."""
 
     obs_key: str = "state"
-    """Key of the observation where the environment gives a plain array. A Dict observation has keys of its own, of
-    which those that are no Boxes are left out."""
+    """Key of the observation where the environment returns a plain array. A Dict keeps its keys; what is not a Box
+    is dropped."""
 
     score: ScoreRule = "sum"
     """The score of an episode: sum, max or last of its rewards, or success (1 or 0)."""
@@ -107,7 +107,7 @@ class GymConfig(Config):
 def _observations(
     gymnasium: Any, id: str, space: Any, obs_key: str
 ) -> tuple[dict[str, tuple[int, ...]], Callable[[Any], dict[str, np.ndarray]]]:
-    """Shapes by key, and the function that brings a raw observation into that form."""
+    """Shapes by key, and the function that converts a raw observation."""
     spaces = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {obs_key: space}
     shapes = {key: tuple(box.shape) for key, box in spaces.items() if isinstance(box, gymnasium.spaces.Box)}
     if not shapes:

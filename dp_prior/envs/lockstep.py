@@ -1,6 +1,6 @@
 """Lockstep: gymnasium environments as the rows of one VectorEnv, stepped in turn in this process.
 
-No worker processes: Push-T's physics cost less than talking to a process about them (two gymnasium workers reach half
+No worker processes: the physics of Push-T cost less than inter-process communication (two gymnasium workers reach half
 the steps per second of this loop on the same two cores).
 """
 
@@ -17,7 +17,7 @@ ScoreRule = Literal["sum", "max", "last", "success"]
 
 
 class Lockstep:
-    """A VectorEnv of gymnasium environments that know nothing of each other."""
+    """A VectorEnv of independent gymnasium environments."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Lockstep:
             env.close()
 
     def _judge(self, row: int, reward: float, info: dict[str, Any]) -> None:
-        """Bring one row's score and success up to date."""
+        """Update score and success of a row."""
         reported = info.get("is_success", info.get("success"))
         if self._rule == "sum":
             self._score[row] += reward
@@ -93,7 +93,7 @@ class Lockstep:
             self._score[row] = max(self._score[row], float(bool(reported)))
         solved = reported if self._success_score is None else self._score[row] >= self._success_score
         if solved is not None:
-            self._success[row] = np.fmax(self._success[row], float(bool(solved)))  # solved once is solved
+            self._success[row] = np.fmax(self._success[row], float(bool(solved)))  # a solved episode stays solved
 
     def _observations(self) -> dict[str, np.ndarray]:
         return {key: np.stack([row[key] for row in self._rows]) for key in self._rows[0]}

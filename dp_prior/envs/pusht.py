@@ -21,12 +21,12 @@ class PushTConfig(Config):
     type: Literal["pusht"] = "pusht"
 
     n_envs: int = Field(default=25, ge=1)
-    """Episodes that run side by side, and so the largest batch the policy predicts for."""
+    """Episodes that run side by side: the largest batch of a prediction."""
 
     max_steps: int = Field(default=300, ge=1)
     """Control steps after which an unsolved episode is over; 10 per second."""
 
-    render_size: int = Field(default=256, ge=16)
+    render_size: int = Field(default=256, ge=16, le=4096)
     """Side of a rendered picture, in pixels."""
 
     embedding: bool = False
@@ -57,14 +57,14 @@ class PushTConfig(Config):
 
 
 def _read_state(state: np.ndarray) -> dict[str, np.ndarray]:
-    """gym-pusht's state (5,) by key; a float64 remainder can round up to the full turn, which is no angle of ours."""
+    """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn."""
     state = state.astype(np.float32)
     state[4] %= np.float32(2 * np.pi)
     return {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}
 
 
 def _read_embedding(encode: PictureEncoder) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """`_read_state` with the embedding of the state's picture besides."""
+    """`_read_state`, with the embedding of a picture of the state added."""
 
     def read(state: np.ndarray) -> dict[str, np.ndarray]:
         obs = _read_state(state)

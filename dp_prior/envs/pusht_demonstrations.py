@@ -1,11 +1,10 @@
-"""Demonstrations of Push-T by the scripted expert, disturbed now and then so that they show recoveries too.
+"""Demonstrations of Push-T by the scripted expert, with random disturbances so that they contain recoveries.
 
 An episode depends on its seed alone. The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dp_prior.durable import replacing
 from dp_prior.envs.pusht_expert import PushTExpert
 
 MAX_STEPS = 300
@@ -24,7 +24,7 @@ DISTURBANCE_PX = 30.0  # standard deviation, in x and in y, of what it adds to t
 def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarray, np.ndarray, bool]:
     """One episode of gym_pusht/PushT-v0 from the start that `reset(seed=seed)` gives.
 
-    A disturbance shifts what is executed; what is recorded is the action that the expert wanted
+    A disturbance shifts the executed action; the recorded action is the one that the expert chose
     (Laskey et al. 2017, DART, arXiv:1703.09327).
 
     Returns:
@@ -75,7 +75,7 @@ def write_demonstrations(
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
     Args:
-        path: file to write; replaced in one piece, once all is done. Its directory is made if there is none.
+        path: file to write, replaced durably at the end. A missing directory is created.
         workers: processes, by default one per core; the result does not depend on them.
         progress: called after every seed with the number of solved episodes and of seeds tried.
 
@@ -85,7 +85,7 @@ def write_demonstrations(
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)  # what forbids it shows now, not after all the work
+    path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission shows before the work
     solved: list[tuple[np.ndarray, np.ndarray]] = []
     tried = 0
     with get_context("spawn").Pool(workers) as pool:
@@ -97,13 +97,11 @@ def write_demonstrations(
                     solved.append((state, action))
                 progress(len(solved), tried)
     states, actions = zip(*solved, strict=True)
-    temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
+    with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(
             file,
             state=np.concatenate(states),
             action=np.concatenate(actions),
             episode_ends=np.cumsum([len(state) for state in states]),
         )
-    os.replace(temporary, path)
     return tried

@@ -1,7 +1,7 @@
-"""Embeddings of what a camera would see of Push-T: a stand-in for a vision encoder that costs nothing.
+"""Embeddings of pictures of Push-T: a stand-in for a frozen vision encoder that costs nothing.
 
-A state is drawn as a small picture, block and agent each in a channel, and projected at random. Such an embedding is a
-fixed function of the picture, as that of a frozen network is, and a policy has to find the block in it.
+A state is drawn as a small picture with two channels, block and agent, and multiplied by a fixed random matrix. The
+embedding is a fixed function of the picture, as with a frozen network, and a policy has to locate the block from it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dp_prior.durable import replacing
 from dp_prior.randomness import Randomness
 
 SIZE = 32
@@ -36,7 +37,7 @@ def draw(states: np.ndarray) -> np.ndarray:
 
 
 class PictureEncoder:
-    """Embeds states: draws them and projects the pictures at random, always in the same way."""
+    """Embeds states: draws them and multiplies the pictures by one fixed random matrix."""
 
     def __init__(self) -> None:
         rows = Randomness.from_counts(0, "pusht pictures", torch.arange(2 * SIZE * SIZE))
@@ -75,7 +76,9 @@ def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 81
     frame = np.arange(len(states)) - np.concatenate([[0], ends])[episode]
     for number, first in enumerate(range(0, len(states), rows_per_file)):
         rows = slice(first, first + rows_per_file)
-        np.save(folder / "img_emb" / f"img_emb_{number:04d}.npy", encode(states[rows]).astype(np.float16))
+        with replacing(folder / "img_emb" / f"img_emb_{number:04d}.npy") as temporary:
+            np.save(temporary, encode(states[rows]).astype(np.float16))
         table = pyarrow.table({"episode": episode[rows], "frame": frame[rows]})
-        parquet.write_table(table, folder / "metadata" / f"metadata_{number:04d}.parquet")
+        with replacing(folder / "metadata" / f"metadata_{number:04d}.parquet") as temporary:
+            parquet.write_table(table, temporary)
     return len(states)

@@ -1,7 +1,7 @@
-"""The toy: reach a goal behind a disc, left or right of it. It needs numpy alone and runs in milliseconds.
+"""Toy environment: reach a goal behind a disc, passing left or right of it. Needs numpy only and runs in milliseconds.
 
-There are always two equally good ways, so a policy that averages its demonstrations runs into the disc and stays there
-with about half the score, while one that picks a way reaches the best possible score of 1.
+Both ways are equally good, so a policy that averages its demonstrations runs into the disc and stays there with about
+half the score, while a policy that commits to one way reaches the best score of 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ToyConfig(Config):
     type: Literal["toy"] = "toy"
 
     n_envs: int = Field(default=25, ge=1)
-    """Episodes that run side by side, and so the largest batch the policy predicts for."""
+    """Episodes that run side by side: the largest batch of a prediction."""
 
     max_steps: int = Field(default=40, ge=1)
     """Control steps after which an unsolved episode is over; the expert needs about 21."""
@@ -36,7 +36,7 @@ class ToyConfig(Config):
     obstacle_radius: float = Field(default=0.4, ge=0, le=0.45)
     """Radius of the disc around the origin; the agent does not move where it would enter. 0 leaves one straight way."""
 
-    render_size: int = Field(default=128, ge=16)
+    render_size: int = Field(default=128, ge=16, le=4096)
     """Side of a rendered picture, in pixels."""
 
     def create(self) -> Toy:
@@ -45,7 +45,7 @@ class ToyConfig(Config):
 
 
 class Toy:
-    """The world of `ToyConfig`."""
+    """See `ToyConfig`."""
 
     def __init__(self, *, n_envs: int, max_steps: int, speed: float, obstacle_radius: float, render_size: int):
         self.n_envs = n_envs
@@ -109,7 +109,7 @@ class Toy:
         return (image * 255).round().astype(np.uint8)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _observations(self) -> dict[str, np.ndarray]:
         return {"agent_pos": self._agent.astype(np.float32), "goal": self._goal.astype(np.float32)}

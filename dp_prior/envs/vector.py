@@ -1,7 +1,7 @@
 """VectorEnv: episodes that run side by side in lockstep, one array row each.
 
-We own the loop: nothing resets by itself. A row whose episode is over stays where it is until the next `reset`, so that
-action chunks and observation histories never straddle two episodes.
+No automatic reset: a row whose episode is over keeps its last observation until the next `reset`, so action chunks and
+observation histories never span two episodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class EnvStep(NamedTuple):
-    """What n rows look like after a step."""
+    """The result of a step for n rows."""
 
     obs: dict[str, np.ndarray]
     """(n, *shape) by key."""
@@ -48,7 +48,7 @@ class VectorEnv(Protocol):
     """Size of one row's action."""
 
     def reset(self, seeds: Sequence[int]) -> dict[str, np.ndarray]:
-        """Start one episode per seed, at most `n_envs`; the observations tell how many rows there are from now on."""
+        """Start one episode per seed, at most `n_envs`; from now on there are as many rows as seeds."""
 
     def step(self, actions: np.ndarray) -> EnvStep:
         """Advance every row that is not over by one control step; actions (n, action_dim), all finite."""
@@ -57,7 +57,7 @@ class VectorEnv(Protocol):
         """(len(rows), height, width, 3) uint8 pictures of some rows."""
 
     def close(self) -> None:
-        """Let go of windows, processes and memory."""
+        """Release windows, processes and memory."""
 
 
 def check_seeds(seeds: Sequence[int], n_envs: int) -> None:
@@ -67,7 +67,7 @@ def check_seeds(seeds: Sequence[int], n_envs: int) -> None:
 
 
 def check_actions(actions: np.ndarray, n_rows: int, action_dim: int) -> np.ndarray:
-    """The actions as an array, or a ValueError that names what is wrong: physics engines abort on NaN."""
+    """The actions as an array. Raises ValueError for a wrong shape or NaN, on which physics engines abort."""
     actions = np.asarray(actions)
     if actions.shape != (n_rows, action_dim):
         raise ValueError(f"actions have shape {actions.shape}; expected {(n_rows, action_dim)}, a row per episode")

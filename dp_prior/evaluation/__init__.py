@@ -1,4 +1,4 @@
-"""Evaluators: what measures a model during training and after it.
+"""Evaluators: they measure a model during training and after it.
 
 A record names the kinds of task it measures in `tasks` (None for all) and describes its metrics in `metrics`; `check`
 raises what else keeps it from measuring a task.

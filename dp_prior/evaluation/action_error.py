@@ -10,29 +10,23 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
-from dp_prior.evaluation.measuring import (
-    at_rest,
-    device_of,
-    pick_models,
-    pick_samples,
-    rank_of,
-    shared_batches,
-    with_steps,
-)
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
+from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
+from dp_prior.metrics import Ranks, pad_gather_reduce
 from dp_prior.randomness import Randomness
 
 _KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
 
 
 class ActionErrorConfig(SampledConfig):
-    """Mean squared and mean absolute error of sampled actions, for each of some numbers of sampling steps.
+    """Mean squared and mean absolute error of sampled actions, for each number of sampling steps.
 
     `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
     counts nowhere. The report on disk has them for each index of the chunk.
@@ -52,14 +46,14 @@ class ActionErrorConfig(SampledConfig):
         )
     )
 
-    name: str = "action_error"
+    name: EvaluatorName = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
 
     every: Cadence = Cadence(epochs=5)
     """How often it runs, besides at the end."""
 
     n_samples: int = Field(default=512, ge=1)
-    """At most so many samples, evenly spread over the split."""
+    """At most this many samples, evenly spread over the split."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -70,7 +64,7 @@ class ActionErrorConfig(SampledConfig):
             for kind in _KINDS
         ]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> ActionErrorEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> ActionErrorEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
@@ -82,13 +76,13 @@ class ActionErrorConfig(SampledConfig):
 class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
-        result = EvalResult({})
+        result = Measurement({})
         for name, policy in pick_models(models, self.config.models, self.config.name).items():
             for steps in self.config.eval_timesteps:
-                with at_rest(policy):
-                    table = self._by_index(policy, with_steps(policy.sampler, steps), accelerator)
+                with evaluation_mode(policy):
+                    table = self._by_index(policy, with_steps(policy.sampler, steps), ranks)
                 result.tables[f"{self.config.name}/{name}/by_index[steps={steps}]"] = table
                 chunk = range(len(table))
                 executed = [index for index in chunk if table[index]["executed"]]
@@ -96,18 +90,18 @@ class ActionErrorEvaluator(HeldOutEvaluator):
                     for error in ("mse", "mae"):
                         metric = f"{self.config.name}/{name}/{error}{kind}[steps={steps}]"
                         result.metrics[metric] = _mean(table, error, indices)
-        return self.report(result, progress, accelerator)
+        return self.report(result, progress, ranks)
 
-    def _by_index(self, policy: Any, sampler: SamplerConfig, accelerator: Any) -> list[dict[str, Any]]:
+    def _by_index(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> list[dict[str, Any]]:
         """One row per index of the chunk: mse, mae and how many real actions they are over."""
         config = self.config
         totals = torch.zeros(3, policy.horizon, dtype=torch.float64)  # squared, absolute, count; by index
-        for batch in shared_batches(self.samples, config.n_samples, config.batch_size, accelerator, device_of(policy)):
+        for batch in shared_batches(self.samples, config.n_samples, config.batch_size, ranks, device_of(policy)):
             random = Randomness.from_counts(config.seed, "action_error", batch.ids)
             error = policy.predict(batch.cond, random, sampler) - batch.x  # (B, horizon, action_dim)
             parts = torch.stack([(error**2).mean(-1), error.abs().mean(-1), torch.ones_like(error[..., 0])])
-            totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold anything
-        squared, absolute, count = _sum_over_ranks(totals, accelerator).tolist()
+            totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold NaN
+        squared, absolute, count = pad_gather_reduce(ranks, totals[None], "sum", dim=0).cpu().tolist()
         first = policy.n_obs_steps - 1
         return [
             {
@@ -126,10 +120,3 @@ def _mean(table: list[dict[str, Any]], error: str, indices: Any) -> float:
     rows = [table[index] for index in indices if table[index]["n"]]
     count = sum(row["n"] for row in rows)
     return sum(row[error] * row["n"] for row in rows) / count if count else float("nan")
-
-
-def _sum_over_ranks(totals: Tensor, accelerator: Any) -> Tensor:
-    """Element by element, on every rank."""
-    if rank_of(accelerator)[1] == 1:
-        return totals
-    return accelerator.gather(totals[None].to(accelerator.device)).cpu().sum(0)

@@ -1,6 +1,6 @@
 """The learning curve: loss, action error and score of a run against the samples it has seen, as one picture.
 
-Reads the rows that the JSONL logger wrote and nothing else, so it can be drawn of any run at any time.
+Reads only the rows that the JSONL logger wrote, so it can be drawn for any run at any time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
 Against = Literal["samples_seen", "step", "minutes"]
@@ -27,7 +28,7 @@ _AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSONL file in order; a last line that was cut off by a crash is left out."""
+    """Rows of a JSONL file in order; reading stops at a line that a crash cut off."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -42,7 +43,7 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
 
     Args:
         metrics: JSONL file with one object of numbers per line.
-        against: the horizontal axis; minutes are those of training alone, reckoned from `train/samples_per_second`.
+        against: the horizontal axis; minutes of training alone, computed from `train/samples_per_second`.
 
     Raises:
         ValueError: no row has a metric to draw.
@@ -74,14 +75,13 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
         below.axis("off")
         below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
     output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(output.name + ".part")
-    figure.savefig(temporary, format="png")
-    temporary.replace(output)
+    with replacing(output) as temporary:
+        figure.savefig(temporary, format="png")
     return output
 
 
 def _series(rows: list[dict[str, Any]], against: Against) -> dict[str, Series]:
-    """Each metric with its place on the axis; what is no finite number is left out."""
+    """Each metric with its place on the axis, without values that are not finite."""
     place = _minutes(rows) if against == "minutes" else [row.get(against) for row in rows]
     points: dict[str, list[tuple[float, float]]] = {}
     for x, row in zip(place, rows, strict=True):
@@ -92,7 +92,7 @@ def _series(rows: list[dict[str, Any]], against: Against) -> dict[str, Series]:
 
 
 def _minutes(rows: list[dict[str, Any]]) -> list[float | None]:
-    """Minutes of training up to each row; None before anything is known about speed."""
+    """Minutes of training up to each row; None before the first measured speed."""
     minutes, seen, rate, result = 0.0, 0, None, []
     for row in rows:
         rate = row.get("train/samples_per_second") or rate
@@ -127,7 +127,7 @@ def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> 
 
 
 def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Series]) -> None:
-    """Root of the mean squared error, for it has the unit of an action."""
+    """Root of the mean squared error, which has the unit of an action."""
     axes.set_title("action error (RMSE, data units)", loc="left", fontsize=10, color=INK)
     names = sorted(errors, key=lambda name: (name.split("[")[0], int(re.findall(r"\d+", name)[-1])))
     for name, style in zip(names, _styles(), strict=False):
@@ -155,7 +155,7 @@ def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]
 
 
 def _dress(axes: Any, label: str) -> None:
-    """What all panels share."""
+    """Style the axes alike in all panels."""
     axes.set_xlabel(label, fontsize=9, color=INK)
     axes.tick_params(labelsize=8, colors=INK, which="both")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,4 @@
-"""Film: the first episodes of a block, side by side in one video and as strips of stills."""
+"""Film: the first episodes of a rollout, side by side in one video and as strips of stills."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _UNKNOWN = (154, 164, 178)
 
 
 class Film:
-    """Records while a block runs. Memory is bounded: frames go to the encoder, of stills a few dozen stay."""
+    """Records episodes while they run. Memory is bounded: frames go to the encoder, a few dozen stills are kept."""
 
     def __init__(self, path: Path | None, episodes: int):
         """
         Args:
-            path: of the video; without one, and with no episodes, nothing is recorded.
+            path: of the video; None, with 0 episodes, records nothing.
         """
         self.path = path
         self.episodes = episodes
@@ -43,7 +43,7 @@ class Film:
         return strips
 
     def add(self, env: VectorEnv, done: np.ndarray, success: np.ndarray) -> None:
-        """Record the state of the world; episodes that were over at the last call are not drawn again."""
+        """Record a frame; episodes that were over at the last call are not rendered again."""
         if not self.episodes:
             return
         rows = np.flatnonzero(~self._over)
@@ -67,13 +67,13 @@ class Film:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if self._writer is None:
             return
-        if kind is None:  # let the end be seen
+        if kind is None:  # hold the last frame for a second
             for _ in range(round(self._writer.fps)):
                 self._writer.write(_tile(self._frames))
         self._writer.__exit__(kind, error, trace)
 
     def _keep_stills(self, rows: np.ndarray, done: np.ndarray) -> None:
-        """Every frame of a stride and the last of each episode; the stride doubles where they get too many."""
+        """Keep every N-th frame and the last of each episode; N doubles when too many are kept."""
         for row in rows:
             if self._step % self._stride == 0 or done[row]:
                 self._stills[row].append((self._step, self._frames[row].copy()))
@@ -86,7 +86,7 @@ class Film:
 
 
 def _frame(picture: np.ndarray, colour: tuple[int, int, int]) -> None:
-    """Draw a border into (height, width, 3): how the episode ended."""
+    """Draw a border into (height, width, 3) in the colour of the outcome."""
     width = max(2, picture.shape[0] // 48)
     picture[:width] = picture[-width:] = colour
     picture[:, :width] = picture[:, -width:] = colour

@@ -1,4 +1,4 @@
-"""What the evaluators of one part of the data have in common."""
+"""What the evaluators of one part of the data share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from pydantic import Field, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.evaluation.measuring import rank_of
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.models import with_steps
+from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.metric_names import Metric
+from dp_prior.metrics import Ranks
+from dp_prior.tasks import TaskConfig
 
 
 class HeldOutConfig(Config):
@@ -24,7 +27,7 @@ class HeldOutConfig(Config):
     """What is measured, by name; see `dp_prior.metric_names`."""
 
     reports: ClassVar[bool] = True
-    """Whether it leaves files, named after it and the step."""
+    """Whether it writes files, named after it and the step."""
 
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
@@ -38,11 +41,11 @@ class HeldOutConfig(Config):
     seed: int = 0
     """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
 
-    def check(self, task: Any) -> None:
-        """Any of these tasks can be measured."""
+    def check(self, task: TaskConfig) -> None:
+        """Raise ValueError if a task of these kinds cannot be measured; none by default."""
 
     def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that are asked for."""
+        """Numbers of sampling steps that it needs."""
         return ()
 
     def measured_models(self) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ class HeldOutConfig(Config):
 
 
 class SampledConfig(HeldOutConfig):
-    """Measures what is drawn in each of some numbers of sampling steps."""
+    """Measures samples, drawn with each of several numbers of sampling steps."""
 
     eval_timesteps: tuple[int, ...] = Field(default=(16,), min_length=1)
     """Numbers of sampling steps to measure with, otherwise using the model's own sampler."""
@@ -62,6 +65,26 @@ class SampledConfig(HeldOutConfig):
         if min(eval_timesteps) < 1 or len(set(eval_timesteps)) < len(eval_timesteps):
             raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
         return eval_timesteps
+
+    def check(self, task: TaskConfig) -> None:
+        """The sampler of the task must be able to take these numbers of steps.
+
+        Raises:
+            ValueError: it cannot; the message begins with the name of the field.
+        """
+        table = task.diffusion.schedule.table()
+        for steps in self.eval_timesteps:
+            if isinstance(task.sampler.spacing, tuple):
+                if steps != sum(task.sampler.spacing):
+                    raise ValueError(
+                        f"eval_timesteps has {steps}, but the sections of task.sampler.spacing add up to "
+                        f"{sum(task.sampler.spacing)}; use that, or a named spacing"
+                    )
+            elif steps <= len(table):  # more are reported with the schedule
+                try:
+                    with_steps(task.sampler, steps).timesteps(table)
+                except ValueError as error:
+                    raise ValueError(f"eval_timesteps has {steps}: {error}") from None
 
     def sampling_steps(self) -> tuple[int, ...]:
         """See `HeldOutConfig`."""
@@ -87,9 +110,9 @@ class HeldOutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def report(self, result: EvalResult, progress: Progress, accelerator: Any) -> EvalResult:
-        """Leave the result on disk, too, where that is wanted; on the main rank."""
-        if self.output_dir is not None and rank_of(accelerator)[0] == 0:
+    def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
+        """Write the result to disk on the main rank, if there is a folder for it."""
+        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
             write_report(path, self.config, progress, result)
         return result

@@ -1,4 +1,4 @@
-"""Confidence intervals: how far a score measured on n episodes may be from the one on all."""
+"""Confidence intervals of a score measured on n episodes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def share_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[
     centre = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = ((centre + sign * half) / (1 + z * z / n) for sign in (-1, 1))
-    return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # rounding leaves 2e-17 of the one
+    return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # exactly, where rounding would leave 2e-17
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:

@@ -2,7 +2,7 @@
 
 The loop of IDDPM's `calc_bpd_loop`, with noise fixed for each sample. One measurement costs as many network evaluations
 per batch as there are timesteps. Values are normalised ones; continuous data have a density there, not a probability,
-so only differences between models of the same data and normalizer mean something.
+so only values of models with the same data and normalizer can be compared.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
-from dp_prior.metrics import Means
+from dp_prior.metrics import Means, Ranks
 from dp_prior.randomness import Randomness
 
 _TOTALS = ("bits_per_dim", "prior_bits", "step_bits")
@@ -46,20 +47,20 @@ class LikelihoodConfig(HeldOutConfig):
         Metric("<name>/<model>/step_bits", "bits/dim", "lower", "Its other part: all reverse steps."),
     )
 
-    name: str = "likelihood"
+    name: EvaluatorName = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
 
     every: Cadence = Cadence(epochs=20)
     """How often it runs, besides at the end."""
 
     max_samples: int | None = Field(default=512, ge=1)
-    """At most so many samples, evenly spread over the split; null for all."""
+    """At most this many samples, evenly spread over the split; null for all."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
         return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> LikelihoodEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> LikelihoodEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
@@ -71,28 +72,28 @@ class LikelihoodConfig(HeldOutConfig):
 class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
-        result = EvalResult({})
+        result = Measurement({})
         for name, model in pick_models(models, self.config.models, self.config.name).items():
-            with at_rest(model):
-                means = self._means(model, accelerator)
+            with evaluation_mode(model):
+                means = self._means(model, ranks)
             for total in _TOTALS:
                 result.metrics[f"{self.config.name}/{name}/{total}"] = means.get(total, float("nan"))
             result.tables[f"{self.config.name}/{name}/by_timestep"] = [
                 {"timestep": t, **{part: means.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
                 for t in range(model.process.steps)
             ]
-        return self.report(result, progress, accelerator)
+        return self.report(result, progress, ranks)
 
-    def _means(self, model: Any, accelerator: Any) -> dict[str, float]:
+    def _means(self, model: Any, ranks: Ranks | None) -> dict[str, float]:
         config, steps = self.config, model.process.steps
         means = Means()
         for total in _TOTALS:
-            means.add(total, 0.0, 0.0)  # ranks without samples must add the same names
+            means.add(total, 0.0, 0.0)  # a rank without samples must add the same names
         for part in _BY_TIMESTEP:
             means.add(f"{part}_t", torch.zeros(steps), torch.zeros(steps))
-        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device_of(model)):
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device_of(model)):
             bits = model.bits_per_dim(batch, Randomness.from_counts(config.seed, "likelihood", batch.ids))
             valid = bits.valid
             for total, values in zip(_TOTALS, (bits.total, bits.prior, bits.vb.sum(1)), strict=True):
@@ -100,4 +101,4 @@ class LikelihoodEvaluator(HeldOutEvaluator):
             for part in _BY_TIMESTEP:
                 sums = (getattr(bits, part) * valid[:, None]).sum(0)
                 means.add(f"{part}_t", sums, valid.sum().expand(steps))
-        return means.reduce(accelerator)
+        return means.reduce(ranks)

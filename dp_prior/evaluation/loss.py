@@ -1,23 +1,23 @@
 """Validation loss: the training objective on held-out samples, with noise and timestep fixed for each sample.
 
-The same weights give the same number whatever the batch size, the number of ranks or the state of the run, so two
-values differ only because the weights do.
+The number depends on the weights alone, not on batch size, number of ranks or state of the run.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
-from dp_prior.evaluation.measuring import at_rest, device_of, pick_models, pick_samples, shared_batches
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
-from dp_prior.metrics import Means, by_quartile
+from dp_prior.metrics import Means, Ranks, by_quartile
 from dp_prior.randomness import Randomness
 
 
@@ -40,7 +40,7 @@ class LossConfig(HeldOutConfig):
         Metric("<name>/<model>/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
     )
 
-    name: str = "validation"
+    name: EvaluatorName = "validation"
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
 
     every: Cadence = Cadence(epochs=1)
@@ -50,7 +50,7 @@ class LossConfig(HeldOutConfig):
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
-    """At most so many samples, evenly spread over the split; null for all."""
+    """At most this many samples, evenly spread over the split; null for all."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure, but for the terms of a loss that has several."""
@@ -61,11 +61,11 @@ class LossConfig(HeldOutConfig):
         kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
         return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> LossEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> LossEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test`.
-            output_dir: not needed; nothing is written.
+            output_dir: ignored; nothing is written.
         """
         return LossEvaluator(self, pick_samples(data, self.split, self.name))
 
@@ -73,7 +73,7 @@ class LossConfig(HeldOutConfig):
 class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`."""
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
         means, picked = Means(), pick_models(models, self.config.models, self.config.name)
         process = next(iter(picked.values())).process  # the models are copies of one
@@ -81,15 +81,15 @@ class LossEvaluator(HeldOutEvaluator):
         for name in names:
             means.add(name, 0.0, 0.0)  # ranks without samples must add the same names
         for name, model in picked.items():
-            with at_rest(model):
-                self._add(means, f"{self.config.name}/{name}", model, accelerator)
-        found = means.reduce(accelerator)
-        return EvalResult({name: found.get(name, float("nan")) for name in names})
+            with evaluation_mode(model):
+                self._add(means, f"{self.config.name}/{name}", model, ranks)
+        found = means.reduce(ranks)
+        return Measurement({name: found.get(name, float("nan")) for name in names})
 
-    def _add(self, means: Means, name: str, model: nn.Module, accelerator: Any) -> None:
+    def _add(self, means: Means, name: str, model: nn.Module, ranks: Ranks | None) -> None:
         config = self.config
         device = device_of(model)
-        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, accelerator, device):
+        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device):
             loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
             for term, values in {"loss": loss.per_sample, **loss.terms}.items():
                 means.add_batch(f"{name}/{term}", values, loss.valid)

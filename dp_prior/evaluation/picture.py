@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.durable import replacing
+
 MEAN, INK = "#1f4e8c", "#2b2f36"
 _OUTCOMES = {True: ("solved", "#2ea043"), False: ("not solved", "#cf4b42"), None: ("outcome unknown", "#9aa4b2")}
 
@@ -28,7 +30,7 @@ def draw_rollouts(
 
     Args:
         strips: for each of the first episodes some (step, frame (height, width, 3) uint8).
-        table: seed, score, success and steps of every episode, in order; success is None where nobody knows.
+        table: seed, score, success and steps of every episode, in order; success is None if unknown.
     """
     columns = max(map(len, strips))
     height, width = strips[0][0][1].shape[:2]
@@ -42,9 +44,8 @@ def draw_rollouts(
         _draw_strip(axes_row, strip, row)
     _draw_scores(scores_part.subplots(), table)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
 
 
 def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[str, Any]) -> None:
@@ -69,7 +70,7 @@ def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[st
 
 
 def _draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
-    """All scores as bars from worst to best, those that are no number first, and their mean as a line."""
+    """All scores as bars from worst to best, NaN first, and their mean as a line."""
     order = sorted(table, key=lambda row: (math.isfinite(row["score"]), row["score"]))
     scores = [row["score"] for row in order]
     n_missing = sum(not math.isfinite(score) for score in scores)

@@ -1,7 +1,7 @@
-"""Rollouts: the policy runs in an environment, with the very agent that runs it on a robot.
+"""Rollouts: the policy runs in an environment, with the same agent that runs it on a robot.
 
-Episodes are fixed by their seeds and run in blocks of as many as the environment holds. A block is the unit that ranks
-share out, so a block's arithmetic, and with it every score, is the same bit for bit on any number of ranks.
+Episodes are fixed by their seeds and run in blocks of `n_envs`. Ranks take whole blocks, so the arithmetic of a block,
+and with it every score, is the same bit for bit on any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
-from dp_prior.evaluation.measuring import at_rest, pick_models, rank_of, sign_of_life
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
+from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
-from dp_prior.evaluation.result import EvalResult, write_report
+from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
 from dp_prior.evaluation.video import import_av
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.metric_names import Metric
+from dp_prior.metrics import Ranks, pad_gather_reduce
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class RolloutConfig(Config):
         Metric("<name>/episode_steps", "steps", "lower", "Mean length of an episode until solved or over."),
     )
 
-    name: str = "rollout"
+    name: EvaluatorName = "rollout"
     """First part of the metrics' names, for example `rollout/score`, and of the files'."""
 
     every: Cadence = Cadence(epochs=50)
@@ -87,11 +89,11 @@ class RolloutConfig(Config):
     """Replaces the policy's own sampler; null keeps it."""
 
     warm_start: bool = False
-    """Begin each prediction but the first of an episode from what is left of the last one, noised as far as the
-    sampler's `renoise` says; takes fewer steps."""
+    """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
+    of the sampler; takes fewer steps."""
 
     videos: int = Field(default=4, ge=0)
-    """The first so many episodes are filmed, side by side in one video and as a picture; 0 for none."""
+    """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
     @model_validator(mode="after")
     def _films_one_block(self) -> RolloutConfig:
@@ -133,16 +135,15 @@ class RolloutConfig(Config):
         """Names of the models that `run` needs."""
         return (self.model,)
 
-    def create(self, data: Any = None, output_dir: Path | None = None) -> RolloutEvaluator:
+    def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:
-            data: has the `spec` that the environment must fit; None if nothing is known of the policy yet.
+            data: has the `spec` that the environment must fit; None skips that check.
             output_dir: where reports, videos and pictures go; None for nowhere.
 
         Raises:
             ImportError: the environment, or what films it, is not installed.
-            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy. All this
-                is found now rather than hours later.
+            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy.
         """
         is_filmed = self.videos > 0 and output_dir is not None
         if is_filmed:
@@ -178,26 +179,26 @@ class RolloutEvaluator:
         """What `run` will measure."""
         return self.config.metric_names()
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.
 
         Raises:
-            ValueError: the environment does not give what the policy reads, or takes other actions.
+            ValueError: observations or actions of the environment do not fit the policy.
             RuntimeError: on every rank, when a block failed on one of them.
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
-        is_main = rank_of(accelerator)[0] == 0
+        is_main = rank_and_size(ranks)[0] == 0
         stem = None
         if self.output_dir is not None and is_main:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
         env = config.env.create()
         try:
-            with at_rest(policy):
-                rows, film = self._run_blocks(env, policy, accelerator, stem)
+            with evaluation_mode(policy):
+                rows, film = self._run_blocks(env, policy, ranks, stem)
         finally:
             env.close()
-        if not np.isnan(rows[:, 2]).all():  # one that speaks of success only where there is one means the rest is none
+        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
         values = (
@@ -215,7 +216,7 @@ class RolloutEvaluator:
             }
             for episode, score, success, steps in rows.tolist()
         ]
-        result = EvalResult(metrics, tables={f"{config.name}/by_seed": table})
+        result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
         if film is not None:
             result.media[f"{config.name}/video"] = film.path
             picture = film.path.with_suffix(".png")
@@ -235,14 +236,14 @@ class RolloutEvaluator:
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
     def _run_blocks(
-        self, env: VectorEnv, policy: Any, accelerator: Any, stem: Path | None
+        self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
         """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0."""
         config = self.config
-        rank, ranks = rank_of(accelerator)
+        rank, size = rank_and_size(ranks)
         starts = range(0, config.n_episodes, env.n_envs)
         rounds, film = [], None
-        for first in range(0, len(starts), ranks):
+        for first in range(0, len(starts), size):
             rows = np.full((env.n_envs, 4), -1.0)  # -1: no episode
             error = None
             if first + rank < len(starts):
@@ -250,15 +251,15 @@ class RolloutEvaluator:
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
                 film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
                 try:
-                    rows[: len(episodes)] = self._run_block(
-                        env, policy, episodes, film if start == 0 else None, accelerator
-                    )
-                except Exception as caught:  # told to the other ranks first: they wait in the gather
+                    rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
+                except Exception as caught:  # reported to the other ranks first: they wait in the gather
                     error = caught
                     seeds = config.first_seed + start, config.first_seed + episodes[-1]
                     error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                     rows[:, 0] = -2.0  # -2: failed
-            gathered = _gather(rows, accelerator)
+            places = np.zeros((1, size, env.n_envs, 4))  # every rank fills its own place, so the sum holds them all
+            places[0, rank] = rows
+            gathered = pad_gather_reduce(ranks, torch.from_numpy(places), "sum", dim=0).cpu().numpy()
             if error is not None:
                 raise error
             failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
@@ -270,7 +271,7 @@ class RolloutEvaluator:
         return rows[np.argsort(rows[:, 0])], film
 
     def _run_block(
-        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, accelerator: Any
+        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, ranks: Ranks | None
     ) -> np.ndarray:
         """(len(episodes), 4) of episode, score, success, steps."""
         config = self.config
@@ -291,22 +292,22 @@ class RolloutEvaluator:
         with film or Film(None, 0) as film:
             film.add(env, done, rows[:, 2])
             while not (done | broken).all():
-                sign_of_life(accelerator)
+                heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
-                # A policy that gives NaN has no score; its row goes anywhere finite until the block is over.
+                # A row with NaN actions has no score; it gets finite actions until the block is over.
                 obs, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
                 film.add(env, done, info["success"])
         rows[broken, 1] = np.nan
-        rows[broken, 2] *= 0.0  # what is not known stays so
+        rows[broken, 2] *= 0.0  # unknown stays unknown
         return rows
 
 
 def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
-    """Raises ValueError unless the environment speaks the policy's language."""
+    """Raises ValueError unless observations and actions have the policy's keys and shapes."""
     wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
     wrong = [key for key, shape in wanted.items() if env.obs_shapes.get(key) != shape]
     if wrong:
@@ -318,10 +319,3 @@ def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
         raise ValueError(
             f"the policy's actions have {spec.x_shape[-1]} numbers, those of environment {kind!r} {env.action_dim}"
         )
-
-
-def _gather(rows: np.ndarray, accelerator: Any) -> np.ndarray:
-    """(n_envs, 4) on every rank -> (ranks, n_envs, 4) on every rank."""
-    if rank_of(accelerator)[1] == 1:
-        return rows[None]
-    return accelerator.gather(torch.from_numpy(rows)[None].to(accelerator.device)).cpu().numpy()

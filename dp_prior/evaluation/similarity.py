@@ -1,7 +1,7 @@
-"""Similarity: embeddings drawn by a prior against those of the images and texts of the whole split.
+"""Similarity: embeddings sampled from a prior against those of the images and texts of the whole split.
 
-The five similarities are DALLE2-pytorch's (prior.md there), cosines between embeddings; docs/prior.md explains each by
-the values of a run. Noise is fixed for each sample.
+The five similarities are those of DALLE2-pytorch (its prior.md), cosines between embeddings; docs/prior.md explains
+each with the values of a run. Noise is fixed for each sample.
 """
 
 from __future__ import annotations
@@ -20,26 +20,20 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.evaluation.measuring import (
-    at_rest,
-    device_of,
-    pick_models,
-    pick_samples,
-    rank_of,
-    sign_of_life,
-    with_steps,
-)
-from dp_prior.evaluation.result import EvalResult
+from dp_prior.evaluation.measurement import EvaluatorName, Measurement
+from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
+from dp_prior.evaluation.samples import SplitData, heartbeat, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
+from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import Samples
 
 TEXT = "text"
-RANKS = (1, 5, 10)
+RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
-"""The mean image is taken over at most so many rows of the training set, evenly spread."""
+"""The mean image is taken over at most this many rows of the training set, evenly spread."""
 
-_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RANKS))
+_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RECALL_AT))
 _MARGINS = tuple(f"margin_over_{base}{end}" for base in ("text", "mean_image") for end in ("", "_ci_low", "_ci_high"))
 _KINDS = (
     "similarity_with_text",
@@ -47,12 +41,12 @@ _KINDS = (
     "similarity_with_unrelated_caption",
     "difference_from_baseline_similarity",
     *_MARGINS,
-    *(f"recall_at_{k}" for k in RANKS),
+    *(f"recall_at_{k}" for k in RECALL_AT),
 )
 
 
 class SimilarityConfig(SampledConfig):
-    """How like the image of its text a drawn embedding is, for each of some numbers of sampling steps.
+    """Similarity between a sampled embedding and the image of its text, for each number of sampling steps.
 
     Beside the metrics of DALLE2-pytorch: recall of the right image among the distinct ones of the split, and by how
     much the similarity with the original image exceeds that of the text embedding and that of the mean image, with a
@@ -106,7 +100,7 @@ class SimilarityConfig(SampledConfig):
         ),
     )
 
-    name: str = "similarity"
+    name: EvaluatorName = "similarity"
     """First part of the metrics' names: `similarity/ema/similarity_with_text[steps=64]`."""
 
     every: Cadence = Cadence(epochs=5)
@@ -116,13 +110,13 @@ class SimilarityConfig(SampledConfig):
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
-    """At most so many samples, evenly spread over the split; null for all. All their embeddings are held in memory."""
+    """At most this many samples, evenly spread over the split; null for all. Their embeddings are held in memory."""
 
     eval_timesteps: tuple[int, ...] = Field(default=(64,), min_length=1)
     """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
 
     candidates: int | None = Field(default=None, ge=1)
-    """Embeddings drawn for a text, of which the most similar to it counts; null as the prior is configured."""
+    """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's own setting."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -134,7 +128,7 @@ class SimilarityConfig(SampledConfig):
         ]
         return [*(f"{self.name}/{kind}" for kind in _ONCE), *drawn]
 
-    def create(self, data: Any, output_dir: Path | None = None) -> SimilarityEvaluator:
+    def create(self, data: SplitData, output_dir: Path | None = None) -> SimilarityEvaluator:
         """
         Args:
             data: has the parts `train`, `val`, `test` and a `spec`.
@@ -167,20 +161,20 @@ class SimilarityEvaluator(HeldOutEvaluator):
         self.ids = torch.arange(n) * len(samples) // n
         self._mean_image: Tensor | None = None
 
-    def run(self, models: dict[str, nn.Module], accelerator: Any, progress: Progress) -> EvalResult:
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Measure; a collective when there are several ranks."""
         config = self.config
-        images, texts = self._originals(accelerator)
-        gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions is there once
-        baseline, mean = _cosine(texts, images), _cosine(self._mean(accelerator), images)
+        images, texts = self._originals(ranks)
+        gallery, place = torch.unique(images, dim=0, return_inverse=True)  # an image with five captions appears once
+        baseline, mean = _cosine(texts, images), _cosine(self._mean(ranks), images)
         values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
         metrics = {f"{config.name}/{name}": _mean_of(value) for name, value in values.items()}
         unrelated = (torch.arange(len(images)) + len(images) // 2) % len(images)
         for name, model in pick_models(models, config.models, config.name).items():
             for steps in config.eval_timesteps:
-                with at_rest(model):
-                    drawn = self._draw(model, with_steps(model.sampler, steps), accelerator)
+                with evaluation_mode(model):
+                    drawn = self._draw(model, with_steps(model.sampler, steps), ranks)
                 original, with_text = _cosine(drawn, images), _cosine(drawn, texts)
                 values = {
                     "similarity_with_text": with_text,
@@ -193,37 +187,37 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 for base, value in (("text", baseline), ("mean_image", mean)):
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
-        result = EvalResult({name: metrics[name] for name in self.metric_names()})
-        return self.report(result, progress, accelerator)
+        result = Measurement({name: metrics[name] for name in self.metric_names()})
+        return self.report(result, progress, ranks)
 
-    def _originals(self, accelerator: Any) -> tuple[Tensor, Tensor]:
+    def _originals(self, ranks: Ranks | None) -> tuple[Tensor, Tensor]:
         """(n, D) unit images and texts of the split."""
         batches = []
         for ids in self.ids.split(self.config.batch_size):
-            sign_of_life(accelerator)
+            heartbeat(ranks)
             batches.append(self.samples.fetch(ids))
         parts = torch.cat([batch.x for batch in batches]), torch.cat([batch.cond[TEXT] for batch in batches])
         return F.normalize(parts[0], dim=-1), F.normalize(parts[1], dim=-1)
 
-    def _mean(self, accelerator: Any) -> Tensor:
+    def _mean(self, ranks: Ranks | None) -> Tensor:
         """(1, D) mean image of the training set."""
         if self._mean_image is None:
             count = min(len(self.train), ROWS_OF_THE_MEAN)
             total = torch.zeros((), dtype=torch.float64)
             for ids in (torch.arange(count) * len(self.train) // count).split(4096):
-                sign_of_life(accelerator)
+                heartbeat(ranks)
                 total = total + F.normalize(self.train.fetch(ids).x, dim=-1).double().sum(0)
             self._mean_image = F.normalize(total, dim=0).float()[None]
         return self._mean_image
 
-    def _draw(self, model: Any, sampler: SamplerConfig, accelerator: Any) -> Tensor:
-        """(n, D) a drawn embedding for every text, dealt out to the ranks, equal on all of them."""
-        config, (rank, ranks) = self.config, rank_of(accelerator)
+    def _draw(self, model: Any, sampler: SamplerConfig, ranks: Ranks | None) -> Tensor:
+        """(n, D) a sampled embedding for every text; ranks share the work, and all get the whole result."""
+        config, (rank, size) = self.config, rank_and_size(ranks)
         device = device_of(model)
-        own = self.ids[rank::ranks]
-        drawn = torch.zeros(-(-len(self.ids) // ranks), *model.spec.x_shape, device=device)  # as long on every rank
+        own = self.ids[rank::size]
+        drawn = torch.zeros(-(-len(self.ids) // size), *model.spec.x_shape, device=device)  # equal lengths on all ranks
         for begin in range(0, len(own), config.batch_size):
-            sign_of_life(accelerator)
+            heartbeat(ranks)
             batch = self.samples.fetch(own[begin : begin + config.batch_size]).to(device)
             drawn[begin : begin + len(batch)] = model.predict(
                 batch.cond[TEXT],
@@ -232,8 +226,8 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 random=Randomness.from_counts(config.seed, "similarity", batch.ids),
                 sampler=sampler,
             )
-        if ranks > 1:
-            drawn = accelerator.gather(drawn).view(ranks, *drawn.shape).transpose(0, 1).flatten(0, 1)
+        if size > 1:
+            drawn = ranks.gather(drawn).view(size, *drawn.shape).transpose(0, 1).flatten(0, 1)
         return F.normalize(drawn[: len(self.ids)].cpu(), dim=-1)
 
 
@@ -250,7 +244,7 @@ def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor
         similarity = part @ gallery.T
         better.append((similarity > similarity.gather(1, own[:, None])).sum(1))
     rank = torch.cat(better)
-    return {f"recall_at_{k}": (rank < k).double() for k in RANKS}
+    return {f"recall_at_{k}": (rank < k).double() for k in RECALL_AT}
 
 
 def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:

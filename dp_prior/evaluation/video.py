@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fractions
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+
+from dp_prior.durable import replacing
 
 
 def import_av() -> Any:
@@ -21,7 +24,7 @@ def import_av() -> Any:
 
 
 class VideoWriter:
-    """An .mp4 that appears under its name when it is complete. Use it in a `with` statement."""
+    """An .mp4 that appears under its name, durably, when it is complete. Use it in a `with` statement."""
 
     def __init__(self, path: Path, fps: float, crf: int = 23):
         """
@@ -31,21 +34,22 @@ class VideoWriter:
         self.path = path
         self.fps = fps
         self.crf = crf
-        self._part = path.with_name(path.name + ".part")
         self._container: Any = None
+        self._file = contextlib.ExitStack()
 
     def write(self, frame: np.ndarray) -> None:
         """Append a frame (height, width, 3) uint8; all have the size of the first."""
         av = import_av()
         if self._container is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._container = av.open(str(self._part), "w", format="mp4", options={"movflags": "+faststart"})
+            temporary = self._file.enter_context(replacing(self.path))
+            self._container = av.open(str(temporary), "w", format="mp4", options={"movflags": "+faststart"})
             rate = fractions.Fraction(self.fps).limit_denominator(1000)
             self._stream = self._container.add_stream(
                 "h264", rate=rate, options={"crf": str(self.crf), "preset": "veryfast"}
             )
             self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-            self._stream.pix_fmt = "yuv420p"  # the only format every player knows; it needs even sides
+            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; it needs even sides
             self._stream.codec_context.thread_count = 1  # the other cores are training
         even = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
         self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
@@ -54,17 +58,13 @@ class VideoWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        if self._container is None:
-            return
-        try:
-            if kind is None:
-                self._container.mux(self._stream.encode())
-        finally:
-            self._container.close()
-        if kind is None:
-            self._part.replace(self.path)
-        else:
-            self._part.unlink(missing_ok=True)
+        with self._file:  # closed last: it syncs and renames, or deletes
+            if self._container is not None:
+                with contextlib.closing(self._container):
+                    if error is None:
+                        self._container.mux(self._stream.encode())
+            if error is not None:
+                raise error
 
 
 def read_video(path: Path) -> Iterator[np.ndarray]:
@@ -77,11 +77,11 @@ def read_video(path: Path) -> Iterator[np.ndarray]:
 def write_gif(
     video: Path, path: Path, *, width: int = 320, every: int = 1, speed: float = 1.0, max_frames: int = 400
 ) -> Path:
-    """A video as an endlessly repeating GIF, for places that show no video.
+    """Convert a video to an endlessly repeating GIF, for pages that cannot show videos.
 
     Args:
         width: of the GIF in pixels; the height follows.
-        every: keep each so-manieth frame.
+        every: keep every N-th frame.
         speed: times real time.
         max_frames: the rest is cut off.
     """
@@ -107,7 +107,7 @@ def write_gif(
     indexed = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     duration_ms = max(20, round(1000 * every / (fps * speed)))  # browsers slow down what is faster than 20 ms
     path.parent.mkdir(parents=True, exist_ok=True)
-    indexed[0].save(
-        path, format="GIF", save_all=True, append_images=indexed[1:], duration=duration_ms, loop=0, optimize=True
-    )
+    looped = {"duration": duration_ms, "loop": 0, "optimize": True}
+    with replacing(path) as temporary:
+        indexed[0].save(temporary, format="GIF", save_all=True, append_images=indexed[1:], **looped)
     return path

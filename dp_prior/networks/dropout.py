@@ -43,7 +43,9 @@ class Dropout(nn.Module):
     def factors(self, shape: tuple[int, ...]) -> Tensor:
         """(B, ...) float32: 0 where an element is dropped, else what keeps the mean."""
         if self.rows is None:
-            raise RuntimeError("Dropout has no random rows. Call eval() on the model to sample from it; to train, use `dropout_rows`")
+            raise RuntimeError(
+                "Dropout has no random rows. Call eval() on the model to sample from it; to train, use `dropout_rows`"
+            )
         count = math.prod(shape[1:])
         draws = self.rows.bits(-(-count // 4)).view(torch.int16)[:, :count].reshape(shape)
         is_kept = draws >= self._dropped - _LEVELS // 2

@@ -7,6 +7,7 @@ would make the saved tensors meaningless; such a change is refused unless it is 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,7 +50,7 @@ def check_changes(
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
 
-    old, new = _flat(before["config.json"]), _flat(now["config.json"])
+    old, new = _flat(_completed(before["config.json"])), _flat(now["config.json"])
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description":
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
@@ -88,6 +89,17 @@ def kind_of(key: str) -> Kind:
         declared = change_of(annotation)
         kind, inside = (declared.kind, declared.inside) if declared else (inside.get(name, kind), {})
     return kind
+
+
+def _completed(config: dict[str, Any]) -> dict[str, Any]:
+    """The stored configuration with the fields that were added since at their defaults, which keep its meaning.
+
+    Unchanged if it is not valid today; the comparison then shows every key that differs.
+    """
+    try:
+        return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())
+    except ConfigError:
+        return config
 
 
 def _holds(part: str, key: str) -> bool:

@@ -1,6 +1,6 @@
 """Exponential moving averages of a model's weights, with a decay that is a function of the optimizer step.
 
-The averages live on every rank, cover buffers, and carry no counter of their own: after a resume they go on exactly.
+Every rank holds the averages, buffers included. They have no counter of their own, so a resumed run continues exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from dp_prior.config import Config
 
 
 class PowerDecay(Config):
-    """Decay that warms up as 1 - (1 + step / inv_gamma) ** -power, as in Diffusion Policy (after @crowsonkb)."""
+    """Decay that warms up as 1 - (1 + step / inv_gamma) ** -power (after @crowsonkb).
+
+    Equal to `EMAModel` of diffusers with `use_ema_warmup`. The one in Diffusion Policy's repository counts its updates
+    from 0 and so copies the weights twice: 0, 0, 0.405, 0.561 in the first four updates with power 0.75, where this
+    has 0, 0.405, 0.561, 0.646. With `update_after_step` 1 both are equal.
+    """
 
     type: Literal["power"] = "power"
 
@@ -33,11 +38,16 @@ class PowerDecay(Config):
     max_decay: float = Field(default=0.9999, ge=0, le=1)
     """The decay never rises above this."""
 
+    update_after_step: int = Field(default=0, ge=0)
+    """Optimizer steps by which the warm-up is delayed; until then the average copies the weights. N + 1 gives what
+    Diffusion Policy's `EMAModel` does with `update_after_step` N."""
+
     def at(self, step: int) -> float:
         """Decay of the update after optimizer step number `step`, counted from 1; the first one keeps nothing."""
-        if step <= 1:
+        warm_steps = step - 1 - self.update_after_step
+        if warm_steps <= 0:
             return 0.0
-        warm = 1.0 - (1.0 + (step - 1) / self.inv_gamma) ** -self.power
+        warm = 1.0 - (1.0 + warm_steps / self.inv_gamma) ** -self.power
         return min(self.max_decay, max(self.min_decay, warm))
 
 
@@ -57,9 +67,9 @@ class ConstantDecay(Config):
 class PowerFunctionDecay(Config):
     """An average that grows with the run: after step t its weight on step i is proportional to i ** exponent.
 
-    The average is a fixed share of the run wide, whenever one looks. Snapshots of one or two of them give the average
-    of any other width afterwards, see `dp_prior.training.posthoc`. Source: Karras et al. 2024 (arXiv:2312.02696),
-    section 3.1.
+    Its width is a constant share of the steps taken so far. From snapshots of one or two of them the average of any
+    other width can be reconstructed afterwards, see `dp_prior.training.posthoc`. Source: Karras et al. 2024
+    (arXiv:2312.02696), section 3.1.
     """
 
     type: Literal["power_function"] = "power_function"
@@ -88,12 +98,12 @@ DecayConfig = Annotated[PowerDecay | ConstantDecay | PowerFunctionDecay, Field(d
 
 
 class EMA:
-    """One average: `model` is a copy of the trained one whose weights are the average."""
+    """An average: `model` is a copy of the trained model that holds the averaged weights."""
 
     def __init__(self, model: nn.Module, decay: DecayConfig):
         """
         Args:
-            model: the trained model, unwrapped and on its device; its tensors are followed, whatever is put into them.
+            model: the trained model, unwrapped and on its device; updates read its tensors in place.
         """
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -114,9 +124,9 @@ class EMA:
 
 
 def _lerp(averages: list[Tensor], weights: list[Tensor], fraction: Tensor) -> None:
-    """Move `averages` towards `weights` by () `fraction`; on an accelerator without asking the host for its value."""
+    """Move `averages` towards `weights` by () `fraction`, without a device-to-host copy on an accelerator."""
     if fraction.device.type == "cpu":
-        if fraction.item() != 0:  # weights that are not finite would come through
+        if fraction.item() != 0:  # else 0 * NaN would reach the averages
             torch._foreach_lerp_(averages, weights, fraction.item())
         return
     difference = torch._foreach_sub(weights, averages)

@@ -1,6 +1,6 @@
-"""Optimizer and learning rate: records, decay groups, and one update that clips and guards in the optimizer's own pass.
+"""Optimizer and learning rate: records, decay groups, and an update that clips and skips inside the fused kernel.
 
-The learning rate is a closed form of the optimizer step; there is no scheduler object to save or to step twice.
+The learning rate is a closed form of the optimizer step; there is no scheduler state to save.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ class LearningRate(Config):
     """Highest learning rate, reached at the end of the warm-up."""
 
     warmup_steps: int = Field(default=500, ge=0)
-    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none."""
+    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, and so
+    Diffusion Policy, begins at 0 and is one step behind until the peak."""
 
     def at(self, step: int, total_steps: int, spent_steps: int | None = None) -> float:
         """The learning rate of optimizer step `step`, counted from 0.
 
         Args:
-            total_steps: what the budget of the run is worth with the global batch of this step.
-            spent_steps: what is spent of it; other than `step` (None) once a run has changed its global batch.
+            total_steps: budget of the run in steps of the current global batch.
+            spent_steps: part of it that is spent; None is `step`. They differ once a run has changed its global batch.
         """
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
@@ -105,10 +106,9 @@ class AdamWConfig(Config):
 
 
 class AdamW:
-    """torch's fused AdamW, called as the function it is.
+    """torch's fused AdamW kernel without its class.
 
-    The class around it, `torch.optim.AdamW`, imports torch's compiler for a step that is never compiled: most of a
-    second at every start.
+    `torch.optim.AdamW` imports torch's compiler, which takes most of a second at every start.
 
     Attributes:
         param_groups: `params`, their `weight_decay` and `lr`.
@@ -119,7 +119,7 @@ class AdamW:
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _step_supports_amp_scaling = True  # `torch.amp.GradScaler` sets the two above and leaves it to the kernel
+    _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets the two above and leaves scaling to the kernel
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
         self.param_groups = [{"lr": 0.0, **group} for group in groups]

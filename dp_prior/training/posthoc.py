@@ -1,9 +1,9 @@
 """Averages of any width after training, from the snapshots of a run that kept power-function averages.
 
-Every stored average is the run's weights under a known profile over its steps; so is the one that is asked for. The
-stored profiles are combined so that they come as near to the wanted one as they can, and so are the stored weights.
-Source: Karras et al. 2024 (arXiv:2312.02696), section 3.2 and appendix C. Unlike there the coefficients sum to one,
-which leaves weights that never moved as they are and costs next to nothing of the fit.
+Every stored average is a weighted sum over the steps of the run with a known profile. The stored profiles are combined
+by least squares to approximate the requested profile, and the stored weights with the same coefficients.
+Source: Karras et al. 2024 (arXiv:2312.02696), section 3.2 and appendix C. Unlike there, the
+coefficients sum to one, which preserves weights that never moved and hardly changes the fit.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Average:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What was made of a run.
+    """The result of `reconstruct`.
 
     Attributes:
-        error: norm of the difference between the profile that was made and the one that was wanted, as a share of the
-            norm of the latter; 0 is exact.
+        error: norm of the difference between the fitted and the requested profile, relative to the requested one; 0 is
+            exact.
     """
 
     directory: Path
@@ -82,7 +82,7 @@ class Reconstruction:
 
 
 class _Described(Config):
-    """The part of a configuration that says what the weights belong to."""
+    """The part of a configuration that describes the model."""
 
     task: TaskConfig
 
@@ -105,7 +105,7 @@ def _columns(profiles: list[Profile]) -> tuple[list[float], list[int]]:
 
 
 def fit(stored: list[Profile], target: Profile) -> tuple[np.ndarray, float]:
-    """The combination of profiles that is nearest to another one, among those whose coefficients sum to one.
+    """The least-squares combination of profiles for a target, with coefficients that sum to one.
 
     Returns:
         (len(stored),) float64 coefficients, and the error of `Reconstruction`. A target that is stored is taken as is.
@@ -210,7 +210,7 @@ def _note(average: Average, coefficient: float) -> dict[str, Any]:
 
 
 def _chain(reference: str | Path) -> list[Stored]:
-    """The checkpoint that a reference means and those before it that led to it, newest first."""
+    """The checkpoint of a reference and its predecessors in the run, newest first."""
     if "://" in str(reference):
         raise ConfigError(str(reference), ["an average is made from all checkpoints of a run; copy the run here first"])
     newest = resolve(reference, "latest")
@@ -240,7 +240,7 @@ def _averages(stored: Stored) -> Iterator[Average]:
 
 
 def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The model of a checkpoint with what is not averaged, the normalizer above all; and the documents to act by."""
+    """The model of a checkpoint, with the tensors that are not averaged such as the normalizer, and its documents."""
     documents = read_checkpoint(checkpoint, ["config.json", "spec.json", "progress.json"]).documents
     rollbacks = documents.pop("progress.json").get("rollbacks", 0)
     if rollbacks:
@@ -261,7 +261,7 @@ def _load(model: nn.Module, checkpoint: Path, file: str) -> None:
 
 
 def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray) -> None:
-    """Put the sum of coefficient times average in place of the parameters, one file after the other."""
+    """Replace the parameters by the sum of coefficient times average, one file at a time."""
     parameters = dict(model.named_parameters())
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     for parameter in parameters.values():
@@ -273,7 +273,7 @@ def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray
 
 @torch.no_grad()
 def _add(parameters: dict[str, nn.Parameter], average: Average, coefficient: float, shapes: dict[str, Any]) -> None:
-    """Add an average, which is forgotten on return, so that two never lie in memory beside the sum."""
+    """Add an average. It is freed on return, so that at most one is in memory beside the sum."""
     tensors = read_checkpoint(average.checkpoint, [average.file]).tensors[average.file]
     if {name: value.shape for name, value in tensors.items()} != shapes:
         raise CheckpointError(

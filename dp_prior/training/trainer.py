@@ -77,7 +77,9 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # it is there already
+        self.wrapped = self.accelerator.prepare_model(
+            _Wrapped(self.online), device_placement=False
+        )  # it is there already
         self.means = Means()
         self.guard = Guard(self.device)
         self.rollbacks = 0
@@ -183,7 +185,9 @@ class PolicyTrainer:
                 random = Randomness.from_counts(self.seed, "training", batch.positions)
                 loss = self.wrapped(batch, random, self_condition)
                 self.ranks.mark("backward", position)
-                self.accelerator.backward(loss.total / len(micro_batches))  # each is a mean; the step takes the mean of them
+                self.accelerator.backward(
+                    loss.total / len(micro_batches)
+                )  # each is a mean; the step takes the mean of them
             losses.append(loss)
         self._count(losses)
         self.ranks.mark("update", position)
@@ -287,7 +291,9 @@ class PolicyTrainer:
         now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # the count of consecutive steps begins anew
+        self.guard.load(
+            skipped * torch.tensor([1, 0, 1], device=skipped.device)
+        )  # the count of consecutive steps begins anew
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)

@@ -278,6 +278,52 @@ def test_ddim_equals_diffusers(prediction, eta, name):
     compare(theirs, step, DDIM(steps=20, eta=eta), prediction, name)
 
 
+@pytest.mark.parametrize("prediction", PREDICTIONS)
+@pytest.mark.parametrize("eta", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize(("name", "steps"), [("squaredcos_cap_v2", 10), ("linear", 20), ("linear", 100)])
+@pytest.mark.parametrize("bound", [0.3, 1.0, None])
+def test_ddim_with_the_eps_of_the_network_equals_diffusers(prediction, eta, name, steps, bound):
+    """The default of diffusers: the clip changes x_0 alone, not the direction to x_t."""
+    clip = {"clip_sample": bound is not None, "clip_sample_range": bound or 1.0}
+    theirs = scheduler("DDIMScheduler", name, prediction, timestep_spacing="trailing", **clip)
+    theirs.set_timesteps(steps)
+
+    def step(output, t, x, noise):
+        return theirs.step(output, t, x, eta=eta, variance_noise=noise).prev_sample
+
+    sampler = DDIM(steps=steps, eta=eta, use_clipped_model_output=False)
+    clip = bound and {"type": "fixed", "bound": bound}
+    compare(theirs, step, sampler, prediction, name, together=True, clip=clip)
+
+
+def test_the_clip_does_not_reach_the_eps_that_is_taken_from_the_network():
+    """One step by hand: alpha_s clip(x_0) + sigma_s eps, with the eps that the network returned."""
+    process, x_t = DiffusionConfig().create(), torch.tensor([[3.0, -2.0]])
+    eps = torch.tensor([[0.5, 0.25]])
+    denoise = process.denoiser(lambda x_t, t: eps, (1, 2))
+    (alpha_t, sigma_t), (alpha_s, sigma_s) = process.table.levels[60], process.table.levels[30]
+    x_0 = ((x_t - sigma_t * eps) / alpha_t).clamp(-1, 1)
+    for ours, expected in (
+        (DDIM(use_clipped_model_output=False), alpha_s * x_0 + sigma_s * eps),
+        (DDIM(), alpha_s * x_0 + sigma_s * (x_t - alpha_t * x_0) / sigma_t),
+    ):
+        (x_s, found), *_ = ours.progressive(denoise, x_t, process.table, rows(1), [60, 30])
+        torch.testing.assert_close(found, x_0)
+        torch.testing.assert_close(x_s, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_encoding_takes_the_eps_that_sampling_takes():
+    process, x_0 = DiffusionConfig(schedule=Linear(steps=200)).create(), torch.linspace(-3, 3, 6)[:, None]
+    denoise = process.denoiser(lambda x_t, t: 0.8 * x_t, (6, 1))
+    sampler = DDIM(steps=None, use_clipped_model_output=False)
+    noise = sampler.encode(denoise, x_0, process.table)
+    x_t = x_0
+    for t, s in pairwise(range(200)):
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = process.table.levels[t], process.table.levels[s]
+        x_t = alpha_s * ((x_t - sigma_t * 0.8 * x_t) / alpha_t).clamp(-1, 1) + sigma_s * 0.8 * x_t
+    torch.testing.assert_close(noise, x_t, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("variance", ["fixed_small", "fixed_large", "learned_range"])
 @pytest.mark.parametrize("prediction", PREDICTIONS)
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -314,6 +360,57 @@ def test_dpm_solver_equals_diffusers(prediction, name, algorithm):
     compare(theirs, step, sampler, prediction, name, clip=None)
 
 
+def k_diffusion(method, table, timesteps, noise, random, eta):
+    """`sample_euler`, `sample_euler_ancestral`, `sample_dpmpp_2m` and `sample_dpmpp_2m_sde` (midpoint), by their
+    published update rules: x / alpha over sigma / alpha, to 0."""
+    levels = [table.levels[t] for t in timesteps]
+    sigmas, x, before = [*(sigma / alpha for alpha, sigma in levels), 0.0], noise / levels[0][0], None
+    fresh = step_noise(random, noise.shape[1:], len(levels))
+    for i, (t, (alpha, _)) in enumerate(zip(timesteps, levels, strict=True)):
+        denoised, (now, to) = nonlinear(x * alpha, t), sigmas[i : i + 2]
+        up = 0.0
+        if method == "ancestral":
+            up = min(to, eta * (to**2 * (now**2 - to**2) / now**2) ** 0.5)
+        if method in ("euler", "ancestral") or to == 0:
+            x = x + (x - denoised) / now * ((to**2 - up**2) ** 0.5 - now)
+        else:
+            h = math.log(now / to)
+            noisy = h if method == "2m_sde" else 0.0
+            gain = -math.expm1(-h - noisy)
+            x = to / now * math.exp(-noisy) * x + gain * denoised
+            if before is not None:
+                x = x + gain * h / math.log(sigmas[i - 1] / now) / 2 * (denoised - before)
+            up = to * math.sqrt(-math.expm1(-2 * noisy))
+        if up:
+            x = x + up * next(fresh).double()
+        before = denoised
+    return x
+
+
+@pytest.mark.parametrize("spacing", ["trailing", "linspace", "quadratic", "karras"])
+@pytest.mark.parametrize("steps", [2, 5, 20, 64])
+@pytest.mark.parametrize("schedule", [Linear(steps=100), Cosine(steps=100), Linear(steps=1000)], ids=repr)
+@pytest.mark.parametrize(
+    ("method", "sampler"),
+    [
+        ("euler", Euler()),
+        ("ancestral", DDIM(eta=0.3)),
+        ("ancestral", DDIM(eta=1.0)),
+        ("2m", DPMSolver()),
+        ("2m_sde", DPMSolver(stochastic=True)),
+    ],
+    ids=["euler", "ancestral 0.3", "ancestral 1", "2m", "2m_sde"],
+)
+def test_samplers_equal_the_formulas_of_k_diffusion(method, sampler, schedule, steps, spacing):
+    """Whole paths in float64; what its tables hold is our alpha and sigma, divided."""
+    table, random = schedule.table(), rows(3)
+    sampler = sampler.model_copy(update={"steps": steps, "spacing": spacing})
+    noise = random.stream("start").normal(4, 2).double()
+    eta = sampler.eta if method == "ancestral" else 0.0
+    expected = k_diffusion(method, table, sampler.timesteps(table), noise, random, eta)
+    torch.testing.assert_close(sampler(nonlinear, noise, table, random), expected, rtol=0, atol=2e-12)
+
+
 def scheduler(kind, name, prediction, **more):
     """A scheduler of diffusers."""
     diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed: equality with it is NOT tested")
@@ -322,8 +419,11 @@ def scheduler(kind, name, prediction, **more):
     )
 
 
-def compare(theirs, step, sampler, prediction, name, variance="fixed_small", **config):
+def compare(theirs, step, sampler, prediction, name, variance="fixed_small", together=False, **config):
     """Whole trajectories of both, fed the same starting noise, fresh noise and model outputs.
+
+    `together` begins every step of ours where theirs is: where nothing is clipped, an error of rounding grows by
+    1 / alpha on the way, a hundredfold and more.
 
     Their tables are redone in float64: in float32, 100 steps gather 1e-5 of rounding, and DDIM's variance near pure
     noise, 1 - alpha_bar - std^2, loses all its digits.
@@ -339,22 +439,31 @@ def compare(theirs, step, sampler, prediction, name, variance="fixed_small", **c
     random = rows(3)
     x = noise = random.stream("start").normal(4, 2)
     fresh = step_noise(random, (4, 2), len(theirs.timesteps))
-    outputs, expected = {}, []
+    outputs, expected, begun = {}, [], []
     for t in theirs.timesteps.tolist():
+        begun.append(x)
         outputs[t] = nonlinear(x, t)
         if variance == "learned_range":
             outputs[t] = torch.cat([outputs[t], torch.sin(3 * x)], -1)
         x = step(outputs[t], t, x, next(fresh)).float()
         expected.append(x)
     denoise = process.denoiser(lambda x_t, t: outputs[int(t[0])], (3, 4, 2))
-    ours = sampler.progressive(denoise, noise, process.table, random)
+    if together:
+        fresh, path = list(step_noise(random, (4, 2), len(expected))), [*sampler.timesteps(process.table), -1]
+        ours = []
+        for x, n, t, s in zip(begun, fresh, path, path[1:], strict=False):
+            clean, _, unclipped = denoise.estimate(x, t)
+            x_s, std = sampler._step(x, clean, unclipped, process.table, t, s, sampler.eta)
+            ours.append((x_s + std * n, clean))
+    else:
+        ours = sampler.progressive(denoise, noise, process.table, random)
     for (x_t, _), x in zip(ours, expected, strict=True):
         assert (x_t - x).abs().max() <= 1e-5 * max(1.0, x.abs().max().item())
 
 
 CHANGES = {
     "ddpm": {},
-    "ddim": {"eta": 0.5},
+    "ddim": {"eta": 0.5, "use_clipped_model_output": False},
     "dpm_solver": {"stochastic": True},
     "unipc": {"order": 3},
     "euler": {},
@@ -364,13 +473,14 @@ CHANGES = {
 
 @pytest.mark.parametrize("member", MEMBERS, ids=repr)
 def test_every_field_changes_the_sample(member):
-    process, random = DiffusionConfig().create(), rows(2)
+    process, random = DiffusionConfig(clip={"type": "fixed", "bound": 0.3}).create(), rows(2)
     changes = {"steps": 7, "spacing": "linspace", "renoise": 0.8, **CHANGES[member.type]}
     assert set(changes) == set(member.arguments())
     base = member.model_copy(update={"steps": 10})
 
     def sample(sampler):
-        return process.sample(lambda x_t, t: 0.9 * x_t, (3,), random, sampler, previous=torch.full((2, 3), 0.3))
+        previous = torch.full((2, 3), 0.3)
+        return process.sample(lambda x_t, t: torch.sin(9 * x_t), (3,), random, sampler, previous=previous)
 
     for name, value in changes.items():
         assert not torch.equal(sample(base), sample(base.model_copy(update={name: value}))), name

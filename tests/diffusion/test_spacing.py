@@ -3,13 +3,25 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.spacing import spaced_timesteps
+from dp_prior.diffusion.table import NoiseTable
 
+
+class _Tables(dict):
+    """A table of each length; which levels it has does not matter to sections."""
+
+    def __missing__(self, steps: int) -> NoiseTable:
+        self[steps] = Flow(steps=steps).table()
+        return self[steps]
+
+
+TABLES = _Tables()
 EVERY = ["trailing", "linspace", "leading", "quadratic", "karras"]
 
 
@@ -47,6 +59,37 @@ def test_spacings_are_those_published():
     assert sections[-10:] == (99, 88, 77, 66, 55, 44, 33, 22, 11, 0)
     assert sections[:20][::-1][:3] == (200, 205, 210) and sections[20] == 199 and sections[34] == 100
     assert spaced_timesteps(table, None, (10,)) == spaced_timesteps(table, 10, "linspace")
+    # section 1 has strides of 99 / 14, and 7 of them add up to 49.499999999999986 and not to 49.5
+    assert 149 in sections and 150 not in sections
+
+
+def improved_diffusion(trained: int, counts: tuple[int, ...]) -> list[int]:
+    """The timesteps that Nichol and Dhariwal's repository takes, one addition of the stride after the other."""
+    taken, start = [], 0
+    for number, count in enumerate(counts):
+        size = trained // len(counts) + (1 if number < trained % len(counts) else 0)
+        stride = 1 if count <= 1 else (size - 1) / (count - 1)
+        place = 0.0
+        for _ in range(count):
+            taken.append(start + round(place))
+            place += stride
+        start += size
+    return taken
+
+
+def test_sections_are_those_of_improved_diffusion_but_for_the_first_step():
+    """Over 4,000 random lists; the noisiest timestep is the last one trained, theirs where the last section has 2."""
+    random, moved = np.random.default_rng(0), 0
+    for _ in range(4000):
+        sections = int(random.integers(1, 6))
+        trained = int(random.integers(sections, 1001))
+        counts = tuple(int(random.integers(1, trained // sections + 1)) for _ in range(sections))
+        theirs = improved_diffusion(trained, counts)
+        found = list(reversed(spaced_timesteps(TABLES[trained], None, counts)))
+        assert found[:-1] == theirs[:-1], (trained, counts)
+        assert found[-1] == trained - 1 and (found == theirs or counts[-1] == 1), (trained, counts)
+        moved += found != theirs
+    assert 0 < moved < 300  # the lists that end in a section of 1
 
 
 def test_karras_spacing_is_even_in_the_seventh_root_of_sigma():

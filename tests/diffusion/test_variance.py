@@ -176,6 +176,29 @@ def test_bits_per_dim_of_an_exact_denoiser_is_the_entropy():
     assert (bits * mask.sum(1)).sum().item() / mask.sum().item() == pytest.approx(entropy.item(), abs=0.02)
 
 
+@pytest.mark.parametrize("schedule", [Linear(steps=1000), Cosine(steps=20)], ids=repr)
+def test_the_last_step_of_fixed_large_has_the_std_of_the_step_before_as_in_improved_diffusion(schedule):
+    """log_variance = log(append(posterior_variance[1], betas[1:])), for a better likelihood of the decoder."""
+    process = DiffusionConfig(schedule=schedule, variance=FixedLarge(), clip=None).create()
+    alpha_bar = process.table.alpha**2
+    betas = 1 - alpha_bar / torch.cat([torch.ones(1, dtype=torch.float64), alpha_bar[:-1]])
+    first = betas[1] * (1 - alpha_bar[0]) / (1 - alpha_bar[1])
+    x_0 = torch.rand(2, 3, 2) * 2 - 1
+    output = torch.full_like(x_0, 0.1)
+    bits = process.bits_per_dim(lambda x_t, t: output, x_0, None, rows(2))
+    for t, variance in ((0, first), (1, betas[1]), (schedule.steps - 1, betas[-1])):
+        alpha, sigma = process.table.levels[t]
+        x_t = (alpha * x_0 + sigma * rows(2).stream("bits", t).normal(3, 2)).double()
+        estimate = (x_t - sigma * 0.1) / alpha
+        if t == 0:
+            direct = -Normal(estimate, variance.sqrt()).log_prob(x_0.double())
+        else:
+            mean, least, _ = posterior(process.table, t, x_t, x_0.double())
+            model = Normal(posterior(process.table, t, x_t, estimate)[0], variance.sqrt())
+            direct = kl_divergence(Normal(mean, least.sqrt()), model)
+        torch.testing.assert_close(bits.vb[:, t].double(), direct.mean((1, 2)) / math.log(2), rtol=2e-3, atol=1e-5)
+
+
 def test_sampling_with_a_learned_variance_meets_the_law_that_was_learned():
     """For Gaussian data the best reverse std is known, between the bounds; with it ten steps have the right spread."""
     std = 0.5

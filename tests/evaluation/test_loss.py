@@ -164,6 +164,6 @@ def test_unknown_model_and_empty_split_say_what_to_do():
     ):
         LossConfig(models=("slow",)).create(SPLIT).run(MODELS, None, NOW)
     with pytest.raises(ValueError, match="'validation' measures the val part of the data, which is empty"):
-        LossConfig().create(type("Data", (), {"val": []}))
+        LossConfig().create(type("Data", (), {"train": [], "val": [], "test": []}))
     with pytest.raises(ConfigError, match="models"):
         LossConfig.from_json('{"models": []}')

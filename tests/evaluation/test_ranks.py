@@ -6,6 +6,7 @@ import pytest
 
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.action_error import ActionErrorConfig
+from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.similarity import SimilarityConfig
@@ -28,14 +29,25 @@ def measure(accelerator=None):
         evaluator = config.create(None if config.type == "rollout" else data(37))
         metrics |= evaluator.run({"ema": policy}, accelerator, NOW).metrics
     similarity = SimilarityConfig(models=("ema",), eval_timesteps=(3,), batch_size=8).create(pairs(37))
-    return metrics | similarity.run({"ema": prior()}, accelerator, NOW).metrics
+    metrics |= similarity.run({"ema": prior()}, accelerator, NOW).metrics
+    uneven = [(LossConfig, {}), (LikelihoodConfig, {}), (ActionErrorConfig, {"eval_timesteps": (2,)})]
+    for kind, fields in uneven:  # 1 sample leaves ranks without any, 5 are ragged, padding has no elements
+        for n, poisoned in ((1, False), (5, False), (5, True)):
+            config = kind(name=f"{n}{poisoned}{kind.__name__}", models=("ema",), batch_size=2, **fields)
+            split = data(n)
+            if poisoned:
+                split.val.x[split.val.mask.any(1).nonzero()[0, 0]] = float("nan")
+            metrics |= config.create(split).run({"ema": TinyPolicy()}, accelerator, NOW).metrics
+    return metrics
 
 
-def test_two_gloo_ranks_measure_what_one_does(run_ranks):
+@pytest.mark.parametrize("size", [2, 3])
+def test_gloo_ranks_measure_what_one_does(run_ranks, size):
     source = "import json; from tests.evaluation.test_ranks import measure; print(json.dumps(measure(accelerator)))"
     alone = measure()
-    for output in run_ranks(source, 2):
+    assert sum(value != value for value in alone.values()) > 3  # NaN is measured, and nowhere else
+    for output in run_ranks(source, size):
         found = json.loads(output.splitlines()[-1])
-        assert found == pytest.approx(alone, rel=1e-5)
+        assert found == pytest.approx(alone, rel=1e-5, nan_ok=True)
         rollout = {name: value for name, value in alone.items() if name.startswith("rollout/")}
         assert {name: found[name] for name in rollout} == rollout  # bit for bit

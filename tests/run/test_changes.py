@@ -231,3 +231,13 @@ def test_setting_of_an_older_version_is_told_not_tripped_over(documents):
     del old["config.json"]["train"]["nonfinite_limit"]
     told = check_changes(old, now, 8)
     assert [line.partition(":")[0] for line in told] == ["train.gone", "train.nonfinite_limit"]
+
+
+def test_a_setting_that_a_newer_version_adds_is_no_change_while_it_has_its_default(documents):
+    """Old checkpoints lack the key, whose default keeps what they mean."""
+    old = documents()
+    old["config.json"] = copy.deepcopy(old["config.json"])
+    del old["config.json"]["task"]["diffusion"]["data_step"]
+    assert check_changes(old, documents(), 8) == []
+    with pytest.raises(ConfigError, match="task.diffusion.data_step: None in the checkpoint, 0.1 now"):
+        check_changes(old, documents("task.diffusion.data_step=0.1"), 8)

@@ -37,14 +37,21 @@ def test_power_decay_starts_at_the_weights_and_ends_at_the_maximum():
     assert values == sorted(values)
 
 
-def test_power_decay_equals_diffusers_ema_model():
+@pytest.mark.parametrize("delay", [0, 5])
+def test_power_decay_equals_diffusers_ema_model(delay):
     training_utils = pytest.importorskip("diffusers.training_utils", reason="diffusers is not installed")
     torch.manual_seed(0)
     model = nn.Linear(3, 3)
     theirs = training_utils.EMAModel(
-        model.parameters(), use_ema_warmup=True, inv_gamma=2.0, power=0.6, decay=0.9, min_decay=0.1
+        model.parameters(),
+        use_ema_warmup=True,
+        inv_gamma=2.0,
+        power=0.6,
+        decay=0.9,
+        min_decay=0.1,
+        update_after_step=delay,
     )
-    ours = EMA(model, PowerDecay(inv_gamma=2.0, power=0.6, max_decay=0.9, min_decay=0.1))
+    ours = EMA(model, PowerDecay(inv_gamma=2.0, power=0.6, max_decay=0.9, min_decay=0.1, update_after_step=delay))
     for step in range(1, 60):
         with torch.no_grad():
             model.weight.add_(torch.randn(3, 3))
@@ -52,6 +59,21 @@ def test_power_decay_equals_diffusers_ema_model():
         ours.update(step, FINITE)
         assert ours.decay.at(step) == pytest.approx(theirs.cur_decay_value)
     torch.testing.assert_close(ours.model.weight, theirs.shadow_params[0])
+
+
+@pytest.mark.parametrize("update_after_step", [0, 1, 7])
+@pytest.mark.parametrize(("power", "inv_gamma"), [(0.75, 1.0), (2 / 3, 3.0)])
+def test_power_decay_equals_diffusion_policys_one_update_later(update_after_step, power, inv_gamma):
+    """`EMAModel` of its repository: the counter is raised after the decay is taken from it, so it begins at 0."""
+    ours = PowerDecay(
+        power=power, inv_gamma=inv_gamma, min_decay=0.2, max_decay=0.95, update_after_step=update_after_step + 1
+    )
+    for optimization_step in range(300):
+        step = max(0, optimization_step - update_after_step - 1)
+        theirs = max(0.2, min(1 - (1 + step / inv_gamma) ** -power, 0.95)) if step > 0 else 0.0
+        assert ours.at(optimization_step + 1) == theirs
+    assert [round(PowerDecay().at(step), 3) for step in (1, 2, 3, 4)] == [0.0, 0.405, 0.561, 0.646]
+    assert [round(PowerDecay(update_after_step=1).at(step), 3) for step in (1, 2, 3, 4)] == [0.0, 0.0, 0.405, 0.561]
 
 
 @pytest.mark.parametrize("relative_width", [0.28, 0.2, 0.1, 0.05, 0.01, 0.001])
@@ -88,6 +110,7 @@ def test_power_function_recursion_gives_each_step_its_integral_of_the_profile(re
         (PowerDecay, {"power": 0.5}),
         (PowerDecay, {"min_decay": 0.9}),
         (PowerDecay, {"max_decay": 0.2}),
+        (PowerDecay, {"update_after_step": 3}),
         (ConstantDecay, {"decay": 0.5}),
         (PowerFunctionDecay, {"relative_width": 0.1}),
     ],

@@ -1,0 +1,50 @@
+"""The result of an evaluation, and its report on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from dp_prior.clock import Progress
+from dp_prior.config import Config
+from dp_prior.durable import encode_document, replace_file
+
+
+def _names_a_file(name: str) -> str:
+    if not name or "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r} cannot name metrics and files of a run; use letters, digits, _ and -")
+    return name
+
+
+EvaluatorName = Annotated[str, AfterValidator(_names_a_file)]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Numbers, files and tables of one evaluation, equal on all ranks; only rank 0 writes files.
+
+    Attributes:
+        metrics: the names in the evaluator's `metric_names()`, and those that depend on the model; NaN without a value.
+        media: pictures and videos by name, for loggers that show them.
+        tables: rows of numbers by name, one row per seed or horizon index.
+    """
+
+    metrics: dict[str, float]
+    media: dict[str, Path] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
+    """Write the settings and results of an evaluation as JSON, durably, so that its numbers can be reproduced."""
+    report = {
+        "settings": settings.model_dump(mode="json"),
+        "samples_seen": progress.samples_seen,
+        "global_step": progress.global_step,
+        "metrics": result.metrics,
+        "tables": result.tables,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, encode_document(report))

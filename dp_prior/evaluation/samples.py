@@ -1,0 +1,77 @@
+"""The samples that an evaluator measures: the same ones every time, shared out over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+
+from dp_prior.batch import Batch, Spec
+from dp_prior.config import ConfigError
+from dp_prior.metrics import Ranks
+from dp_prior.tasks.model import Samples
+
+Part = Literal["train", "val", "test"]
+
+
+class SplitData(Protocol):
+    """A data set in three parts."""
+
+    spec: Spec
+    train: Samples
+    val: Samples
+    test: Samples
+
+
+@runtime_checkable
+class SendsHeartbeats(Protocol):
+    """Ranks that wait for each other for as long as heartbeats arrive."""
+
+    def beat(self) -> None:
+        """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
+
+
+def pick_samples(data: SplitData, split: Part, evaluator: str) -> Samples:
+    """One part of the data.
+
+    Raises:
+        ConfigError: it is empty.
+    """
+    samples = {"train": data.train, "val": data.val, "test": data.test}[split]
+    if not len(samples):
+        raise ConfigError(
+            "data.split",
+            [
+                f"evaluator {evaluator!r} measures the {split} part of the data, which is empty; "
+                f"give it a share in data.split, or remove the evaluator"
+            ],
+        )
+    return samples
+
+
+def shared_batches(
+    samples: Samples, max_samples: int | None, batch_size: int, ranks: Ranks | None, device: torch.device
+) -> Iterator[Batch]:
+    """This rank's batches of at most `max_samples` samples, evenly spread over the split and dealt to ranks in turn.
+
+    A sample is measured once whatever the number of ranks, and draws its noise by its own id.
+    """
+    n = len(samples) if max_samples is None else min(max_samples, len(samples))
+    ids = torch.arange(n) * len(samples) // n
+    rank, size = rank_and_size(ranks)
+    for part in ids[rank::size].split(batch_size):
+        if len(part):  # splitting no ids gives one empty part
+            heartbeat(ranks)
+            yield samples.fetch(part.to(samples.device)).to(device)
+
+
+def rank_and_size(ranks: Ranks | None) -> tuple[int, int]:
+    """This rank and the number of ranks; None is one rank."""
+    return (0, 1) if ranks is None else (ranks.process_index, ranks.num_processes)
+
+
+def heartbeat(ranks: Ranks | None) -> None:
+    """Send a heartbeat where ranks have them; leaves the evaluation if the run is asked to stop."""
+    if isinstance(ranks, SendsHeartbeats):
+        ranks.beat()
