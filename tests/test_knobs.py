@@ -33,8 +33,9 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "PriorDiffusionConfig": "diffusion/test_process.py::"
     "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
     "TrackerConfig": "tracking/test_tracking.py",
-    "FsspecSaverConfig": "tracking/test_uploads.py::test_every_shared_field_is_shown_here",
-    "RemoteLoaderConfig": "test_hub_runs.py",
+    "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
+    "RemoteResumeConfig": "test_hub_runs.py",
+    "LocalResumeConfig": "places/test_local.py",
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",

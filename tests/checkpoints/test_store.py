@@ -11,7 +11,6 @@ import sys
 
 import pytest
 import torch
-from dp_prior.exits import UNSAVED, classify
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest
 from dp_prior.checkpoints.lock import LockedError
@@ -21,6 +20,7 @@ from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, temporary_beside
+from dp_prior.run.exit_file import UNSAVED, classify
 from tests.checkpoints.documents import progress_of, recover
 
 MONITOR = "validation/ema/loss"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from dp_prior.exits import UNSAVED, classify
 
 from dp_prior.checkpoints.errors import DamagedError, UnreadableError
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest, verify
@@ -20,6 +19,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, scan
 from dp_prior.clock import Progress
 from dp_prior.durable import seal
+from dp_prior.run.exit_file import UNSAVED, classify
 from tests.checkpoints.documents import progress_of
 
 TROUBLE = [

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from dp_prior.train_config import TrainConfig
 
 from dp_prior.clock import Cadence
 from dp_prior.config import ConfigError
@@ -13,6 +12,7 @@ from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.video import VideoWriter, read_video
+from dp_prior.run.config import TrainConfig
 from tests.evaluation.fakes import NOW, TinyPolicy
 from tests.tiny import tiny
 

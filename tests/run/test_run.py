@@ -182,7 +182,7 @@ def test_known_actions_are_in_the_chunk_exactly(tmp_path):
     random = Randomness.from_counts(0, "test", batch.ids)
     is_known = torch.zeros_like(batch.x, dtype=torch.bool)
     is_known[:, :2] = True
-    chunk = run.parts.model.sample(batch.cond, random, known=(batch.x, is_known))
+    chunk = run.parts.model.eval().sample(batch.cond, random, known=(batch.x, is_known))
     assert torch.equal(chunk[:, :2], batch.x[:, :2])
     assert not torch.equal(chunk[:, 2:], batch.x[:, 2:])
 
