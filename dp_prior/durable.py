@@ -1,12 +1,14 @@
-"""Files that appear whole or not at all, whatever is killed or unplugged meanwhile.
+"""Durable writes: a file appears whole or not at all, whatever is killed or unplugged meanwhile.
 
-The way is always the same: write under a temporary name, sync the data, rename, sync the directory. A temporary name
-carries host and process id of its owner, so that what a dead process left behind can be told from work in progress.
+Always in this order: write under a temporary name, sync the data, rename, sync the directory. A temporary name carries
+host and process id of its owner, so that leftovers of a dead process can be told from work in progress.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import math
@@ -17,49 +19,114 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-_TEMPORARY = re.compile(r"\.tmp_(?P<host>[A-Za-z0-9.-]+)_(?P<pid>\d+)_[0-9a-f]{8}_")
+_TEMPORARY = re.compile(r"\.tmp_(?P<host>[A-Za-z0-9.-]+)_(?P<pid>[0-9]+)_[0-9a-f]{8}_")
+_LONGEST_NAME = 255  # bytes; NAME_MAX of every common file system
+_LARGEST_PID = 2**31 - 1
+_NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and user-space file systems
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
+_SEAL = re.compile(rb'(,?)\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
+_SEAL_SIZE = 84  # bytes that the pattern matches at most
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Make `data` the content of `path`, durably; a reader sees the old content or the new one."""
-    temporary = temporary_beside(path)
+    """Make `data` the content of `path`, durably; a reader sees the old content or the new one.
+
+    A symbolic link at `path` is replaced; the file that it points to is not touched.
+
+    Raises:
+        OSError: it names `path`. The old content is still there, unless only the sync of the directory failed.
+    """
     try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        temporary = temporary_beside(path)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # what went wrong first is what matters
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise _naming(path, error) from error
     sync_directory(path.parent)
 
 
+def _naming(path: Path, error: OSError) -> OSError:
+    """The same error with the path that a person knows; writing to a descriptor names no file at all."""
+    return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes; one call may write only some of them."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its missing parents, durably. A directory that exists is left as it is."""
+    try:
+        os.mkdir(path)
+    except FileNotFoundError:
+        if path.parent == path:
+            raise
+        make_directory(path.parent)
+        make_directory(path)
+    except OSError:  # not only FileExistsError: a read-only or automounted parent may answer with another error
+        if not path.is_dir():
+            raise
+    else:
+        sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+    """Make the names in a directory durable, where the file system can sync directories."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise _naming(path, error) from error
     finally:
         os.close(descriptor)
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swap two names in one file system, so that `other` is never missing where the system can do that."""
+    """Swap two names in one file system: atomically where the system can, else with a moment without `other`.
+
+    Raises:
+        OSError: both names are as they were.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
         at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
         if libc.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), swap) == 0:
             return
+        code = ctypes.get_errno()
+        if code not in _NO_EXCHANGE:
+            raise OSError(code, os.strerror(code), str(one), None, str(other))
     spare = temporary_beside(other)
     os.rename(other, spare)
-    os.rename(one, other)
+    try:
+        os.rename(one, other)
+    except OSError:
+        os.rename(spare, other)
+        raise
     os.rename(spare, one)
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the directory of `path` that nobody uses and that tells whose it is."""
-    return path.with_name(f".tmp_{_host()}_{os.getpid()}_{uuid.uuid4().hex[:8]}_{path.name}")
+    """An unused name in the directory of `path` that carries host and process id of its owner.
+
+    It ends with the name of `path`, or with the end of that name where a file system could not hold all of it.
+    """
+    prefix = f".tmp_{_host()}_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
+    room = _LONGEST_NAME - len(prefix)
+    return path.with_name(prefix + os.fsdecode(os.fsencode(path.name)[-room:]))
 
 
 def is_temporary(path: Path) -> bool:
@@ -75,9 +142,11 @@ def owner_of(path: Path) -> tuple[str, int]:
 
 
 def is_alive(host: str, pid: int) -> bool | None:
-    """Whether a process lives; None if it belongs to another host."""
+    """Whether a process lives; None if it belongs to another host. A number that no process can have is dead."""
     if host != _host():
         return None
+    if not 0 < pid <= _LARGEST_PID:  # 0 and negative numbers mean groups of processes
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -88,8 +157,12 @@ def is_alive(host: str, pid: int) -> bool | None:
 
 
 def encode_document(content: Any) -> bytes:
-    """JSON text of a document; numbers that are not finite become null, since JSON has none."""
-    return (json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    """JSON text of a document in UTF-8; numbers that are not finite become null, since JSON has none.
+
+    Paths may hold bytes that are not UTF-8, which Python keeps as half surrogate pairs; these are written as escapes.
+    """
+    text = json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def seal(content: dict[str, Any]) -> bytes:
@@ -103,14 +176,19 @@ def unseal(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is not such a text, or was altered.
     """
-    try:
-        content = json.loads(data)
-        del content["sha256"]
-        is_sound = seal(content) == data
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise ValueError(f"not a sealed JSON document ({error!r})") from None
-    if not is_sound:
+    found = _SEAL.search(data, max(0, len(data) - _SEAL_SIZE))
+    if found is None:
+        raise ValueError("not a sealed JSON document: it does not end with a SHA-256")
+    head = data[: found.start()]
+    body = head + b"\n}\n" if found[1] else head + b"}\n"
+    if hashlib.sha256(body).hexdigest().encode() != found[2]:
         raise ValueError("its content does not have the hash it states")
+    try:  # only now: what was damaged is never parsed
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a sealed JSON document ({error!r})") from None
+    if not isinstance(content, dict):
+        raise ValueError("not a sealed JSON document: it is no object")
     return content
 
 
