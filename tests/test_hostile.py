@@ -44,7 +44,7 @@ def read(kind, path):
     elif kind == "policy":
         load_policy(str(path))
     elif kind == "store":
-        CheckpointStore(path / "checkpoints", RetentionConfig()).recover()
+        CheckpointStore(path / "checkpoints", RetentionConfig()).latest()
     elif kind == "reference":
         resolve(path.read_text())
     elif kind == "config":

@@ -7,10 +7,11 @@ import pytest
 from dp_prior.checkpoints.format import Manifest, write_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.result import has_result_of, read_result, shown_on_card, write_result
+from tests.checkpoints.documents import progress_of
 
 
 def checkpoint(run, name, step, score):
-    documents = {"progress.json": {"global_step": step, "metrics": {"rollout/score": score}}}
+    documents = {"progress.json": {**progress_of(step), "metrics": {"rollout/score": score}}}
     manifest = Manifest(sequence=step, step=step, samples_seen=step, world_size=1, saved_at="")
     return write_checkpoint(run / name, Snapshot({}, documents), manifest)[0]
 

@@ -1,28 +1,40 @@
 """One checkpoint is one directory of safetensors and JSON files under a manifest; it exists whole or not at all.
 
 The protocol: write all files in a temporary directory beside the final one, sync each, write the manifest with sizes
-and SHA-256 hashes, sync it and the directory, rename, sync the parent. Hashing runs beside the writing, over the same
-memory, and nothing is serialised a second time. Nothing here can run code: there is no pickle on any path.
+and SHA-256 hashes, sync it and the directory, rename, sync the parent. Hashing runs in parallel with writing, over the
+same memory, and nothing is serialised twice. Nothing here can run code: no file is ever unpickled.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 from torch import Tensor
 
 from dp_prior.checkpoints.direct import write_file
-from dp_prior.checkpoints.snapshot import Snapshot, allocate, file_pieces, file_tensors, nonfinite
+from dp_prior.checkpoints.documents import LARGEST_COUNT, LARGEST_DOCUMENT, parse_document
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableError
+from dp_prior.checkpoints.reading import Patience, open_regular, read_small, told_apart
+from dp_prior.checkpoints.snapshot import (
+    LARGEST_HEAD,
+    Snapshot,
+    allocate,
+    file_pieces,
+    file_tensors,
+    nonfinite,
+    parse_head,
+)
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
 
@@ -30,29 +42,18 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_HASHED_AT_ONCE = 1 << 20  # bytes; still in the cache when they are hashed
+_HASHED_AT_ONCE = 1 << 20  # bytes; small enough to be hashed from the processor's cache
 _READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
-_READING_THREADS = 3  # mapping fresh memory takes as long as hashing does, so the hash is what remains
-_LARGEST_MANIFEST = 16 << 20  # bytes; guards against a hostile file
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be saved, found or read."""
-
-
-class DamagedError(CheckpointError):
-    """A checkpoint whose files are not what its manifest says."""
-
-    def __init__(self, path: Path | str, problem: str):
-        self.path = path
-        self.problem = problem
-        super().__init__(f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")
+_READING_THREADS = 3  # mapping fresh memory takes as long as hashing, so that hashing is the bottleneck
+_LARGEST_MANIFEST = 4 << 20  # bytes; bounds what a hostile file can cost
+_MOST_METRICS = 100_000
+_MOST_FILES = 10_000
 
 
 class FileEntry(Config):
     """What the manifest says of one file."""
 
-    size: int = Field(ge=0)
+    size: int = Field(ge=0, le=LARGEST_COUNT)
     """Bytes."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -60,27 +61,27 @@ class FileEntry(Config):
 
 
 class Manifest(Config):
-    """What makes a directory a checkpoint: its files, and what the run's bookkeeping is rebuilt from."""
+    """Makes a directory a checkpoint: lists its files and everything that retention and resume need to know."""
 
-    format: int = FORMAT
+    format: int = Field(default=FORMAT, ge=1)
     """Version of the layout."""
 
-    sequence: int = Field(ge=1)
+    sequence: int = Field(ge=1, le=LARGEST_COUNT)
     """Number of the save within the run; the newest checkpoint is the one with the largest."""
 
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=LARGEST_COUNT)
     """Optimizer steps taken."""
 
-    samples_seen: int = Field(ge=0)
+    samples_seen: int = Field(ge=0, le=LARGEST_COUNT)
     """Training samples consumed over all ranks."""
 
-    world_size: int = Field(ge=1)
+    world_size: int = Field(ge=1, le=LARGEST_COUNT)
     """Ranks that trained."""
 
     config_hash: str | None = None
     """SHA-256 of the resolved configuration; null if the checkpoint holds none."""
 
-    metrics: dict[str, float | None] = {}
+    metrics: dict[str, float | None] = Field(default={}, max_length=_MOST_METRICS)
     """Metrics at this step; null where a value was not a finite number."""
 
     monitor: str | None = None
@@ -95,15 +96,15 @@ class Manifest(Config):
     saved_at: str
     """UTC time of the save, ISO 8601."""
 
-    files: dict[str, FileEntry] = {}
+    files: dict[str, FileEntry] = Field(default={}, max_length=_MOST_FILES)
     """Every file of the checkpoint but this one."""
 
 
 def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
     """Write a checkpoint durably; when this returns it survives a power cut.
 
-    The snapshot must not change meanwhile. A checkpoint with a tensor that is not finite is written for inspection
-    only, as `quarantine_NAME`.
+    The snapshot must not change during the call. A checkpoint with a tensor that is not finite is written for
+    inspection only, as `quarantine_NAME`.
 
     Args:
         directory: final name; it must not exist.
@@ -113,7 +114,9 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
         The final directory and the manifest in it.
 
     Raises:
-        OSError: the disk is full, read-only, failing; nothing is left behind and older checkpoints are as they were.
+        OSError: the disk is full, read-only or failing. Nothing is left behind; older checkpoints are unchanged.
+        ValueError: a name or dtype in the snapshot cannot be written.
+        CheckpointError: a document is too large.
     """
     for name in [*snapshot.tensors, *snapshot.documents]:
         if not _NAME.fullmatch(name) or name == MANIFEST:
@@ -139,6 +142,10 @@ def _write_files(directory: Path, snapshot: Snapshot, manifest: Manifest) -> Man
     contents: dict[str, list[memoryview]] = {
         name: [memoryview(encode_document(content))] for name, content in snapshot.documents.items()
     }
+    for name, [data] in contents.items():
+        if len(data) > LARGEST_DOCUMENT:
+            limit = f"a document of a checkpoint has at most {LARGEST_DOCUMENT}"
+            raise CheckpointError(f"cannot save {directory / name}: it would have {len(data)} bytes; {limit}")
     contents |= {name: list(file_pieces(tensors)) for name, tensors in snapshot.tensors.items()}
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in contents.items()}
     with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-hash") as pool:
@@ -170,25 +177,33 @@ def unused(path: Path) -> Path:
     return candidates[-1]
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest:
     """Read the manifest of a checkpoint and compare the sizes of its files; cheap, since no tensor is touched.
+
+    Args:
+        patience: shared with other reads, whose retries together must not take longer than those of one.
 
     Raises:
         DamagedError: there is none, it was altered, or a file is missing or of another size.
+        UnreadableError: it cannot be read at the moment.
+        GoneError: the directory was deleted or replaced meanwhile.
     """
-    try:
-        data = _read_small(directory / MANIFEST)
-    except (OSError, ValueError) as error:
-        raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
-    manifest = parse_manifest(data, directory)
-    for name, entry in manifest.files.items():
-        try:
-            status = os.stat(directory / name)
-        except OSError as error:
-            raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
-        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-            raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
-    return manifest
+
+    def read() -> Manifest:
+        with told_apart(directory, MANIFEST):
+            try:
+                data = read_small(directory / MANIFEST, _LARGEST_MANIFEST)
+            except ValueError as error:
+                raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
+            manifest = parse_manifest(data, directory)
+        for name, entry in manifest.files.items():
+            with told_apart(directory, name):
+                status = os.stat(directory / name)
+                if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+                    raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
+        return manifest
+
+    return (patience or Patience())(read)
 
 
 def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
@@ -199,7 +214,7 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
 
     Raises:
         DamagedError: it is none, or it was altered.
-        CheckpointError: it is of a newer version.
+        NewerFormatError: it is of a newer version.
     """
     try:
         content = unseal(data)
@@ -207,9 +222,10 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
         raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
     version = content.get("format")
     if isinstance(version, int) and version > FORMAT:
-        raise CheckpointError(
-            f"checkpoint {directory} has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
-        )
+        problem = f"it has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
+        raise NewerFormatError(directory, problem)
+    if unknown := content.keys() - Manifest.model_fields.keys():  # before a record with an error for each is made
+        raise DamagedError(directory, f"{MANIFEST} has an unknown key {min(unknown)!r}")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
@@ -220,36 +236,33 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
     return manifest
 
 
-def verify(directory: Path, manifest: Manifest, files: Iterable[str] | None = None) -> None:
-    """Compare hashes, of all files or those named.
+def verify(directory: Path, manifest: Manifest, patience: Patience | None = None) -> None:
+    """Compare the hashes of all files, and that each is what its name says.
 
     Raises:
-        DamagedError: a file is not what the manifest says.
+        DamagedError, UnreadableError, GoneError: see `read_manifest`.
     """
-    names = sorted(manifest.files if files is None else files, key=lambda name: -manifest.files[name].size)
-    _each(lambda name: _compare(directory, name, manifest.files[name], _hash_of_file), names)
 
+    def compare(name: str) -> None:
+        if name.endswith(".json"):
+            _read_file(directory, name, manifest.files[name])
+        else:
+            _hash_file(directory, name, manifest.files[name])
 
-def _each(task: Callable[[str], None], names: list[str]) -> None:
-    if len(names) == 1:
-        task(names[0])
-        return
-    with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
-        for _ in pool.map(task, names):
-            pass
+    _each(directory, compare, manifest, manifest.files, patience or Patience())
 
 
 def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snapshot:
     """Read a checkpoint, or only some of its files, after comparing sizes and hashes. The tensors own their memory.
 
     Raises:
-        DamagedError: a file is missing or is not what the manifest says.
+        DamagedError, UnreadableError, GoneError: see `read_manifest`.
         FileNotFoundError: there is no such directory, or the manifest lists no such file.
     """
-    directory = Path(directory)
+    directory, patience = Path(directory), Patience()
     if not directory.is_dir():
         raise FileNotFoundError(f"no checkpoint at {directory}: there is no such directory")
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory, patience)
     wanted = list(manifest.files if files is None else files)
     for name in wanted:
         if name not in manifest.files:
@@ -258,46 +271,76 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     snapshot = Snapshot({name: {} for name in wanted if name.endswith(".safetensors")})
 
     def read(name: str) -> None:
-        size = manifest.files[name].size
-        try:
-            image = allocate(size)
-        except (OSError, MemoryError, OverflowError) as error:
-            raise CheckpointError(
-                f"checkpoint {directory}: no memory for the {size} bytes of {name}: {error}"
-            ) from None
-        _compare(directory, name, manifest.files[name], lambda descriptor, size: _read_and_hash(descriptor, image))
-        try:
-            if name in snapshot.tensors:
-                snapshot.tensors[name] = file_tensors(image)
-            else:
-                snapshot.documents[name] = json.loads(image.numpy().tobytes())
-        except (ValueError, RecursionError) as error:
-            kind = "a safetensors file" if name in snapshot.tensors else "JSON"
-            raise DamagedError(directory, f"{name} is not {kind}: {error}") from None
+        into = snapshot.tensors if name in snapshot.tensors else snapshot.documents
+        into[name] = _read_file(directory, name, manifest.files[name])
 
-    _each(read, sorted(wanted, key=lambda name: -manifest.files[name].size))
+    _each(directory, read, manifest, wanted, patience)
     return snapshot
 
 
-def _compare(directory: Path, name: str, entry: FileEntry, hash_of: Callable[[int, int], str]) -> None:
-    """Compare the hash of a file, that `hash_of` makes of its descriptor and size, with that of the manifest."""
-    try:
-        descriptor = os.open(directory / name, os.O_RDONLY)
+def _each(
+    directory: Path, task: Callable[[str], None], manifest: Manifest, names: Iterable[str], patience: Patience
+) -> None:
+    """Do a task for each file in two threads, the largest first."""
+    names = sorted(names, key=lambda name: -manifest.files[name].size)
+    if len(names) == 1:
+        patience(lambda: task(names[0]))
+        return
+    with told_apart(directory, "a file"), ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
+        for _ in pool.map(lambda name: patience(lambda: task(name)), names):
+            pass
+
+
+def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
+    """Tensors by name, or the content of a document; what the file claims is checked before memory is taken for it."""
+    with told_apart(directory, name), _opened(directory, name, entry) as descriptor:
         try:
-            found = hash_of(descriptor, entry.size)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise DamagedError(directory, f"{name} cannot be read: {error.strerror}") from None
+            image = allocate(entry.size)
+        except (OSError, MemoryError, OverflowError) as error:
+            raise UnreadableError(directory, f"no memory for the {entry.size} bytes of {name}: {error}") from None
+        _compare(directory, name, entry, _read_and_hash(descriptor, image))
+        try:
+            if name.endswith(".safetensors"):
+                return file_tensors(image)
+            return parse_document(name, image.numpy().tobytes())
+        except ValueError as error:
+            raise _not_its_kind(directory, name, error) from None
+
+
+def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
+    """Compare the hash of a file without keeping its content."""
+    with told_apart(directory, name), _opened(directory, name, entry) as descriptor:
+        digest, memory = hashlib.sha256(), memoryview(bytearray(min(entry.size, _HASHED_AT_ONCE)))
+        while count := os.readv(descriptor, [memory]):
+            digest.update(memory[:count])
+        _compare(directory, name, entry, digest.hexdigest())
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
+    """Descriptor of a file with the size of the manifest and, for tensors, with a head that agrees with that size."""
+    try:
+        with open_regular(directory / name) as (descriptor, size):
+            if size != entry.size:
+                raise DamagedError(directory, f"{name} has {size} bytes, expected {entry.size}")
+            if name.endswith(".safetensors"):
+                length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+                parse_head(os.pread(descriptor, 8 + min(length, LARGEST_HEAD), 0), size)
+            elif size > LARGEST_DOCUMENT:
+                raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
+            yield descriptor
+    except ValueError as error:
+        raise _not_its_kind(directory, name, error) from None
+
+
+def _not_its_kind(directory: Path, name: str, error: ValueError) -> DamagedError:
+    kind = "a safetensors file" if name.endswith(".safetensors") else "the JSON document that it should be"
+    return DamagedError(directory, f"{name} is not {kind}: {error}")
+
+
+def _compare(directory: Path, name: str, entry: FileEntry, found: str) -> None:
     if found != entry.sha256:
         raise DamagedError(directory, f"{name} does not have the SHA-256 of the manifest")
-
-
-def _hash_of_file(descriptor: int, size: int) -> str:
-    digest, memory = hashlib.sha256(), memoryview(bytearray(min(size, _HASHED_AT_ONCE)))
-    while count := os.readv(descriptor, [memory]):
-        digest.update(memory[:count])
-    return digest.hexdigest()
 
 
 def _read_and_hash(descriptor: int, image: Tensor) -> str:
@@ -318,11 +361,3 @@ def _read_and_hash(descriptor: int, image: Tensor) -> str:
         for piece in pool.map(read, starts):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def _read_small(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(_LARGEST_MANIFEST + 1)
-    if len(data) > _LARGEST_MANIFEST:
-        raise ValueError(f"larger than {_LARGEST_MANIFEST} bytes")
-    return data

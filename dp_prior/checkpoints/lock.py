@@ -1,4 +1,4 @@
-"""One run, one directory: an exclusive lock that the system frees when its holder dies, however it dies."""
+"""One run per directory: an exclusive lock that the kernel releases when its holder dies, however it dies."""
 
 from __future__ import annotations
 
@@ -14,21 +14,44 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from dp_prior.checkpoints.format import CheckpointError
-from dp_prior.durable import is_alive
+from pydantic import Field, ValidationError
+
+from dp_prior.checkpoints.errors import CheckpointError
+from dp_prior.checkpoints.reading import open_regular
+from dp_prior.config import Config
+from dp_prior.durable import is_alive, make_directory
 
 LOCK = "run.lock"
+_LARGEST_HOLDER = 4096  # bytes
 
 
 class LockedError(CheckpointError):
     """Another process works in the run directory."""
 
 
+class Holder(Config):
+    """The process that holds the lock, for messages only; the content of `run.lock`."""
+
+    host: str = Field(max_length=256)
+    """Name of its machine."""
+
+    pid: int = Field(ge=1)
+    """Its process id."""
+
+    started: str = Field(default="at an unknown time", max_length=64)
+    """When it took the lock, ISO 8601."""
+
+    @property
+    def is_alive(self) -> bool | None:
+        """None if it runs on another machine."""
+        return is_alive(re.sub(r"[^A-Za-z0-9.-]", "-", self.host), self.pid)
+
+
 class RunLock:
     """Holds the exclusive lock of a run directory until released. The file stays; only the lock on it counts.
 
-    Worker processes forked while the lock is held keep it alive as long as they live. So a dead holder is waited for,
-    while a living one is refused at once.
+    Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
+    therefore waited for, while that of a living one is an error at once.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):
@@ -39,30 +62,44 @@ class RunLock:
 
         Raises:
             LockedError: another process holds the lock.
-            CheckpointError: the directory cannot be created or written.
+            CheckpointError: the directory cannot be created, written or locked.
         """
         self.directory = directory
+        self._opened = contextlib.ExitStack()
+        self._is_held = False
         path = directory / LOCK
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+b")  # noqa: SIM115 (lives as long as the lock)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write in run directory {directory}: {error.strerror}. Make it writable or choose another."
-            ) from None
+        with contextlib.ExitStack() as unless_locked:
+            unless_locked.callback(self._opened.close)
+            try:
+                make_directory(directory)
+                self._directory = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
+                self._file = self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+                self._take(wait_s)
+                os.ftruncate(self._file, 0)
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot write in run directory {directory}: {error.strerror} ({error.filename or path}). "
+                    "Make it writable, free space, or choose another."
+                ) from None
+            unless_locked.pop_all()
+        self._is_held = True
+        started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
+        with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
+            os.pwrite(self._file, json.dumps(holder.model_dump()).encode(), 0)
+
+    def _open(self, path: Path, flags: int) -> int:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        self._opened.callback(os.close, descriptor)
+        return descriptor
+
+    def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while not self._try():
-            holder = _read_holder(path)
-            if _lives(holder) is not False or time.monotonic() >= deadline:
-                self._file.close()
-                raise LockedError(_refusal(directory, holder))
+            holder = _read_holder(self.directory / LOCK)
+            if holder is None or holder.is_alive is not False or time.monotonic() >= deadline:
+                raise LockedError(_refusal(self.directory, holder))
             time.sleep(0.05)
-        self._file.truncate(0)
-        started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
-        with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
-            self._file.write(json.dumps(holder).encode())
-            self._file.flush()
 
     def _try(self) -> bool:
         try:
@@ -70,24 +107,43 @@ class RunLock:
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            self._file.close()
             raise CheckpointError(
                 f"cannot lock {self.directory / LOCK}: {error.strerror}. The file system does not support flock, "
-                "so two runs could not be told apart; put the run directory on one that does."
+                "so that two runs in one directory would not be noticed; use a file system that supports it."
             ) from None
         return True
 
     @property
     def is_held(self) -> bool:
         """Whether this object still keeps others out."""
-        return not self._file.closed
+        return self._is_held
+
+    def check(self) -> None:
+        """Raise if the run directory is no longer the one that was locked.
+
+        Raises:
+            CheckpointError: it was deleted, moved or replaced.
+        """
+        try:
+            is_same = os.path.samestat(os.stat(self.directory), os.fstat(self._directory))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+                raise CheckpointError(f"cannot look at run directory {self.directory}: {error.strerror}") from None
+            is_same = False
+        if not is_same:
+            raise CheckpointError(
+                f"run directory {self.directory} was deleted, moved or replaced while the run works in it. "
+                "Nothing more can be saved there; put it back, or stop the run and start it elsewhere."
+            )
 
     def release(self) -> None:
         """Let others in. Releasing twice is allowed."""
-        if self.is_held:
+        if self._is_held:
+            self._is_held = False
             with contextlib.suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._opened.close()
 
     def __enter__(self) -> RunLock:
         return self
@@ -98,26 +154,21 @@ class RunLock:
         self.release()
 
 
-def _read_holder(path: Path) -> dict:
+def _read_holder(path: Path) -> Holder | None:
+    """What `run.lock` says; None for anything but a holder."""
     try:
-        holder = json.loads(path.read_bytes())
-        return holder if isinstance(holder, dict) else {}
-    except (OSError, ValueError):
-        return {}
-
-
-def _lives(holder: dict) -> bool | None:
-    """Whether the holder lives; None if that cannot be known."""
-    if not isinstance(holder.get("host"), str) or not isinstance(holder.get("pid"), int):
+        with open_regular(path) as (descriptor, _):
+            return Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0), strict=True)
+    except (OSError, ValueError, ValidationError):
         return None
-    return is_alive(re.sub(r"[^A-Za-z0-9.-]", "-", holder["host"]), holder["pid"])
 
 
-def _refusal(directory: Path, holder: dict) -> str:
-    who = "another process"
-    if holder:
-        who = f"process {holder.get('pid')} on host {holder.get('host')}, started {holder.get('started')}"
-    orphans = " That process is dead, but one of its worker processes lives on." if _lives(holder) is False else ""
+def _refusal(directory: Path, holder: Holder | None) -> str:
+    who, orphans = "another process", ""
+    if holder is not None:
+        who = f"process {holder.pid} on host {holder.host}, started {holder.started}"
+    if holder is not None and holder.is_alive is False:
+        orphans = " That process is dead, but one of its worker processes is still running."
     return (
         f"run directory {directory} is in use by {who}.{orphans} "
         "Stop that run, or give this one a directory of its own."

@@ -1,12 +1,12 @@
 """Which checkpoints stay: a pure function of their manifests, so that a restart loses nothing.
 
-Kept is the union of the newest, the best and one for every so many steps. Only good checkpoints are counted.
+Kept is the union of the newest, the best and one for every N steps. Only good checkpoints are counted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,7 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Record:
-    """What retention knows of a checkpoint.
+    """What retention needs to know of a checkpoint.
 
     Attributes:
         sequence: number of the save within the run, from 1; newer is larger.
@@ -42,22 +42,40 @@ class RetentionConfig(Config):
     """Checkpoints kept for the best values of the monitored metric; of equal values the older stays."""
 
     keep_every: int | None = Field(default=None, ge=1)
-    """Keep for ever the first checkpoint at or after each multiple of so many optimizer steps; null for none."""
+    """Keep for ever the first checkpoint at or after each multiple of this many optimizer steps; null for none."""
 
     max_failed_saves: int = Field(default=3, ge=1)
-    """The run stops, with exit code 74, when so many saves in a row have failed, for example on a full disk. A failure
+    """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
     def kept(self, records: Iterable[Record], mode: Mode) -> set[int]:
         """Sequence numbers of the checkpoints that stay."""
+        return self.decide(records, mode)[0]
+
+    def decide(self, records: Iterable[Record], mode: Mode) -> tuple[set[int], set[int]]:
+        """Sequence numbers of the checkpoints that stay, and of those among them in whose favour another one goes.
+
+        The latter must be known to be good before anything is deleted.
+        """
         records = sorted(records, key=lambda record: record.sequence)
-        newest = records[-self.keep_latest :]
-        best = ranked(records, mode)[: self.keep_best]
-        spaced: dict[int, Record] = {}
-        for record in records if self.keep_every is not None else []:
-            if record.step >= self.keep_every:
-                spaced.setdefault(record.step // self.keep_every, record)
-        return {record.sequence for record in [*newest, *best, *spaced.values()]}
+        rules: list[tuple[Sequence[Record], int]] = [  # records in order of preference, and how many of them stay
+            (records[::-1], self.keep_latest),
+            (ranked(records, mode), self.keep_best),
+        ]
+        if self.keep_every is not None:
+            spaced: dict[int, list[Record]] = {}
+            for record in records:
+                if record.step >= self.keep_every:
+                    spaced.setdefault(record.step // self.keep_every, []).append(record)
+            rules += [(group, 1) for group in spaced.values()]
+        kept = {record.sequence for group, count in rules for record in group[:count]}
+        preferred = {
+            record.sequence
+            for group, count in rules
+            if any(other.sequence not in kept for other in group[count:])
+            for record in group[:count]
+        }
+        return kept, preferred
 
 
 def ranked(records: Iterable[Record], mode: Mode) -> list[Record]:

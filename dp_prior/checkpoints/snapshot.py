@@ -27,6 +27,9 @@ _PIECE = 16 << 20  # bytes handed to the kernel or a hash at once; a multiple of
 _COPIED_AT_ONCE = 2 << 20  # bytes; small enough that no thread is left alone with much at the end
 _COPYING_THREADS = 4  # more do not copy faster; one nearly fills the memory bus of a small machine
 _WORTH_A_THREAD = 16 << 20  # bytes to copy below which another thread costs more than it brings
+LARGEST_HEAD = 100 << 20  # bytes; the limit of the safetensors library
+_MOST_AXES = 64  # of a tensor, as in torch
+_LONGEST_AXIS = 2**63 - 1
 _DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -180,6 +183,46 @@ def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
         yield from _cut(memoryview(_bytes(tensors[key])))
 
 
+def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dtype, list[int], int]]:
+    """What the head of a safetensors file says of its tensors.
+
+    Args:
+        data: the file from its start, at least its head.
+        size: of the whole file.
+
+    Returns:
+        Dtype, shape and position in the file of each tensor by name.
+
+    Raises:
+        ValueError: it is none, or its tensors are not laid out end to end until the end of the file.
+    """
+    length = int.from_bytes(data[:8], "little")
+    start = 8 + length
+    if size < 8 or start > size:
+        raise ValueError("it is shorter than its head")
+    if length > LARGEST_HEAD:
+        raise ValueError(f"its head has {length} bytes, at most {LARGEST_HEAD} are read")
+    try:
+        entries = json.loads(bytes(data[8:start]))
+        entries.pop("__metadata__", None)
+        found, position = {}, start
+        for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+            dtype, shape = _DTYPES_BY_NAME[entry["dtype"]], entry["shape"]
+            if len(shape) > _MOST_AXES or not all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in shape):
+                raise ValueError(f"tensor {key!r} has a shape that no tensor has")
+            end = position + math.prod(shape) * dtype.itemsize
+            if entry["data_offsets"] != [position - start, end - start] or end > size:
+                expected = [position - start, end - start]
+                raise ValueError(f"tensor {key!r} lies at {entry['data_offsets']}, expected {expected} of {size} bytes")
+            found[key] = dtype, shape, position
+            position = end
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"its head is not that of a safetensors file ({error!r})") from None
+    if position != size:
+        raise ValueError(f"its tensors end at byte {position} of {size}")
+    return found
+
+
 def file_tensors(image: Tensor) -> dict[str, Tensor]:
     """The tensors of a safetensors file, as views of its bytes.
 
@@ -187,32 +230,18 @@ def file_tensors(image: Tensor) -> dict[str, Tensor]:
         image: (size,) uint8, the whole file.
 
     Raises:
-        ValueError: it is not one, or its tensors do not lie end to end in it.
+        ValueError: see `parse_head`.
     """
     data = memoryview(image.numpy())
-    start = 8 + int.from_bytes(data[:8], "little")
-    if len(data) < 8 or start > len(data):
-        raise ValueError("it is shorter than its head")
-    try:
-        entries = json.loads(bytes(data[8:start]))
-        entries.pop("__metadata__", None)
-        tensors, position = {}, 0
-        for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
-            dtype, shape = _DTYPES_BY_NAME[entry["dtype"]], entry["shape"]
-            if not all(type(length) is int and length >= 0 for length in shape):
-                raise ValueError(f"tensor {key!r} has shape {shape}")
-            end = position + math.prod(shape) * dtype.itemsize
-            if entry["data_offsets"] != [position, end] or end > len(data) - start:
-                raise ValueError(f"tensor {key!r} lies at {entry['data_offsets']}, expected {[position, end]}")
-            flat = image[start + position : start + end]
-            if (start + position) % dtype.itemsize:  # other writers need not align
-                flat = flat.clone()
+    tensors = {}
+    for key, (dtype, shape, position) in parse_head(data, len(data)).items():
+        flat = image[position : position + math.prod(shape) * dtype.itemsize]
+        if position % dtype.itemsize:  # other writers need not align
+            flat = flat.clone()
+        try:
             tensors[key] = flat.view(dtype).view(shape)
-            position = end
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"its head is not that of a safetensors file ({error!r})") from None
-    if position != len(data) - start:
-        raise ValueError(f"its tensors end at byte {start + position} of {len(data)}")
+        except RuntimeError as error:  # strides of an empty tensor that no integer holds
+            raise ValueError(f"tensor {key!r} has shape {shape}: {error}") from None
     return tensors
 
 

@@ -1,11 +1,13 @@
-"""The checkpoints of one run: what is good, what is newest, what is best, what may go.
+"""The checkpoints of one run: which are good, which is the newest and the best, and which are deleted.
 
-Truth is the scan of directories with a sound manifest; `index.json` repeats it for human readers and is only a hint.
-Damaged checkpoints are renamed and named, never deleted. Whoever changes anything here holds the run's lock.
+The source of truth is the scan of directories with a sound manifest; `index.json` repeats it for people and is only a
+hint. Damaged checkpoints are renamed, never deleted; what is a symbolic link or holds one was archived, and is only
+read. Only the holder of the run's lock changes anything, so it scans once and then remembers what is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import hashlib
@@ -14,22 +16,15 @@ import logging
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.checkpoints.format import (
-    MANIFEST,
-    CheckpointError,
-    DamagedError,
-    Manifest,
-    read_checkpoint,
-    read_manifest,
-    unused,
-    verify,
-    write_checkpoint,
-)
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
+from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
 from dp_prior.checkpoints.retention import Mode, Record, RetentionConfig, ranked
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
@@ -44,17 +39,24 @@ from dp_prior.durable import (
 )
 
 INDEX = "index.json"
-STEP = re.compile(r"step_(\d{8,})(_\d+)?")
+SET_ASIDE = "damaged_"
+STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
+_LOOKS = 5  # at a directory that is replaced each time
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint on disk."""
+    """A checkpoint on disk.
+
+    Attributes:
+        is_linked: it is a symbolic link or holds one, and is therefore only read.
+    """
 
     path: Path
     manifest: Manifest
+    is_linked: bool = False
 
     @property
     def progress(self) -> Progress:
@@ -62,7 +64,7 @@ class Stored:
         return Progress(self.manifest.samples_seen, self.manifest.step)
 
     def record(self, monitor: str | None) -> Record:
-        """What retention knows of it."""
+        """What retention needs to know of it."""
         value = None if monitor is None else self.manifest.metrics.get(monitor)
         return Record(self.manifest.sequence, self.manifest.step, value)
 
@@ -101,7 +103,7 @@ class CheckpointStore:
             root: `RUN/checkpoints`; created by `lock`.
             monitor: name of the metric that selects the best, None for no best.
             mode: whether small or large values of it are good.
-            world_size: ranks that train, for the record.
+            world_size: number of ranks that train, for the manifest.
         """
         self.root = Path(root)
         self.retention = retention
@@ -110,28 +112,35 @@ class CheckpointStore:
         self.world_size = world_size
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
-        self._sequence: int | None = None  # of the last save
+        self._known: list[Stored] | None = None  # oldest first, while locked; None when the directory must be scanned
+        self._records: dict[Path, Record] = {}
+        self._lines: dict[Path, str] = {}  # of `index.json`
+        self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
-        """Take the run directory for this process, try that it can be written, and clear what dead processes left.
+        """Lock the run directory for this process, check that it can be written, and delete leftovers of others.
 
         Raises:
             LockedError: another run works there.
-            CheckpointError: the directory cannot be written.
+            CheckpointError: the directory cannot be read or written.
         """
-        self._lock, self._sequence = RunLock(self.root.parent, wait_s), None
+        self._lock, self._known, self._sequence = RunLock(self.root.parent, wait_s), None, 0
         try:
             self.root.mkdir(exist_ok=True)
-            for created in (self.root.parent, self.root.parent.parent):
-                sync_directory(created)
+            sync_directory(self.root.parent)
+            with contextlib.suppress(PermissionError):  # it may be writable and yet not readable
+                sync_directory(self.root.parent.parent)
+            self._remove_stale()  # first, since it frees space
             self.write_index()
         except OSError as error:
             self._lock.release()
             raise CheckpointError(
-                f"cannot write in {self.root}: {error.strerror}. No checkpoint could be saved; "
+                f"cannot write in {self.root}: {error.strerror} ({error.filename}). No checkpoint could be saved; "
                 "make it writable, free space, or choose another directory."
             ) from None
-        self._remove_stale()
+        except BaseException:
+            self._lock.release()
+            raise
         return self._lock
 
     @property
@@ -139,45 +148,63 @@ class CheckpointStore:
         return self._lock is not None and self._lock.is_held
 
     def good(self) -> Iterator[Stored]:
-        """Checkpoints from newest to oldest, each with all its hashes compared just before it is given out."""
+        """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
+
+        Raises:
+            UnreadableError: one cannot be read, so that nothing can be said of it.
+        """
         for stored in self._scan():
             if self._is_sound(stored):
                 yield stored
 
     def latest(self) -> Path | None:
-        """The newest good checkpoint."""
-        return next((stored.path for stored in self.good()), None)
-
-    def best(self) -> Path | None:
-        """The good checkpoint with the best value of the monitored metric; of equal ones the older."""
-        return next((stored.path for stored in self._by_rank(self._scan()) if self._is_sound(stored)), None)
-
-    def recover(self) -> tuple[Path, Snapshot] | None:
-        """The newest good checkpoint and its content, read and compared in one go; None if there is none."""
-        for stored in self._scan():
-            try:
-                snapshot = read_checkpoint(stored.path)
-            except DamagedError as damage:
-                self._set_aside(damage)
-                continue
-            self._verified.add(stored.path)
-            return stored.path, snapshot
-        return None
-
-    def write(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> Saved:
-        """Save a snapshot that does not change meanwhile; then apply retention. When this returns it is durable.
-
-        Args:
-            metrics: what was measured at this very step; a value carried over from an earlier one would be ranked anew.
-            is_best: passed on to whoever is told; the best by rank is found from the metrics.
+        """The newest good checkpoint, None if the run has not saved any.
 
         Raises:
-            CheckpointError: it could not be saved. Older checkpoints are as they were.
+            UnreadableError: see `good`.
+            CheckpointError: there are checkpoints, but none can be used; going on without them would be a fresh start.
+        """
+        newest = next((stored.path for stored in self.good()), None)
+        if newest is None and (names := self._unusable()):
+            run = self.root.parent
+            raise CheckpointError(
+                f"{self.root} holds checkpoints, but none of them can be used: {_some(names)}. A fresh start is "
+                f"refused, since it would bury them. Mend them and run `dp-prior checkpoints repair {run}`, which "
+                "brings back what is sound again; or start afresh in another directory (--resume never "
+                "--set tracker.data_path=...), or here after moving them away."
+            )
+        return newest
+
+    def _unusable(self) -> list[str]:
+        """Names of directories that are, or were, checkpoints to go on from."""
+        named = [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
+        return [name for name in named if os.path.isdir(self.root / name) or os.path.islink(self.root / name)]
+
+    def best(self) -> Path | None:
+        """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
+
+        Raises:
+            UnreadableError: see `good`.
+        """
+        return next((stored.path for stored in self._by_rank(self._scan()) if self._is_sound(stored)), None)
+
+    def write(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> Saved:
+        """Save a snapshot, which must not change during the call, then apply retention. On return it is durable.
+
+        Args:
+            metrics: measured at this very step; a value carried over from an earlier one would be ranked again.
+            is_best: passed on in the result; the best by rank is found from the metrics.
+
+        Raises:
+            CheckpointError: it could not be saved. Older checkpoints are unchanged.
         """
         if not self._is_locked:
             raise RuntimeError("the run directory is not locked; call lock() before write()")
+        self._lock.check()
+        known = self._remembered()
+        self._sequence = max(self._sequence, known[-1].manifest.sequence if known else 0) + 1
         manifest = Manifest(
-            sequence=self._next_sequence(),
+            sequence=self._sequence,
             step=progress.global_step,
             samples_seen=progress.samples_seen,
             world_size=self.world_size,
@@ -187,8 +214,12 @@ class CheckpointStore:
             mode=self.mode,
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
-        path, manifest = self._write(snapshot, manifest)
-        self._verified.add(path)
+        try:
+            path, manifest = self._write(snapshot, manifest)
+        except CheckpointError:
+            self._known = None  # the disk is not what it was
+            self._lock.check()  # says more clearly that the run directory is gone
+            raise
         if manifest.nonfinite:
             log.warning(
                 "checkpoint %s holds NaN or infinity in %s; it is kept for inspection and is never latest or best",
@@ -196,11 +227,16 @@ class CheckpointStore:
                 _some(manifest.nonfinite),
             )
             return Saved(path, progress, metrics, is_latest=False, is_best=False, nonfinite=manifest.nonfinite)
-        self.prune()
+        self._verified.add(path)
+        known.append(Stored(path, manifest))
+        try:
+            self._retain()
+        except CheckpointError as error:  # the new checkpoint is durable; when in doubt nothing is deleted
+            log.warning("retention was not applied after %s: %s", path.name, error)
         return Saved(path, progress, metrics, is_latest=True, is_best=is_best, nonfinite=[])
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
-        """Write under a name not yet used. After an I/O error all is written anew: a failed sync may drop pages."""
+        """Write under an unused name. After an I/O error everything is written again: a failed sync may drop pages."""
         name = f"step_{manifest.step:08d}"
         needed = snapshot.nbytes
         for is_last_attempt in (False, True):
@@ -212,13 +248,14 @@ class CheckpointStore:
             except OSError as error:
                 if error.errno != errno.EIO or is_last_attempt:
                     raise CheckpointError(self._failure(name, error, needed)) from error
-                log.warning("writing %s failed with an I/O error; writing it anew", self.root / name)
+                log.warning("writing %s failed with an I/O error; writing it again", self.root / name)
         raise AssertionError("the last attempt returns or raises")
 
     def _failure(self, name: str, error: OSError, needed: int) -> str:
-        free = _free_bytes(self.root)
-        newest = next(iter(self._scan()), None)
-        rest = f"the newest is {newest.path.name}" if newest is not None else "there are none yet"
+        free = None
+        with contextlib.suppress(OSError):
+            free = _free_bytes(self.root)
+        rest = f"the newest is {self._known[-1].path.name}" if self._known else "there are none yet"
         return (
             f"cannot save checkpoint {name} in {self.root}: {error.strerror} ({error.filename}); it needs "
             f"{_size(needed)} and {'an unknown amount' if free is None else _size(free)} is free. "
@@ -226,26 +263,34 @@ class CheckpointStore:
         )
 
     def prune(self) -> list[Path]:
-        """Update the pointers, then delete what retention drops. Only checkpoints known to be good count as kept.
+        """Update `index.json`, then delete what retention drops. Only checkpoints known to be good count as kept.
 
         Returns:
             What was deleted.
+
+        Raises:
+            CheckpointError: a checkpoint cannot be read; nothing was deleted.
         """
+        self._scan()
+        return self._retain()
+
+    def _retain(self) -> list[Path]:
+        """As `prune`, by what is remembered; looks only at the few checkpoints in whose favour others go."""
         while True:
-            stored = self._scan()
-            records = [one.record(self.monitor) for one in stored]
-            kept = self.retention.kept(records, self.mode)
-            if all([self._is_sound(one) for one in stored if one.manifest.sequence in kept]):
+            known = self._remembered()
+            own = [one for one in known if not one.is_linked]
+            kept, preferred = self.retention.decide(map(self._record, own), self.mode)
+            if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
+        dropped = {one.path for one in own if one.manifest.sequence not in kept}
         try:
-            self.write_index([one for one in stored if one.manifest.sequence in kept])
+            self.write_index([one for one in reversed(known) if one.path not in dropped])
         except OSError as error:  # the new checkpoint is durable, and the index only repeats what a scan finds
             log.warning("%s cannot be updated: %s", self.root / INDEX, error)
-        dropped = [one.path for one in stored if one.manifest.sequence not in kept]
-        return [path for path in dropped if self._delete(path)]
+        return [one.path for one in own if one.path in dropped and self._delete(one.path)]
 
     def write_index(self, stored: list[Stored] | None = None) -> None:
-        """Repeat in `index.json` what a scan finds, or has found."""
+        """Repeat in `index.json` what a scan finds, or these checkpoints, newest first."""
         stored = self._scan() if stored is None else stored
         best = next(iter(self._by_rank(stored)), None)
         index = {
@@ -253,53 +298,104 @@ class CheckpointStore:
             "best": best.path.name if best is not None else None,
             "monitor": self.monitor,
             "mode": self.mode,
-            "kept": [
-                {"name": one.path.name, "step": one.manifest.step, "value": one.record(self.monitor).value}
-                for one in stored
-            ],
+            "kept": [],
         }
-        replace_file(self.root / INDEX, encode_document(index))
+        text = encode_document(index)
+        if stored:  # each line is encoded once in the life of a checkpoint, which is most of the work
+            lines = ",\n".join(map(self._line, stored))
+            text = text.removesuffix(b"[]\n}\n") + f"[\n{lines}\n  ]\n}}\n".encode()
+        replace_file(self.root / INDEX, text)
+
+    def _line(self, one: Stored) -> str:
+        """The entry of a checkpoint in `index.json`, indented as JSON of that depth."""
+        if one.path not in self._lines:
+            value = self._record(one).value
+            content = {"name": one.path.name, "step": one.manifest.step, "value": value}
+            text = encode_document(content).decode().rstrip()
+            self._lines[one.path] = "\n".join("    " + line for line in text.splitlines())
+        return self._lines[one.path]
 
     def _scan(self) -> list[Stored]:
-        """Checkpoints whose manifest and sizes are right, newest first; the others are set aside."""
+        """Checkpoints whose manifest and sizes are right, newest first; damaged ones are set aside.
+
+        Raises:
+            UnreadableError: one cannot be read, so that their order is not known.
+        """
         found, damages = scan(self.root)
+        self._known, self._records, self._lines = None, {}, {}
+        if self._is_locked:
+            self._known = found[::-1]
         for damage in damages:
             self._set_aside(damage)
         return found
 
+    def _remembered(self) -> list[Stored]:
+        """All checkpoints, oldest first. While the directory is locked only this process changes it."""
+        if self._known is None:
+            self._scan()
+        assert self._known is not None
+        return self._known
+
+    def _forget(self, path: Path) -> None:
+        self._verified.discard(path)
+        self._records.pop(path, None)
+        self._lines.pop(path, None)
+        if self._known is not None:
+            self._known[:] = [one for one in self._known if one.path != path]
+
     def _by_rank(self, stored: list[Stored]) -> list[Stored]:
         by_sequence = {one.manifest.sequence: one for one in stored}
-        return [by_sequence[r.sequence] for r in ranked([one.record(self.monitor) for one in stored], self.mode)]
+        return [by_sequence[record.sequence] for record in ranked(map(self._record, stored), self.mode)]
 
-    def _is_sound(self, stored: Stored) -> bool:
-        """Compare all hashes, once in the life of this process; set the checkpoint aside if they differ."""
-        if stored.path in self._verified:
-            return True
+    def _record(self, one: Stored) -> Record:
+        """As `Stored.record`, made once for each checkpoint that is remembered."""
+        if one.path not in self._records:
+            self._records[one.path] = one.record(self.monitor)
+        return self._records[one.path]
+
+    def _is_sound(self, stored: Stored, again: bool = False) -> bool:
+        """Compare all hashes, once in the life of this process; set the checkpoint aside if they differ.
+
+        Args:
+            again: compare at least the sizes even if the hashes were compared before.
+        """
         try:
-            verify(stored.path, stored.manifest)
+            if stored.path not in self._verified:
+                verify(stored.path, stored.manifest)
+            elif again:
+                read_manifest(stored.path)
         except DamagedError as damage:
             self._set_aside(damage)
+            return False
+        except GoneError:
+            self._forget(stored.path)
             return False
         self._verified.add(stored.path)
         return True
 
     def _set_aside(self, damage: DamagedError) -> None:
-        if not self._is_locked:
-            log.warning("skipping checkpoint %s: %s", damage.path, damage.problem)
-            return
-        aside = unused(damage.path.with_name(f"damaged_{damage.path.name}"))
+        """Rename a damaged checkpoint, unless this process may not or it was archived."""
+        path = Path(damage.path)
+        self._forget(path)
         try:
-            os.rename(damage.path, aside)
+            if not self._is_locked or holds_links(path):
+                log.warning("skipping checkpoint %s: %s", path, damage.problem)
+                return
+            aside = unused(path.with_name(f"{SET_ASIDE}{path.name}"))
+            os.rename(path, aside)
             sync_directory(self.root)
         except OSError as error:
             raise CheckpointError(f"{damage} It cannot be renamed: {error.strerror}.") from None
-        log.warning("checkpoint %s is damaged: %s; it was set aside as %s", damage.path, damage.problem, aside.name)
+        log.warning("checkpoint %s is damaged: %s; it was set aside as %s", path, damage.problem, aside.name)
 
     def _delete(self, path: Path) -> bool:
-        """First out of sight, then the manifest, then the rest: at no time does half a checkpoint look whole."""
+        """Rename out of sight, then delete the manifest, then the rest: no half checkpoint ever looks whole."""
         doomed = temporary_beside(path)
         try:
+            if holds_links(path):  # made just now
+                return False
             os.rename(path, doomed)
+            self._forget(path)
             sync_directory(self.root)
             (doomed / MANIFEST).unlink()
             shutil.rmtree(doomed)
@@ -309,43 +405,100 @@ class CheckpointStore:
         return True
 
     def _remove_stale(self) -> None:
-        for path in [*self.root.iterdir(), *self.root.parent.iterdir()]:
-            if not is_temporary(path):
-                continue
-            host, pid = owner_of(path)
-            lives = is_alive(host, pid) and pid != os.getpid()  # our own id: an earlier process that had it
-            if lives is None:
-                log.warning("%s was left by process %s on host %s; delete it if that is over", path, pid, host)
-            elif not lives:
+        """Delete what other processes left under temporary names.
+
+        Only a holder of the lock writes in the directory of checkpoints, so everything temporary there is stale,
+        whatever host and process id it carries: a container gets another host name at each start. In the run directory
+        a living process of this host may be writing.
+        """
+        for directory in (self.root, self.root.parent):
+            for name in sorted(os.listdir(directory)):
+                path = directory / name
+                if not is_temporary(path):
+                    continue
+                host, pid = owner_of(path)
+                is_own = pid == os.getpid()  # of an earlier process that had this id
+                if directory == self.root.parent and is_alive(host, pid) and not is_own:
+                    continue
                 try:
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                    log.info("deleted %s, which process %s on host %s left", path, pid, host)
                 except OSError as error:
-                    log.warning("%s was left by a dead process and cannot be deleted: %s", path, error)
-
-    def _next_sequence(self) -> int:
-        """Looked up once: while the directory is locked nobody else adds to it."""
-        if self._sequence is None:
-            self._sequence = max((one.manifest.sequence for one in self._scan()), default=0)
-        self._sequence += 1
-        return self._sequence
+                    log.warning(
+                        "%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error
+                    )
 
 
 def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
-    """Checkpoints with a sound manifest and files of the right sizes, newest first; and the others. Read-only."""
-    found, damages = [], []
-    for path in sorted(root.iterdir()) if root.is_dir() else []:
-        name = STEP.fullmatch(path.name)
-        if name is None or not path.is_dir():
-            continue
-        try:
-            manifest = read_manifest(path)
-            if manifest.step != int(name[1]):
-                raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
-            found.append(Stored(path, manifest))
-        except DamagedError as damage:
-            damages.append(damage)
+    """Checkpoints with a sound manifest and files of the right sizes, newest first; and the damaged ones. Read-only.
+
+    Raises:
+        UnreadableError: the directory or a checkpoint in it cannot be read.
+    """
+    found: list[Stored] = []
+    damages: list[DamagedError] = []
+    for one in look(root):
+        if isinstance(one, Stored):
+            found.append(one)
+        elif isinstance(one, DamagedError):
+            damages.append(one)
+        else:
+            raise one
     found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
     return found, damages
+
+
+def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
+    """Each checkpoint in a directory, or what is wrong with it, in order of names."""
+    patience = Patience()
+    for name in patience(lambda: _names(root)):
+        if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
+            yield found
+
+
+def look_at(
+    path: Path, patience: Patience, *, compare_hashes: bool = False
+) -> Stored | DamagedError | UnreadableError | None:
+    """The checkpoint at a path, or what is wrong with it. None for what is no directory, or is deleted meanwhile."""
+    for _ in range(_LOOKS):
+        try:
+            stored = patience(lambda: _look_at(path, patience))
+            if stored is not None and compare_hashes:
+                verify(path, stored.manifest, patience)
+            return stored
+        except GoneError:
+            continue
+        except (DamagedError, UnreadableError) as problem:
+            return problem
+    return None
+
+
+def _names(root: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
+
+
+def _look_at(path: Path, patience: Patience) -> Stored | None:
+    name = STEP.fullmatch(path.name)
+    assert name is not None, path
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return None
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise DamagedError(path, f"it is a link to {os.readlink(path)}, which does not exist") from None
+        return None
+    except OSError as error:
+        raise UnreadableError(path, error.strerror) from None
+    manifest = read_manifest(path, patience)
+    if manifest.step != int(name[1]):
+        raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
+    with told_apart(path, "its directory"):
+        return Stored(path, manifest, holds_links(path))
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:

@@ -1,4 +1,4 @@
-"""Looking after the checkpoints of a run by hand: what is there, is it sound, what may go, what can be mended."""
+"""Maintenance of a run's checkpoints by hand: list, verify, prune and repair."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dp_prior.checkpoints.format import CheckpointError, DamagedError, Manifest, read_manifest, unused, verify
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
+from dp_prior.checkpoints.reading import Patience, holds_links, read_small
 from dp_prior.checkpoints.retention import RetentionConfig, ranked
-from dp_prior.checkpoints.store import STEP, CheckpointStore, scan
-from dp_prior.durable import is_temporary, sync_directory
+from dp_prior.checkpoints.store import SET_ASIDE, STEP, CheckpointStore, Stored, look, look_at, scan
+from dp_prior.durable import is_alive, is_temporary, owner_of, sync_directory
 
 CONFIG = "config.json"
-SET_ASIDE = "damaged_"
 QUARANTINE = "quarantine_"
+_LARGEST_CONFIG = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,14 @@ class Found:
     """Something in the directory of checkpoints.
 
     Attributes:
-        kind: `damaged` has not been noticed by a run yet; `set aside` has.
+        kind: `damaged` has not been noticed by a run yet, `set aside` has; nothing is known of an `unreadable` one.
         manifest: None where it cannot be read.
         roles: `latest` and `best`, of a good one.
         remark: what is wrong with it.
     """
 
     path: Path
-    kind: Literal["good", "damaged", "set aside", "quarantine", "leftover"]
+    kind: Literal["good", "damaged", "unreadable", "set aside", "quarantine", "leftover"]
     manifest: Manifest | None = None
     roles: tuple[str, ...] = ()
     remark: str = ""
@@ -43,7 +45,7 @@ class Found:
 
 
 def root_of(run: Path) -> Path:
-    """The directory of checkpoints that a path means: a run's, or that directory itself.
+    """The directory of checkpoints of a run, given the run or that directory itself.
 
     Raises:
         FileNotFoundError: there is none.
@@ -55,38 +57,57 @@ def root_of(run: Path) -> Path:
 
 
 def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
-    """Everything there, good checkpoints first and newest first. Changes nothing, needs no lock.
+    """Everything there, good checkpoints first and newest first. Changes nothing and needs no lock.
+
+    A run may work there meanwhile: what it is writing, or deletes before it is looked at, is left out.
 
     Args:
         compare_hashes: read every byte; otherwise only sizes are compared.
+
+    Raises:
+        UnreadableError: after everything else, if hashes were to be compared and a checkpoint cannot be read.
     """
-    stored, damages = scan(root)
+    looked = list(look(root))
+    stored = [one for one in looked if isinstance(one, Stored)]
+    stored.sort(key=lambda one: one.manifest.sequence, reverse=True)
+    problems = [one for one in looked if not isinstance(one, Stored)]
     monitor, mode = (stored[0].manifest.monitor, stored[0].manifest.mode) if stored else (None, "min")
     best = ranked([one.record(monitor) for one in stored], mode)[:1]
+    unreadable = [one for one in problems if isinstance(one, UnreadableError)]
     for one in stored:
         roles = ("latest",) * (one is stored[0]) + ("best",) * (one.manifest.sequence in [b.sequence for b in best])
-        found = Found(one.path, "good", one.manifest, roles)
-        if compare_hashes:
-            try:
-                verify(one.path, one.manifest)
-            except DamagedError as damage:
-                found = Found(one.path, "damaged", one.manifest, remark=damage.problem)
-        yield found
-    for damage in damages:
-        yield Found(damage.path, "damaged", remark=damage.problem)
+        found = look_at(one.path, Patience(), compare_hashes=True) if compare_hashes else one
+        if isinstance(found, Stored):
+            yield Found(found.path, "good", found.manifest, roles)
+        elif found is not None:
+            unreadable += [found] if isinstance(found, UnreadableError) else []
+            yield _found(found, one.manifest)
+    for problem in problems:
+        yield _found(problem)
     for path in sorted(root.iterdir()):
-        manifest, remark = _manifest_of(path)
-        if path.name.startswith(SET_ASIDE):
-            yield Found(path, "set aside", manifest, remark=remark)
-        elif path.name.startswith(QUARANTINE):
-            named = [] if manifest is None else manifest.nonfinite
-            yield Found(path, "quarantine", manifest, remark=remark or f"not finite: {', '.join(named)}")
-        elif is_temporary(path):
-            yield Found(path, "leftover")
+        if path.name.startswith((SET_ASIDE, QUARANTINE)):
+            try:
+                manifest, remark = _manifest_of(path)
+            except GoneError:
+                continue
+            if path.name.startswith(SET_ASIDE):
+                yield Found(path, "set aside", manifest, remark=remark)
+            else:
+                named = [] if manifest is None else manifest.nonfinite
+                yield Found(path, "quarantine", manifest, remark=remark or f"not finite: {', '.join(named)}")
+        elif is_temporary(path) and not is_alive(*owner_of(path)):
+            yield Found(path, "leftover", remark="of process {1} on host {0}".format(*owner_of(path)))
+    if compare_hashes and unreadable:
+        raise unreadable[0]
+
+
+def _found(problem: DamagedError | UnreadableError, manifest: Manifest | None = None) -> Found:
+    kind: Literal["damaged", "unreadable"] = "damaged" if isinstance(problem, DamagedError) else "unreadable"
+    return Found(Path(problem.path), kind, manifest, remark=problem.problem)
 
 
 def store_of(root: Path, **changes: Any) -> CheckpointStore:
-    """The store of a run, with the retention of its configuration.
+    """The store of a run, with the retention settings of its configuration.
 
     Args:
         changes: fields of `RetentionConfig` that replace those of the configuration.
@@ -97,9 +118,9 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
     path, retention = root.parent / CONFIG, {}
     if path.exists():
         try:
-            retention = json.loads(path.read_bytes()).get("checkpoints", {})
+            retention = json.loads(read_small(path, _LARGEST_CONFIG)).get("checkpoints", {})
             RetentionConfig(**retention)
-        except (OSError, ValueError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
             problem = str(error).splitlines()[0]
             raise CheckpointError(f"{path} does not say which checkpoints are kept: {problem}") from None
     stored, _ = scan(root)
@@ -108,24 +129,26 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 
 
 def superfluous(store: CheckpointStore) -> list[Path]:
-    """What `prune` would delete, as far as sizes tell."""
-    stored, _ = scan(store.root)
-    kept = store.retention.kept([one.record(store.monitor) for one in stored], store.mode)
-    return [one.path for one in stored if one.manifest.sequence not in kept]
+    """What `prune` would delete; compares sizes, not hashes."""
+    own = [one for one in scan(store.root)[0] if not one.is_linked]
+    kept = store.retention.kept([one.record(store.monitor) for one in own], store.mode)
+    return [one.path for one in own if one.manifest.sequence not in kept]
 
 
 def repair(store: CheckpointStore) -> list[str]:
-    """Bring a locked store in order: bring back what is sound again, set aside what is damaged, write the index anew.
+    """Repair a locked store: bring back what is sound again, set aside what is damaged, write the index again.
 
-    Nothing is deleted but leftovers of dead processes, which locking does.
+    Nothing is deleted but leftovers of other processes, which locking does. Archived checkpoints are not touched.
 
     Returns:
         One line for everything that was changed.
     """
     done = []
     for path in sorted(store.root.iterdir()):
-        manifest, remark = _manifest_of(path)
-        if not path.name.startswith(SET_ASIDE) or manifest is None or manifest.nonfinite:
+        if not path.name.startswith(SET_ASIDE):
+            continue
+        manifest, _ = _manifest_of(path)
+        if manifest is None or manifest.nonfinite or holds_links(path):
             continue
         try:
             verify(path, manifest)
@@ -147,7 +170,7 @@ def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
     """The manifest, or None and what is wrong."""
     try:
         return read_manifest(path), ""
-    except DamagedError as damage:
-        return None, damage.problem
-    except CheckpointError as error:
-        return None, str(error)
+    except GoneError:
+        raise
+    except (DamagedError, UnreadableError) as problem:
+        return None, problem.problem

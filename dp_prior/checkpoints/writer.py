@@ -1,8 +1,8 @@
-"""Saving beside training: the loop stops only while the state is copied into memory that the writer owns.
+"""Saves in the background: training stops only while the state is copied into memory that the writer owns.
 
-One save runs at a time. A save asked for while another runs waits for it, since each is promised to become durable;
-the memory of one snapshot is therefore all that is ever needed, and it is reused. A save that fails is told at once;
-only several in a row, or the last one of a run, are an error: a disk that was full for an hour costs no run.
+One save runs at a time. A save that is requested during another waits for it, since each must become durable; memory
+for one snapshot is therefore enough, and it is reused. A failed save is logged at once; only several in a row, or the
+last one of a run, are an error, so that a disk that was full for an hour does not end a run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class CheckpointWriter:
         """
         Args:
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
-                directory stays while it runs, since the next save waits for it.
-            max_failed_saves: so many saves that fail in a row are an error; fewer are warnings.
+                directory is not deleted during the call, since the next save waits for it.
+            max_failed_saves: this many failed saves in a row are an error; fewer are warnings.
         """
         self._store = store
         self._on_durable = on_durable
@@ -41,38 +41,38 @@ class CheckpointWriter:
         self._failed: list[CheckpointError] = []  # saves in a row
 
     def reserve(self, snapshot: Snapshot) -> None:
-        """Take memory for snapshots of this size, in the background; otherwise the first save pays for it.
+        """Allocate memory for snapshots of this size in the background; otherwise the first save has to.
 
-        Mapping fresh pages takes several times as long as the copy. Call it once all tensors of a save exist.
+        Mapping fresh pages takes several times as long as the copy. Call this once all tensors of a save exist.
         """
         self.wait()
         self._start(self._memory.reserve, snapshot)
 
     def submit(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> None:
-        """Copy a snapshot and start saving it; waits first for a save that still runs.
+        """Copy a snapshot and start saving it, after waiting for a running save.
 
         Raises:
-            CheckpointError: too many saves in a row have failed; this one is then not started.
+            CheckpointError: too many saves in a row have failed; this one was not started.
         """
         self.wait()
         held = self._memory.hold(snapshot)
         self._start(self._save, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
-        """Raise what an earlier save has failed with, if any; costs nothing and is meant for every step."""
+        """Raise the error of an earlier save, if any; cheap enough for every step."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def wait(self) -> None:
-        """Return once nothing is being written; raises like `check`."""
+        """Wait for the running save, if any; raises like `check`."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def close(self) -> None:
-        """Finish the running save; raises like `check`, and if the last save has failed. The memory is given back."""
+        """Wait for the running save and free the memory; raises like `check`, and if the last save has failed."""
         try:
             self.wait()
             if self._failed:
@@ -82,7 +82,7 @@ class CheckpointWriter:
             self._failed.clear()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
-        """Run a task in the thread, keeping what it raises. No daemon: an interpreter that ends finishes it first."""
+        """Run a task in the thread and keep its error. No daemon: the interpreter waits for it before it exits."""
 
         def run() -> None:
             try:

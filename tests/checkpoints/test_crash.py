@@ -21,6 +21,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 from dp_prior.durable import is_temporary
+from tests.checkpoints.documents import progress_of, recover
 
 CALLS = ("mkdir", "open", "write", "fsync", "rename", "unlink", "rmdir", "ftruncate")
 SAVES = 3  # the third one deletes the first
@@ -31,7 +32,7 @@ def snapshot_of(step, size=3000):
         "model.safetensors": {"w": torch.from_numpy(np.full((20, 5), step, np.float32))},
         "training.safetensors": {"m": torch.from_numpy(np.full(size, step, np.float32))},
     }
-    return Snapshot(tensors, {"progress.json": {"global_step": step}})
+    return Snapshot(tensors, {"progress.json": progress_of(step)})
 
 
 def open_store(run):
@@ -108,7 +109,7 @@ def assert_nothing_is_lost(run, reported):
     """What a restart must find, whatever happened. Returns the step it goes on from."""
     store, lock = open_store(run)
     with lock:
-        found = store.recover()
+        found = recover(store)
         assert found is not None or not reported, "every checkpoint is gone"
         names = [path.name for path in store.root.iterdir()]
         assert not [path for path in store.root.iterdir() if is_temporary(path)], names

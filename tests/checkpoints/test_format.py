@@ -26,6 +26,7 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.snapshot import Snapshot, file_pieces
 from dp_prior.durable import seal, unseal
+from tests.checkpoints.documents import progress_of
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
 INTEGERS = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -44,7 +45,7 @@ def snapshot_of(value=1.0):
             "model.safetensors": {"weight": torch.full((3, 2), value), "count": torch.tensor(3)},
             "training.safetensors": {"moment": torch.full((5,), value, dtype=torch.bfloat16)},
         },
-        {"config.json": {"lr": 1e-4, "name": "ä"}, "progress.json": {"best": None}},
+        {"config.json": {"lr": 1e-4, "name": "ä"}, "progress.json": progress_of(7)},
     )
 
 
@@ -132,7 +133,7 @@ def test_a_file_is_read_whole_however_it_is_cut_into_pieces(tmp_path, size):
     verify(directory, read_manifest(directory))
     flip(directory / "model.safetensors", 8 * 4096 + 4 * size - 1)
     for look in (read_checkpoint, lambda path: verify(path, read_manifest(path))):
-        with pytest.raises(DamagedError, match="does not have the SHA-256"):
+        with pytest.raises(DamagedError, match="does not have the SHA-256" if size else "is not a safetensors file"):
             look(directory)
 
 
@@ -329,7 +330,7 @@ def test_hostile_safetensors_with_a_right_hash_are_still_refused(tmp_path):
 def test_reading_nothing_says_what_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*/nothing: there is no such directory"):
         read_checkpoint(tmp_path / "nothing")
-    with pytest.raises(DamagedError, match=r"manifest.json cannot be used: .*No such file"):
+    with pytest.raises(DamagedError, match=r"manifest.json cannot be read: No such file"):
         read_checkpoint(tmp_path)
 
 

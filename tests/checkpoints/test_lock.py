@@ -87,7 +87,7 @@ def test_orphans_of_a_dead_holder_are_waited_for(tmp_path):
     child, orphan = hold_in_child(tmp_path, fork_again=True)
     kill(child)
     try:
-        with pytest.raises(LockedError, match="dead, but one of its worker processes lives on"):
+        with pytest.raises(LockedError, match="dead, but one of its worker processes is still running"):
             RunLock(tmp_path, wait_s=0.1)
     finally:
         kill(orphan, is_child=False)

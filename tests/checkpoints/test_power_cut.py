@@ -14,6 +14,7 @@ import pytest
 
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.store import CheckpointStore
+from tests.checkpoints.documents import recover
 from tests.checkpoints.test_crash import SAVES, assert_nothing_is_lost, at_every_call, save_repeatedly
 
 pytestmark = [
@@ -115,6 +116,6 @@ def test_the_same_without_syncs_loses_checkpoints(disk, tmp_path):
     for _, reported in itertools.islice(cuts(disk, is_synced=False), 0, None, 10):
         with mounted(f"{disk[0]}.cut", tmp_path / "after") as place:
             store = CheckpointStore(place / "run" / "checkpoints", RetentionConfig())
-            found = store.recover()
+            found = recover(store)
             lost += bool(reported) and (found is None or int(found[0].name[5:13]) < max(reported))
     assert lost

@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import resource
+import shutil
+import sys
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import temporary_beside
+from dp_prior.durable import encode_document, temporary_beside
+from dp_prior.exits import UNSAVED, classify
+from tests.checkpoints.documents import progress_of, recover
 
 MONITOR = "validation/ema/loss"
 
@@ -28,14 +32,14 @@ def snapshot_of(step):
         "model.safetensors": {"w": torch.full((4, 3), float(step))},
         "training.safetensors": {"m": torch.full((50,), float(step))},
     }
-    return Snapshot(tensors, {"config.json": {"seed": 1}, "progress.json": {"global_step": step}})
+    return Snapshot(tensors, {"config.json": {"seed": 1}, "progress.json": progress_of(step)})
 
 
 def is_of(snapshot, step):
     tensors = [tensor for content in snapshot.tensors.values() for tensor in content.values()]
-    return all((tensor == step).all() for tensor in tensors) and snapshot.documents["progress.json"] == {
-        "global_step": step
-    }
+    return all((tensor == step).all() for tensor in tensors) and snapshot.documents["progress.json"] == progress_of(
+        step
+    )
 
 
 def open_store(run, retention=None, **options):
@@ -78,12 +82,12 @@ def test_newest_and_best_are_found_and_the_rest_is_pruned(store):
     index = json.loads((store.root / INDEX).read_text())
     assert (index["latest"], index["best"]) == ("step_00000060", "step_00000020")
     assert [kept["name"] for kept in index["kept"]] == ["step_00000060", "step_00000050", "step_00000020"]
-    path, snapshot = store.recover()
+    path, snapshot = recover(store)
     assert path.name == "step_00000060" and is_of(snapshot, 60)
 
 
 def test_an_empty_store_has_neither(store):
-    assert (store.latest(), store.best(), store.recover(), list(store.good())) == (None, None, None, [])
+    assert (store.latest(), store.best(), recover(store), list(store.good())) == (None, None, None, [])
 
 
 @pytest.mark.promise("B4")
@@ -164,7 +168,7 @@ def test_damage_is_set_aside_and_named_and_the_previous_one_used(store, caplog, 
     damage(store.root / "step_00000002" / name)
     again = reopen(store)
     with caplog.at_level(logging.WARNING):
-        path, snapshot = again.recover()
+        path, snapshot = recover(again)
     assert path.name == "step_00000001" and is_of(snapshot, 1)
     assert names(again) == ["damaged_step_00000002", "step_00000001"]
     assert again.latest() == again.best() == path
@@ -194,7 +198,7 @@ def test_damaged_names_do_not_collide(store):
     for _ in range(2):
         save(store, 1)
         os.truncate(store.root / "step_00000001" / "model.safetensors", 0)
-        assert store.latest() is None
+        assert list(store.good()) == []
     assert names(store) == ["damaged_step_00000001", "damaged_step_00000001_2"]
 
 
@@ -251,27 +255,60 @@ def test_foreign_files_and_directories_are_left_alone(store):
 
 
 @pytest.mark.promise("A6")
-def test_leftovers_of_dead_processes_are_removed_and_those_of_living_ones_not(store, monkeypatch, caplog):
+def test_the_lock_proves_leftovers_stale_but_a_living_process_may_write_in_the_run_directory(store, monkeypatch):
+    """A container has another host name and the same process ids at each start."""
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     owners = {"dead": child, "alive": os.getppid(), "own": os.getpid()}
-    paths = {}
+    left = {}
     for kind, pid in owners.items():
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda pid=pid: pid)
-            paths[kind] = temporary_beside(store.root / "step_00000001")
-        paths[kind].mkdir()
-        (paths[kind] / "model.safetensors").write_text("half")
-    paths["elsewhere"] = store.root / ".tmp_elsewhere_1_01234567_step_00000001"
-    paths["elsewhere"].mkdir()
-    file = store.root.parent / f"{paths['dead'].name}.json"
-    file.write_text("")
+            left[kind] = temporary_beside(store.root / "step_00000001")
+    left["elsewhere"] = store.root / ".tmp_elsewhere_1_01234567_step_00000001"
+    left["no pid"] = store.root / ".tmp_elsewhere_99999999999999999999_01234567_step_00000001"
+    beside = {kind: store.root.parent / f"{path.name}.json" for kind, path in left.items()}
+    for path in left.values():
+        path.mkdir()
+        (path / "model.safetensors").write_text("half")
+    for path in beside.values():
+        path.write_text("half")
     reopen(store).lock_held.release()
-    assert {kind for kind, path in paths.items() if path.exists()} == {"alive", "elsewhere"}
-    assert not file.exists()
-    assert "left by process 1 on host elsewhere; delete it if that is over" in caplog.text
+    assert names(store) == []
+    assert {kind for kind, path in beside.items() if path.exists()} == {"alive"}
+
+
+@pytest.mark.promise("A6")
+@pytest.mark.parametrize("call", ["rename", "unlink", "rmdir"])
+def test_a_deletion_that_was_killed_is_finished_by_the_next_lock(store, monkeypatch, call):
+    """As a container would: the next start has another host name."""
+    for step in (1, 2):
+        save(store, step)
+
+    class Killed(BaseException):
+        pass
+
+    function, count = getattr(os, call), [0]
+
+    def die(*arguments, **options):
+        count[0] += 1
+        if call == "rename" and "step_00000001" not in str(arguments[0]):
+            return function(*arguments, **options)
+        if call == "rename":
+            function(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, die)
+        patch.setattr("dp_prior.durable._host", lambda: "container-1")
+        with pytest.raises(Killed):
+            save(store, 3)
+    assert any(name.startswith(".tmp_container-1_") for name in names(store))
+    again = reopen(store)
+    assert names(again) == ["step_00000002", "step_00000003"]
+    again.lock_held.release()
 
 
 @pytest.mark.promise("A7")
@@ -311,7 +348,7 @@ def test_a_failed_save_leaves_older_checkpoints_and_says_what_is_wrong(store, fa
     assert "it needs 0.00 MB and " in message and " is free. Older checkpoints are intact; the newest is " in message
     assert "step_00000001. Free space or repair the disk, then start the same command again." in message
     assert names(store) == ["step_00000001"]
-    assert is_of(store.recover()[1], 1)
+    assert is_of(recover(store)[1], 1)
     save(store, 3)
     assert store.latest().name == "step_00000003"
 
@@ -323,7 +360,7 @@ def test_after_one_input_output_error_everything_is_written_anew(store, failing,
     saved = save(store, 1)
     assert is_of(read_checkpoint(saved.path), 1)
     assert names(store) == ["step_00000001"]
-    assert "failed with an I/O error; writing it anew" in caplog.text
+    assert "failed with an I/O error; writing it again" in caplog.text
 
 
 def test_a_disk_that_keeps_failing_is_reported(store, monkeypatch):
@@ -410,7 +447,9 @@ def test_deletion_takes_the_manifest_first(store, monkeypatch):
 def test_a_directory_that_cannot_be_written_is_refused_at_the_start(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"cannot write in .*: File exists. No checkpoint could be saved"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot write in .*: File exists \(.*/checkpoints\). No checkpoint could be saved"
+    ):
         open_store(tmp_path / "run")
     (tmp_path / "run" / "checkpoints").unlink()
     open_store(tmp_path / "run").lock_held.release()
@@ -430,3 +469,161 @@ def test_a_hash_is_compared_once_in_the_life_of_a_process(store, monkeypatch):
         save(again, step)
     assert sorted(hashed) == [("step_00000002", name) for name in FILES if name != MANIFEST]
     again.lock_held.release()
+
+
+def calls_of_a_save(store, step):
+    """What a save asks of the system: names of files and kinds of calls, as the interpreter reports them."""
+    seen = []
+    hook = seen.append
+    HOOKS.append(hook)
+    try:
+        save(store, step)
+    finally:
+        HOOKS.remove(hook)
+    return seen
+
+
+HOOKS = []
+EVENTS = ("open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+
+
+def audit(event, arguments):
+    for hook in HOOKS:
+        if event in EVENTS:
+            hook((event, str(arguments[0])))
+
+
+sys.addaudithook(audit)  # for good, therefore once and only while a list is there
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_the_cost_of_a_save_does_not_depend_on_how_many_checkpoints_are_kept(tmp_path, is_restarted):
+    """Counted in calls: files opened, directories listed, and files looked at without being opened."""
+    counts, looks = {}, []
+
+    def counted(function):
+        return lambda *arguments, **options: (looks.append(arguments), function(*arguments, **options))[1]
+
+    for kept in (6, 60):
+        store = open_store(tmp_path / str(kept), RetentionConfig(keep_latest=2, keep_best=1, keep_every=1))
+        for step in range(1, kept + 1):
+            save(store, step, 1.0 / step)
+        if is_restarted:
+            store = reopen(store)
+            save(store, kept + 1)  # the first one after a start reads the directory, and compares what it relies on
+        looks.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("stat", "lstat", "statvfs", "readlink"):
+                patch.setattr(os, name, counted(getattr(os, name)))
+            calls = calls_of_a_save(store, kept + 2)
+        counts[kept] = len(calls), len(looks)
+        assert len(names(store)) >= kept
+        store.lock_held.release()
+    assert counts[6] == counts[60]
+    assert sum(counts[60]) < 100
+
+
+def test_the_first_save_after_a_start_compares_only_what_it_relies_on(store, monkeypatch):
+    """A run of hundreds of checkpoints must not be hashed whole before it goes on."""
+    store.retention = RetentionConfig(keep_latest=2, keep_best=1, keep_every=1)
+    for step in range(1, 20):
+        save(store, step, step)
+    again = reopen(store)
+    hashed = set()
+    monkeypatch.setattr("dp_prior.checkpoints.format._compare", lambda directory, *rest: hashed.add(directory.name))
+    save(again, 20)
+    assert hashed == set()  # nothing is dropped, so nothing has to be good
+    again.retention = RetentionConfig(keep_latest=2, keep_best=1, keep_every=10)
+    save(again, 21)
+    assert hashed == {"step_00000001", "step_00000010"}  # the best, and the one that stays of its ten
+    assert names(again) == [f"step_000000{n}" for n in ("01", "10", "20", "21")]
+    again.lock_held.release()
+
+
+def test_the_index_is_the_document_that_it_says(store):
+    store.retention = RetentionConfig(keep_latest=9)
+    for step, value in [(1, 0.5), (2, None), (3, math.nan), (4, 0.25)]:
+        save(store, step, value)
+        text = (store.root / INDEX).read_bytes()
+        assert text == encode_document(json.loads(text))
+    assert [(one["step"], one["value"]) for one in json.loads(text)["kept"]] == [
+        (4, 0.25),
+        (3, None),
+        (2, None),
+        (1, 0.5),
+    ]
+
+
+def test_what_is_deleted_by_hand_while_a_run_works_is_not_counted(store):
+    for step in (1, 2):
+        save(store, step)
+    shutil.rmtree(store.root / "step_00000002")
+    save(store, 3)
+    assert names(store) == ["step_00000001", "step_00000003"]
+    os.truncate(store.root / "step_00000003" / "model.safetensors", 3)
+    save(store, 4)
+    assert names(store) == ["damaged_step_00000003", "step_00000001", "step_00000004"]
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize("kind", ["removed", "moved", "replaced", "removed and made anew"])
+def test_a_run_directory_that_goes_away_is_an_error_and_is_not_made_anew(store, tmp_path, kind):
+    save(store, 1)
+    run = store.root.parent
+    shutil.move(run, tmp_path / "elsewhere")
+    if kind.startswith("removed"):
+        shutil.rmtree(tmp_path / "elsewhere")
+    if kind in ("replaced", "removed and made anew"):
+        store.root.mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=f"run directory {run} was deleted, moved or replaced") as failure:
+            save(store, 2)
+        assert classify(failure.value)[1] == UNSAVED
+    assert run.exists() == (kind in ("replaced", "removed and made anew"))
+    assert not list(run.rglob("*.safetensors"))
+
+
+def test_a_checkpoints_directory_that_goes_away_is_an_error(store):
+    save(store, 1)
+    shutil.rmtree(store.root)
+    with pytest.raises(CheckpointError, match=r"cannot save checkpoint step_00000002 in .*: No such file or directory"):
+        save(store, 2)
+    assert not store.root.exists()
+    store.root.mkdir()
+    save(store, 3)
+    assert names(store) == ["step_00000003"]
+
+
+@pytest.mark.promise("A4")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EACCES])
+@pytest.mark.parametrize("call", ["mkdir", "open", "write", "fsync", "rename", "ftruncate", "listdir"])
+def test_a_disk_that_fails_at_the_start_is_one_clear_error_with_the_path(tmp_path, monkeypatch, call, code):
+    """At every call of a start: it works, or it is a `CheckpointError`, nothing stays open, and the next one works."""
+    function, count = getattr(os, call), [0]
+    opened = len(os.listdir("/proc/self/fd"))
+    for number in range(1, 30):
+        run, failed = tmp_path / str(number) / "run", []
+
+        def once(*arguments, number=number, failed=failed, **options):
+            count[0] += 1
+            if count[0] == number:
+                failed.append(arguments)
+                raise OSError(code, os.strerror(code))
+            return function(*arguments, **options)
+
+        count[0] = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, once)
+            try:
+                open_store(run).lock_held.release()
+            except CheckpointError as error:
+                assert str(run.parent) in str(error) and os.strerror(code) in str(error)
+                assert classify(error)[1] == UNSAVED
+        assert len(os.listdir("/proc/self/fd")) == opened
+        store = open_store(run)
+        save(store, 1)
+        assert store.latest().name == "step_00000001" and not [path for path in run.rglob(".tmp*")]
+        store.lock_held.release()
+        if not failed:
+            break
+    assert number > 1 and not failed

@@ -18,6 +18,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
+from tests.checkpoints.documents import recover
 
 pytestmark = pytest.mark.slow
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -77,7 +78,7 @@ def test_killed_at_a_system_call_the_newest_reported_is_found(tmp_path, call, co
         killed += done.returncode != 0
         store, lock = open_store(run)
         with lock:
-            found = store.recover()
+            found = recover(store)
             newest = 0 if found is None else read_manifest_step(found[0])
             assert newest >= max(reported, default=0)
             if found is not None:
@@ -143,7 +144,7 @@ def test_a_disk_that_is_read_only_for_a_while_costs_only_the_saves_meanwhile(sma
     lock.release()  # an open file would keep the disk from turning
     for step, mode in enumerate(("rw", "ro", "ro", "rw"), 1):
         subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
-        store._lock = SimpleNamespace(is_held=True)
+        store._lock = SimpleNamespace(is_held=True, check=lambda: None)
         snapshot = Snapshot({"model.safetensors": {"w": torch.full((10,), float(step))}})
         if mode == "ro":
             with pytest.raises(CheckpointError, match="Read-only file system.*Older checkpoints are intact"):
@@ -171,7 +172,7 @@ def test_a_full_disk_costs_only_the_checkpoint_that_did_not_fit(small_disk, opti
                 snapshot = Snapshot({"model.safetensors": {"w": torch.full((size,), float(step))}}, {"config.json": {}})
                 store.write(snapshot, Progress(step, step), {"loss": 1.0})
                 saved = step
-        path, snapshot = store.recover()
+        path, snapshot = recover(store)
         assert saved >= 2 and path.name == f"step_0000000{saved}"
         assert (snapshot.tensors["model.safetensors"]["w"] == saved).all()
         assert not [path for path in store.root.iterdir() if path.name.startswith(".tmp")]

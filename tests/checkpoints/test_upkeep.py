@@ -1,7 +1,13 @@
 """Looking after checkpoints by hand, with the commands a user gives."""
 
+import errno
 import os
 import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +16,7 @@ from click.testing import CliRunner
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
+from dp_prior.checkpoints.upkeep import take_stock
 from dp_prior.cli import main
 from dp_prior.clock import Progress
 
@@ -134,6 +141,113 @@ def test_a_directory_without_checkpoints_is_refused(tmp_path, name):
 
 def test_a_configuration_that_cannot_be_read_deletes_nothing(run):
     (run / "config.json").write_text('{"checkpoints": {"keep_latest": "all"}}')
+    code, output = command("prune", run)
+    assert code == 74 and "config.json does not say which checkpoints are kept" in output
+    assert len(names(run)) == 5
+
+
+WRITE = """
+import sys
+from pathlib import Path
+import os
+import torch
+from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.clock import Progress
+
+os.fsync = lambda descriptor: None
+store = CheckpointStore(Path(sys.argv[1]) / "checkpoints", RetentionConfig(), monitor="loss")
+with store.lock():
+    print("locked", flush=True)
+    step = 0
+    while True:
+        step += 1
+        tensors = {"model.safetensors": {"w": torch.full((2000,), float(step))}}
+        store.write(Snapshot(tensors), Progress(step % 50, step % 50), {"loss": abs(step % 7 - 3.0)})
+"""
+
+
+def test_verify_beside_a_running_run_never_raises_an_alarm(tmp_path):
+    """The writer saves as fast as it can, some steps again and again; whatever it deletes meanwhile is not damaged."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    run = tmp_path / "run"
+    writer = subprocess.Popen([sys.executable, "-c", WRITE, str(run)], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert writer.stdout.readline() == b"locked\n"
+        kinds, end, rounds = Counter(), time.monotonic() + 60, 0
+        while rounds < 400 and time.monotonic() < end:
+            rounds += 1
+            for compare_hashes in (True, False):
+                for found in take_stock(run / "checkpoints", compare_hashes=compare_hashes):
+                    kinds[found.kind] += 1
+                    assert found.kind == "good", found
+        assert writer.poll() is None and rounds > 50 and kinds["good"] > 100
+    finally:
+        writer.kill()
+        writer.wait()
+        writer.stdout.close()
+
+
+@pytest.mark.parametrize("when", ["listed", "looked at", "opened"])
+@pytest.mark.parametrize("becomes", ["deleted", "set aside", "replaced"])
+def test_a_checkpoint_that_goes_away_at_any_moment_is_not_damaged(run, monkeypatch, when, becomes):
+    path, spare = run / "checkpoints" / "step_00000003", run.parent / "spare"
+    shutil.copytree(path, spare)
+    call, part = {"listed": ("stat", ""), "looked at": ("open", "manifest"), "opened": ("open", "model")}[when]
+    function, is_gone = getattr(os, call), []
+
+    def meanwhile(target, *arguments, **options):
+        if not is_gone and "step_00000003" in str(target) and part in str(target):
+            is_gone.append(True)
+            path.rename(path.with_name("damaged_step_00000003") if becomes == "set aside" else run.parent / "gone")
+            if becomes == "replaced":
+                spare.rename(path)
+        return function(target, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, meanwhile)
+        found = {one.path.name: one.kind for one in take_stock(run / "checkpoints", compare_hashes=True)}
+    assert is_gone and "damaged" not in found.values()
+    assert (found.get("step_00000003") == "good") == (becomes == "replaced")
+    assert [found[f"step_0000000{step}"] for step in (1, 2, 4, 5)] == ["good"] * 4
+
+
+def test_what_cannot_be_read_is_shown_is_no_damage_and_fails_a_verification(run, monkeypatch):
+    monkeypatch.setattr("dp_prior.checkpoints.reading.time.sleep", lambda seconds: None)
+    function = os.open
+
+    def refuse(path, *arguments, **options):
+        if "step_00000004/model" in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return function(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    code, output = command("verify", run)
+    assert code == 74 and " unreadable " in states(output)["step_00000004"]
+    assert output.count(" good ") == 4 and " damaged " not in states(output)["step_00000004"].split("model")[0]
+    assert command("ls", run)[0] == 0
+    code, output = command("repair", run)
+    assert code == 74 and "step_00000004 cannot be read" in output
+    assert "step_00000004" in names(run)
+
+
+@pytest.mark.parametrize("change", ["prune", "repair"])
+def test_leftovers_of_saves_and_deletions_elsewhere_are_cleaned(run, change):
+    for name in (
+        ".tmp_container-1_7_01234567_step_00000009",
+        f".tmp_container-1_{os.getppid()}_01234567_step_00000001",
+    ):
+        (run / "checkpoints" / name).mkdir()
+        (run / "checkpoints" / name / "model.safetensors").write_text("half")
+    assert command("ls", run)[1].count(" leftover ") == 2
+    assert command(change, run)[0] == 0
+    assert not [name for name in names(run) if name.startswith(".tmp")]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "null", "3", "\xff", '{"checkpoints": [1]}'])
+def test_a_configuration_that_is_none_deletes_nothing(run, text):
+    (run / "config.json").write_text(text)
     code, output = command("prune", run)
     assert code == 74 and "config.json does not say which checkpoints are kept" in output
     assert len(names(run)) == 5

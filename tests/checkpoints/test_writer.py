@@ -11,6 +11,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
+from tests.checkpoints.documents import progress_of
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
             for tensor in tensors.values():
                 tensor.fill_(step)
         if step % 3 == 0:
-            writer.submit(Snapshot(live, {"progress.json": {"step": step}}), Progress(step, step), {})
+            writer.submit(Snapshot(live, {"progress.json": progress_of(step)}), Progress(step, step), {})
     writer.close()
     assert [saved.progress.global_step for saved in durable] == list(range(3, 40, 3))
     for saved in durable:
@@ -43,7 +44,7 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
         for tensors in snapshot.tensors.values():
             for name, tensor in tensors.items():
                 assert (tensor == saved.progress.global_step).all(), name
-        assert snapshot.documents == {"progress.json": {"step": saved.progress.global_step}}
+        assert snapshot.documents == {"progress.json": progress_of(saved.progress.global_step)}
 
 
 @pytest.mark.promise("A8")
@@ -141,7 +142,7 @@ def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_err
     try:
         for step in range(1, len(outcomes) + 2):  # the last one shows that nothing is started after an error
             if step <= len(outcomes) or raised == "submit":
-                writer.submit(Snapshot({}, {"progress.json": {"step": step}}), Progress(step, step), {})
+                writer.submit(Snapshot({}, {"progress.json": progress_of(step)}), Progress(step, step), {})
                 writer._thread.join()
     except CheckpointError:
         ended = "submit"

@@ -11,6 +11,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.tracking.delivery import Parcel
 from dp_prior.tracking.tracker import Durable
+from tests.checkpoints.documents import progress_of
 
 CONFIG = {"description": "Tiny.", "seed": 0, "task": {"type": "policy", "backbone": {"type": "mlp"}}}
 SPEC = {"x_shape": [4, 2], "cond_shapes": {"agent_pos": [2, 2]}}
@@ -36,7 +37,7 @@ class Run:
         documents = {
             "config.json": {**CONFIG, "seed": step},
             "spec.json": SPEC,
-            "progress.json": {"global_step": step},
+            "progress.json": progress_of(step),
             "data.json": {"fingerprint": "f" * 64, "episodes": {"train": [0, 1, 2], "val": [3]}},
         }
         metrics = {"loss": value}

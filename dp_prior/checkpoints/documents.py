@@ -1,0 +1,99 @@
+"""The documents of a checkpoint that decide how a run goes on, as records: a malformed one is refused before use.
+
+Keys that are not listed here are allowed, since other versions write other ones.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from dp_prior.config import Config
+
+LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quarter of it
+LARGEST_COUNT = 2**63 - 1
+
+
+class _Document(Config):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Clock(_Document):
+    samples_seen: int = Field(ge=0, le=LARGEST_COUNT)
+    """Training samples consumed over all ranks."""
+
+    global_step: int = Field(ge=0, le=LARGEST_COUNT)
+    """Optimizer steps taken."""
+
+
+class _Best(_Document):
+    metric: str
+    mode: Literal["min", "max"]
+    value: float | None
+    step: int | None = Field(ge=0, le=LARGEST_COUNT)
+
+
+class ProgressDocument(_Clock):
+    """`progress.json`: where training stood."""
+
+    best: _Best
+    """Best value of the monitored metric so far."""
+
+    metrics: dict[str, float | None]
+    """Measured at this step; null where a value was not a finite number."""
+
+    scaler: dict[str, float | None] | None
+    """State of the gradient scaler, null without one."""
+
+    global_batch_size: int = Field(ge=1, le=LARGEST_COUNT)
+    """Samples per optimizer step over all ranks."""
+
+    averages: list[str] = []
+    """Names of the averages of the weights, the exported one first."""
+
+    unmeasured: _Clock | None = None
+    """When the evaluation that is still due began."""
+
+    rollbacks: int = Field(default=0, ge=0, le=LARGEST_COUNT)
+    """How often the run went back to earlier weights."""
+
+    versions: dict[str, str] = {}
+    """Of the libraries."""
+
+
+class DataDocument(_Document):
+    """`data.json`: which data the run was trained on."""
+
+    fingerprint: str = Field(max_length=256)
+    """Hash of the content of the data set."""
+
+    episodes: dict[str, list[int]] | None = None
+    """Episodes of each part, for data with episodes."""
+
+    rows: dict[str, int] | None = None
+    """Rows of each part, for data without."""
+
+
+_RECORDS: dict[str, type[Config]] = {"progress.json": ProgressDocument, "data.json": DataDocument}
+
+
+def parse_document(name: str, data: bytes) -> Any:
+    """The content of a document of a checkpoint.
+
+    Raises:
+        ValueError: it is not JSON, or not what its name promises.
+    """
+    try:
+        content = json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if name in _RECORDS:
+        try:
+            _RECORDS[name].model_validate_json(data, strict=True)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"])) or "the file"
+            raise ValueError(f"{where}: {fault['msg'][0].lower()}{fault['msg'][1:]}") from None
+    return content

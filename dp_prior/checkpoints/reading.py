@@ -1,0 +1,129 @@
+"""Reads that end in bounded time and memory and tell damage from trouble.
+
+Damage is a file that is missing or has other content than the manifest says. Everything else that can go wrong while
+reading (permissions, a failing disk or network, no descriptors or memory left) says nothing about the checkpoint: it is
+retried for about a second and then raised as `UnreadableError`, and the checkpoint stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, NewerFormatError, UnreadableError
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+_WAITS_S = (0.05, 0.25, 0.7)
+
+Read = TypeVar("Read")
+
+
+class Patience:
+    """Retries of reads that fail with `UnreadableError`: together they wait for one second, however many fail."""
+
+    def __init__(self) -> None:
+        self._waits = iter(_WAITS_S)
+
+    def __call__(self, read: Callable[[], Read]) -> Read:
+        """The result of `read`, which is called again after a wait while waits are left."""
+        while True:
+            try:
+                return read()
+            except NewerFormatError:
+                raise
+            except UnreadableError:
+                wait = next(self._waits, None)
+                if wait is None:
+                    raise
+                time.sleep(wait)
+
+
+@contextlib.contextmanager
+def told_apart(directory: Path, name: str) -> Iterator[None]:
+    """Raise `DamagedError` for a file that is missing and `UnreadableError` for all other trouble inside.
+
+    Raises:
+        GoneError: what looked like damage was a directory that is no longer there, or another one under its name.
+    """
+    before = _identity(directory)
+    try:
+        yield
+    except (OSError, DamagedError) as error:
+        is_damage = isinstance(error, DamagedError) or error.errno in _MISSING
+        if is_damage and (before is None or _identity(directory) != before):
+            raise GoneError(directory) from None
+        if isinstance(error, DamagedError):
+            raise
+        problem = f"{name} cannot be read: {error.strerror or error}"
+        raise (DamagedError if is_damage else UnreadableError)(directory, problem) from None
+    except MemoryError as error:
+        raise UnreadableError(directory, f"no memory to read {name} ({error})") from None
+    except RuntimeError as error:
+        if isinstance(error, CheckpointError) or "thread" not in str(error):
+            raise
+        raise UnreadableError(directory, f"{name} cannot be read: {error}") from None
+
+
+def _identity(directory: Path) -> tuple[int, int, int] | None:
+    """Changes when a directory is renamed or replaced, even if the new one gets the same inode; None if it is gone."""
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise UnreadableError(directory, error.strerror or str(error)) from None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[tuple[int, int]]:
+    """Descriptor and size of a regular file. Opens no pipe, socket or device, so that it never blocks.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    for_reading = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    _check_regular(os.stat(path))
+    descriptor = os.open(path, for_reading)
+    try:
+        status = os.fstat(descriptor)
+        _check_regular(status)
+        yield descriptor, status.st_size
+    finally:
+        os.close(descriptor)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no regular file")
+
+
+def read_small(path: Path, largest: int) -> bytes:
+    """The content of a regular file of at most `largest` bytes.
+
+    Raises:
+        ValueError: it is larger, or no regular file.
+    """
+    with open_regular(path) as (descriptor, size):
+        if size > largest:
+            raise ValueError(f"it has {size} bytes, at most {largest} are read")
+        data = b""
+        while len(data) <= largest and (piece := os.read(descriptor, largest + 1 - len(data))):
+            data += piece
+    if len(data) > largest:
+        raise ValueError(f"it has more than {largest} bytes")
+    return data
+
+
+def holds_links(directory: Path) -> bool:
+    """Whether a checkpoint, or one of its files, is a symbolic link: it was archived, and is read but never changed."""
+    if os.path.islink(directory):
+        return True
+    with os.scandir(directory) as entries:
+        return any(entry.is_symlink() for entry in entries)
