@@ -135,7 +135,7 @@ def die(moment: str, count: int = 1) -> None:
         "evaluation": (LossEvaluator, "run", True),
         "save": (PolicyTrainer, "save", False),
         "file of a checkpoint": (checkpoint_format, "write_file", True),
-        "rename of a checkpoint": (CheckpointStore, "prune", False),
+        "rename of a checkpoint": (CheckpointStore, "_retain", False),
         "delivery of a checkpoint": (Tracker, "save", False),
     }[moment]
     original = getattr(owner, name)

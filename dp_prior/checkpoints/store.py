@@ -218,6 +218,7 @@ class CheckpointStore:
             path, manifest = self._write(snapshot, manifest)
         except CheckpointError:
             self._known = None  # the disk is not what it was
+            self._lock.check()  # says more clearly that the run directory is gone
             raise
         if manifest.nonfinite:
             log.warning(

@@ -103,7 +103,6 @@ class ExitFile:
         return is_cause and str(before.get("ended")) >= self._started
 
     def _write(self, content: dict[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         frame = {
             **{"rank": self.rank, "ranks": self.ranks, "host": socket.gethostname(), "pid": os.getpid()},
             **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
@@ -113,7 +112,10 @@ class ExitFile:
 
     def _durable(self) -> dict[str, Any] | None:
         """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""
-        stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
+        try:
+            stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
+        except CheckpointError:  # one cannot be read; how the run ended matters more
+            return None
         return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
 
     def _read(self) -> dict[str, Any]:
@@ -126,7 +128,6 @@ class ExitFile:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the run directory against other ranks, for at most two seconds, where the file system supports it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path.parent, os.O_RDONLY)
         try:
             end = time.monotonic() + 2

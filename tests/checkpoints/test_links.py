@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 import torch
-from dp_prior.checkpoints.fetch import resolve
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.checkpoints.lock import LOCK, RunLock

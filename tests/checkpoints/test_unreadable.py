@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from dp_prior.checkpoints.errors import DamagedError, UnreadableError
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest, verify
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, scan
+from dp_prior.cli import main
 from dp_prior.clock import Progress
 from dp_prior.durable import seal
 from dp_prior.run.exit_file import UNSAVED, classify
+from dp_prior.training.trainer import PolicyTrainer
 from tests.checkpoints.documents import progress_of
+from tests.tiny import train, write
 
 TROUBLE = [
     errno.EACCES,
@@ -269,3 +273,62 @@ def test_another_user_who_may_not_read_is_told_so(run):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not [name for name in names(run) if name.startswith("damaged")]
     shutil.rmtree(place)
+
+
+SHORT = {"train__steps": 6, "train__save_every": {"steps": 2}}
+
+
+def told(place):
+    found = json.loads((place / "run" / "exit.json").read_text())
+    return found["code"], found["message"]
+
+
+@pytest.mark.promise("A5")
+def test_a_run_whose_newest_checkpoint_cannot_be_read_ends_with_74_and_goes_on_when_it_can(tmp_path, monkeypatch):
+    assert train(write(tmp_path, **SHORT)).exit_code == 0
+    config = write(tmp_path, **{**SHORT, "train__steps": 8})
+    before = names(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        failing(patch, "open", "step_00000006/", errno.EACCES)
+        for resume in ("auto", "never"):
+            done = train(config, "--resume", resume)
+            assert done.exit_code == 74 and "step_00000006 cannot be read" in done.output
+            assert told(tmp_path)[0] == 74 and "Permission denied" in told(tmp_path)[1]
+    assert names(tmp_path / "run") == before
+    done = train(config)
+    assert done.exit_code == 0 and "step_00000006, sample 48" in done.output
+
+
+@pytest.mark.promise("A5")
+def test_a_run_without_one_usable_checkpoint_never_starts_afresh_by_itself(tmp_path):
+    config = write(tmp_path, **SHORT)
+    assert train(config).exit_code == 0
+    paths = sorted((tmp_path / "run" / "checkpoints").glob("step_*/training.safetensors"))
+    sound = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        path.write_bytes(b"")
+    for _ in range(2):
+        done = train(config)
+        assert done.exit_code == 74 and "none of them can be used" in done.output
+        assert told(tmp_path)[0] == 74
+    for path, data in sound.items():
+        (path.parent.with_name(f"damaged_{path.parent.name}") / path.name).write_bytes(data)
+    repaired = CliRunner().invoke(main, ["checkpoints", "repair", str(tmp_path / "run")])
+    assert "is sound again: step_00000006" in repaired.output
+    assert train(config).exit_code == 0
+
+
+@pytest.mark.promise("A4")
+def test_a_run_whose_directory_is_removed_ends_with_74_and_saves_nothing_elsewhere(tmp_path, monkeypatch):
+    step = PolicyTrainer.step
+
+    def removing(self, batches):
+        if self.progress.global_step == 3:
+            (tmp_path / "run").rename(tmp_path / "elsewhere")
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", removing)
+    done = train(write(tmp_path, **SHORT, checkpoints={"max_failed_saves": 1}))
+    assert done.exit_code == 74
+    assert f"run directory {tmp_path / 'run'} was deleted, moved or replaced" in done.output
+    assert not (tmp_path / "run").exists()

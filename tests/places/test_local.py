@@ -20,6 +20,7 @@ from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.saver import Durable
+from tests.checkpoints.documents import progress_of
 
 FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
 
@@ -34,7 +35,7 @@ class Run:
 
     def save(self, step, saver=None, value=None, is_best=False):
         tensors = {name: {"w": torch.full((3,), float(step))} for name in FILES if name.endswith("safetensors")}
-        documents = {name: {"step": step} for name in FILES if name.endswith("json")}
+        documents = {name: {"step": step, **progress_of(step)} for name in FILES if name.endswith("json")}
         metrics = {} if value is None else {"loss": value}
         saved = self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
         durable = Durable(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
