@@ -13,6 +13,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.checkpoints.upkeep import repair, superfluous, take_stock
 from dp_prior.clock import Progress
+from dp_prior.places.reference import resolve
 from tests.checkpoints.documents import progress_of
 
 
