@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.layers import Linear, linear
+from dp_prior.networks.kernels.products import linear
+from dp_prior.networks.layers import Linear
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
