@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
 
 
-class DiTConfig(Config):
+class DiTConfig(BackboneRecord):
     """Diffusion transformer with adaLN-zero, rotary positions and normed queries and keys."""
 
     type: Literal["dit"] = "dit"
@@ -54,11 +54,6 @@ class DiTConfig(Config):
             )
         return self
 
-    @property
-    def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
-        return 1
-
     def create(
         self,
         x_shape: tuple[int, ...],
@@ -66,7 +61,7 @@ class DiTConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> DiT:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `DiT.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         return DiT(
             **self.arguments(),

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
 
 
-class PriorTransformerConfig(Config):
+class PriorTransformerConfig(BackboneRecord):
     """Causal transformer over text, time, noisy embedding and a learned query."""
 
     type: Literal["prior_transformer"] = "prior_transformer"
@@ -84,11 +84,7 @@ class PriorTransformerConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> PriorTransformer:
-        """Build it for embeddings of x_shape (D,) and cond_shape (N, embed_dim) tokens; see `PriorTransformer.forward`.
-
-        Raises:
-            ValueError: without final_proj the sizes differ.
-        """
+        """See `BackboneRecord.create`; x_shape is (D,), cond_shape (N, embed_dim)."""
         return PriorTransformer(
             **{name: value for name, value in self.arguments().items() if name != "n_text_tokens"},
             dim=x_shape[0],

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import Attention
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
 
 
-class TransformerConfig(Config):
+class TransformerConfig(BackboneRecord):
     """Encoder-decoder transformer (Chi et al. 2023); the defaults are the paper's for low-dimensional Push-T."""
 
     type: Literal["transformer"] = "transformer"
@@ -57,11 +57,6 @@ class TransformerConfig(Config):
             )
         return self
 
-    @property
-    def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
-        return 1
-
     def create(
         self,
         x_shape: tuple[int, ...],
@@ -69,7 +64,7 @@ class TransformerConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> Transformer:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `Transformer.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         return Transformer(
             **self.arguments(),

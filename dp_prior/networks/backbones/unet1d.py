@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from dp_prior.config import Config
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
 
-class UNet1DConfig(Config):
+class UNet1DConfig(BackboneRecord):
     """Conditional 1-D UNet (Chi et al. 2023); the defaults are the paper's for low-dimensional observations."""
 
     type: Literal["unet1d"] = "unet1d"
@@ -58,7 +58,7 @@ class UNet1DConfig(Config):
 
     @property
     def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
+        """See `BackboneRecord`: every level but the last halves the positions."""
         return 2 ** (len(self.down_dims) - 1)
 
     def create(
@@ -68,7 +68,7 @@ class UNet1DConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> UNet1D:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `UNet1D.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         if horizon % self.length_factor:
             below = horizon - horizon % self.length_factor
