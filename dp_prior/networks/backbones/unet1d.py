@@ -2,7 +2,7 @@
 
 Convolutions run over the positions of the chunk; the timestep and all condition tokens, flattened to one vector,
 modulate every residual block by FiLM. Function and parameters are those of the published network, so its weights load;
-see `rename_published`.
+see `UNet1D.load_published`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
+PUBLISHED_HEAD_GROUPS = 8
+"""Diffusion Policy's and LeRobot's networks pass n_groups to every block but the last, which keeps its default."""
+
 
 class UNet1DConfig(BackboneRecord):
     """Conditional 1-D UNet (Chi et al. 2023); the defaults are the paper's for low-dimensional observations."""
@@ -34,6 +37,9 @@ class UNet1DConfig(BackboneRecord):
 
     n_groups: int = Field(default=8, ge=1)
     """Groups of the group norm; divides every level's channels."""
+
+    head_groups: int | None = Field(default=None, ge=1)
+    """Groups of the head's group norm; null for n_groups. Published weights need 8, whatever their n_groups."""
 
     step_embed_dim: int = Field(default=256, ge=4, multiple_of=2)
     """Features of the embedded timestep."""
@@ -53,6 +59,11 @@ class UNet1DConfig(BackboneRecord):
             raise ValueError(
                 f"down_dims {list(self.down_dims)} hold {uneven[0]}, which n_groups {self.n_groups} does not divide. "
                 f"Take multiples of {self.n_groups}, or fewer groups"
+            )
+        if self.head_groups is not None and self.down_dims[0] % self.head_groups:
+            raise ValueError(
+                f"head_groups {self.head_groups} does not divide the head's channels, down_dims[0] = "
+                f"{self.down_dims[0]}. Take a divisor of it, or null for n_groups"
             )
         return self
 
@@ -183,6 +194,7 @@ class UNet1D(nn.Module):
         down_dims: tuple[int, ...],
         kernel_size: int,
         n_groups: int,
+        head_groups: int | None,
         step_embed_dim: int,
         film_scale: bool,
         in_channels: int,
@@ -214,7 +226,7 @@ class UNet1D(nn.Module):
             Level(block(2 * dim, dim_in), block(dim_in, dim_in), Upsample1d(dim_in))
             for dim_in, dim in reversed(pairs[1:])
         )
-        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=n_groups)
+        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=head_groups or n_groups)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:
@@ -239,6 +251,21 @@ class UNet1D(nn.Module):
         for level in self.up:
             x = level.resample(level(torch.cat([x, skips.pop()], dim=-1), features))
         return self.head(x)
+
+    def load_published(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights of a published network; see `rename_published`. n_groups must be that of its training.
+
+        Raises:
+            ValueError: the head's group norm has other groups than the published one, which no tensor would show.
+            RuntimeError: names or shapes do not fit.
+        """
+        groups = self.head.norm.num_groups
+        if groups != PUBLISHED_HEAD_GROUPS:
+            raise ValueError(
+                f"the head's group norm has {groups} groups, but the published networks always have "
+                f"{PUBLISHED_HEAD_GROUPS} there; set head_groups to {PUBLISHED_HEAD_GROUPS}"
+            )
+        self.load_state_dict(rename_published(weights))
 
     @staticmethod
     def _modulating_features(cond_shape: tuple[int, int]) -> int:
