@@ -8,11 +8,12 @@ the feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
@@ -44,15 +45,13 @@ class DiTConfig(BackboneRecord):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping an attention weight, or a feature inside the feed-forward, in training."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> DiTConfig:
+    def faults(self) -> Iterator[str]:
         if self.embed_dim % (2 * self.n_heads):
             nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
-            raise ValueError(
+            yield (
                 f"embed_dim is {self.embed_dim}, but {self.n_heads} heads with rotary positions need a multiple of "
                 f"{2 * self.n_heads}. Take embed_dim {nearest}, or other n_heads"
             )
-        return self
 
     def create(
         self,

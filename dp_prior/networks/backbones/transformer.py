@@ -8,12 +8,12 @@ attending to what the encoder gives. Function and parameters are those of the pu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import Attention
@@ -48,14 +48,12 @@ class TransformerConfig(BackboneRecord):
     dropout: float = Field(default=0.01, ge=0.0, lt=1.0)
     """Probability of dropping an attention weight or a feature inside a layer, in training."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> TransformerConfig:
+    def faults(self) -> Iterator[str]:
         if self.embed_dim % self.n_heads:
-            raise ValueError(
+            yield (
                 f"embed_dim is {self.embed_dim}, which n_heads {self.n_heads} does not divide. "
                 f"Take embed_dim {self.n_heads * max(1, round(self.embed_dim / self.n_heads))}, or other n_heads"
             )
-        return self
 
     def create(
         self,

@@ -8,12 +8,12 @@ see `UNet1D.load_published`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.backbones.record import BackboneRecord
@@ -47,25 +47,23 @@ class UNet1DConfig(BackboneRecord):
     film_scale: bool = True
     """Whether the condition predicts a scale and a bias for every channel, or (false) a bias alone."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> UNet1DConfig:
+    def faults(self) -> Iterator[str]:
         if self.kernel_size % 2 == 0:
-            raise ValueError(
+            yield (
                 f"kernel_size is {self.kernel_size}; an even kernel has no centre and would change the number of "
                 f"positions. Take {self.kernel_size - 1} or {self.kernel_size + 1}"
             )
         uneven = [dim for dim in self.down_dims if dim % self.n_groups]
         if uneven:
-            raise ValueError(
+            yield (
                 f"down_dims {list(self.down_dims)} hold {uneven[0]}, which n_groups {self.n_groups} does not divide. "
                 f"Take multiples of {self.n_groups}, or fewer groups"
             )
         if self.head_groups is not None and self.down_dims[0] % self.head_groups:
-            raise ValueError(
+            yield (
                 f"head_groups {self.head_groups} does not divide the head's channels, down_dims[0] = "
                 f"{self.down_dims[0]}. Take a divisor of it, or null for n_groups"
             )
-        return self
 
     @property
     def length_factor(self) -> int:
