@@ -103,7 +103,7 @@ class Config(BaseModel):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in what a file of this record may leave out and no default can say, in place; nothing by default."""
+        """Fill in, in place, what a file may omit although it has no fixed default; nothing by default."""
 
     def faults(self) -> Iterable[str]:
         """What is wrong between fields that are each valid, one line per fault; none by default.
@@ -170,7 +170,7 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _rank_of_override(override: str) -> float:
-    """The whole comes before its parts and `type` before what belongs to it, so that no override undoes another."""
+    """Sort key: an object before its fields and `type` before its siblings, so that no override undoes another."""
     keys = override.partition("=")[0].split(".")
     return len(keys) - 0.5 * (keys[-1] == "type")
 
@@ -209,7 +209,7 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The text of an override as what the field takes: JSON where it is JSON, but text where only text fits."""
+    """The value of an override: parsed as JSON, or the text itself where only text is valid."""
     try:
         value = _parse_json(text, source)
     except ConfigError as error:
@@ -228,7 +228,7 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
 
 
 def _default_of(record: type[Config] | None, key: str) -> Any:
-    """The default of a field as JSON that may be changed; {} where there is none."""
+    """The default of a field as mutable JSON; {} if it has none."""
     if record is None or key not in record.model_fields or record.model_fields[key].is_required():
         return {}
     default = to_jsonable_python(record.model_fields[key].get_default(call_default_factory=True))
@@ -391,7 +391,7 @@ def _tags(annotation: Any) -> str:
 
 
 def _nearest(record: type[Config] | None, key: str) -> str:
-    """A hint naming the closest known key beside an unknown one."""
+    """A hint: the closest known key, or all known keys."""
     known = list(record.model_fields) if record is not None else []
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"

@@ -1,9 +1,9 @@
-"""Diffusion transformer over the actions of a chunk, with today's parts.
+"""Diffusion transformer over the actions of a chunk.
 
-Timestep and observations modulate every layer and open it from zero (adaLN-zero, Peebles and Xie 2023,
-arXiv:2212.09748); action tokens attend to themselves and to the observation tokens in one attention. Positions are
-rotary, on the time axis that actions and observations share; queries and keys are normed, which keeps bfloat16 stable;
-the feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
+Timestep and observations modulate every layer, whose gates start at zero (adaLN-zero, Peebles and Xie 2023,
+arXiv:2212.09748). Action tokens attend to themselves and to the observation tokens in one attention. Positions are
+rotary, on the time axis that actions and observations share. Queries and keys are normed, which keeps bfloat16 stable.
+The feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class DiT(nn.Module):
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
         self.features = Linear(step_embed_dim + n_tokens * cond_dim, embed_dim)
         actions = torch.arange(horizon, dtype=torch.float32)
-        # An observation's place in time is its step, at which the chunk begins too.
+        # Observation step i and action i are at the same time: the chunk begins with the first observation.
         observations = torch.arange(n_tokens, dtype=torch.float32)
         head_dim = embed_dim // n_heads
         self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)

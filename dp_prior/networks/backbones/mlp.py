@@ -1,4 +1,4 @@
-"""Residual multilayer perceptron over the flattened chunk: the small backbone, for short chunks and quick trials."""
+"""Residual MLP over the flattened chunk: a small backbone for short chunks and quick trials."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The transformer of a diffusion prior (Ramesh et al. 2022, arXiv:2204.06125, section 2.2): decoder-only and causal.
 
-Tokens in order: the text's, time, the network's own estimate where it is shown, the noisy embedding, and a learned
-query, at whose place the prediction is read. With `rotary`, `norm_in` and `normformer` false it is the function of the
-unCLIP prior in diffusers, which a test compares; docs/prior.md tells what differs from DALLE2-pytorch's.
+Tokens in order: text, time, the network's own estimate (with self-conditioning), the noisy embedding, and a learned
+query, whose output is the prediction. With `rotary`, `norm_in` and `normformer` false it computes what the unCLIP prior
+in diffusers computes, as a test shows; docs/prior.md lists the differences from DALLE2-pytorch's.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class PriorTransformerConfig(BackboneRecord):
     """Width of the feed-forward as a multiple of embed_dim."""
 
     n_time_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the timestep."""
+    """Tokens for the timestep."""
 
     n_image_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the noisy embedding, and as many for the network's own estimate."""
+    """Tokens for the noisy embedding, and as many for the network's own estimate."""
 
     n_text_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the text embedding."""
+    """Tokens for the text embedding."""
 
     rotary: bool = True
     """Rotary positions; false: a learned vector is added to each place."""
@@ -94,7 +94,7 @@ class PriorTransformerConfig(BackboneRecord):
 
 
 class Layer(nn.Module):
-    """Causal attention, then a feed-forward; each behind a norm and added to what came in."""
+    """Causal attention, then a feed-forward; each on the normed stream and added to it."""
 
     def __init__(
         self, *, dim: int, n_heads: int, inner_dim: int, normformer: bool, attention_dropout: float, dropout: float
@@ -183,7 +183,7 @@ class PriorTransformer(nn.Module):
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:
-            x_t: (B, D) noisy embeddings, or (B, 2 D) with the network's own estimate behind them.
+            x_t: (B, D) noisy embeddings, or (B, 2 D) followed by the network's own estimate.
             t: (B,) timesteps.
             cond: (B, N, embed_dim) text tokens.
 

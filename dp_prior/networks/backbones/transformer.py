@@ -1,8 +1,7 @@
 """The transformer of Diffusion Policy (Chi et al. 2023, section III): one token per action, attending to observations.
 
-An encoder reads the timestep and the observation tokens, a decoder turns the noisy actions into the output while
-attending to what the encoder gives. Function and parameters are those of the published network; see
-`rename_published`.
+An encoder reads the timestep and the observation tokens; a decoder turns the noisy actions into the output, attending
+to the encoder's tokens. Function and parameters are those of the published network; see `rename_published`.
 """
 
 from __future__ import annotations
@@ -164,7 +163,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
         self.head = Linear(embed_dim, out_channels)
         action = torch.arange(horizon)[:, None]
-        # The token of observation step i is the one at 1 + i, after the timestep, which all see.
+        # Token 0 is the timestep, which every action sees; token 1 + i is observation step i.
         mask = action >= torch.arange(horizon) if is_causal else None
         memory_mask = action >= torch.arange(1 + n_tokens) - 1 if is_causal else None
         self.register_buffer("mask", mask, persistent=False)

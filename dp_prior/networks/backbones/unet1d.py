@@ -102,8 +102,8 @@ class UNet1DConfig(BackboneRecord):
 class LocalUNet1DConfig(UNet1DConfig):
     """The same UNet with observations given at their positions of the chunk (Diffusion Policy's local conditioning).
 
-    The token of observation step i, encoded by a residual block of its own, is added at position i to the features of
-    the first block; the timestep alone modulates.
+    A residual block of its own encodes the token of observation step i, which is added to the first block's features at
+    position i; only the timestep modulates.
     """
 
     type: Literal["unet1d_local"] = "unet1d_local"
@@ -165,7 +165,7 @@ class Level(nn.Module):
         self.first, self.second, self.resample = first, second, resample
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
-        """The blocks alone: what comes before resampling is also the skip connection."""
+        """The two blocks, without resampling, since their output is also the skip connection."""
         return self.second(self.first(x, cond), cond)
 
 
@@ -219,7 +219,7 @@ class UNet1D(nn.Module):
             for level, (dim_in, dim) in enumerate(pairs)
         )
         self.mid = nn.ModuleList(block(down_dims[-1], down_dims[-1]) for _ in range(2))
-        # The skip connection of the first level is not used: after the last upsampling only the head follows.
+        # The first level's skip connection is unused: only the head follows the last upsampling.
         self.up = nn.ModuleList(
             Level(block(2 * dim, dim_in), block(dim_in, dim_in), Upsample1d(dim_in))
             for dim_in, dim in reversed(pairs[1:])
@@ -270,12 +270,12 @@ class UNet1D(nn.Module):
         return cond_shape[0] * cond_shape[1]
 
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first block sees at every position, and what modulates beside the timestep."""
+        """The input of the first block, and the features that modulate together with the timestep's."""
         return x_t, cond.flatten(1)
 
 
 class LocalResidualBlock(ResidualBlock):
-    """A residual block of the leading channels, plus one of the rest: what is given at each position beside x_t."""
+    """A residual block of x_t, plus one of the local condition, which is in the last channels."""
 
     def __init__(self, in_channels: int, local_channels: int, out_channels: int, **arguments: Any):
         super().__init__(in_channels, out_channels, **arguments)
