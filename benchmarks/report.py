@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Case, Timing, compare
-from dp_prior.networks.layers import product
+from dp_prior.networks.kernels.products import product
 
 
 def machine() -> dict[str, Any]:

@@ -11,23 +11,43 @@ import importlib.metadata
 import json
 import math
 import types
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import to_jsonable_python
+
+MOST_PROBLEMS = 50
+"""A report shows this many problems and counts the others."""
+
+
+MOST_CHARACTERS = 4_000_000
+"""A longer text is no configuration; checking one with as many unknown keys takes seconds."""
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; `problems` holds one line per fault."""
+    """A configuration that cannot be used; `problems` holds one line per fault, the first `MOST_PROBLEMS` of them."""
 
-    def __init__(self, source: str, problems: list[str]):
+    def __init__(self, source: str, problems: list[str], more: int = 0):
+        """Args: more: faults that are not among `problems`."""
+        total = len(problems) + more
         self.source = source
-        self.problems = problems
-        count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
-        super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in problems)]))
+        self.problems = problems[:MOST_PROBLEMS]
+        if total > len(self.problems):
+            self.problems.append(f"and {total - len(self.problems)} more")
+        count = f"{total} problem" + ("s" if total != 1 else "")
+        super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]))
+
+
+class Faults(ValueError):
+    """What is wrong between the fields of one record, one line per fault."""
+
+    def __init__(self, lines: list[str]):
+        self.lines = lines
+        super().__init__("\n".join(lines))
 
 
 class Config(BaseModel):
@@ -52,6 +72,8 @@ class Config(BaseModel):
     @classmethod
     def from_json(cls, text: str, overrides: Iterable[str] = (), source: str = "config") -> Self:
         """Read a record from JSON text; see `from_json_path`. A `$schema` line, which editors read, is allowed."""
+        if len(text) > MOST_CHARACTERS:
+            raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
         data = _parse_json(text, source)
         if not isinstance(data, dict):
             raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
@@ -66,10 +88,11 @@ class Config(BaseModel):
         try:
             record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:
-            faults = error.errors()
+            faults = error.errors(include_url=False)
             if faults[0]["type"] == "json_invalid":  # Python parsed it, so what is left is pydantic's depth limit
                 raise ConfigError(source, [_TOO_DEEP]) from None
-            raise ConfigError(source, problems + [_describe(cls, data, fault) for fault in faults]) from None
+            lines = [line for fault in faults[:MOST_PROBLEMS] for line in _describe(cls, data, fault)]
+            raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
         except UnicodeEncodeError:
             raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
         except RecursionError:
@@ -80,7 +103,21 @@ class Config(BaseModel):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in what a file of this record may leave out and no default can say, in place; nothing by default."""
+        """Fill in, in place, what a file may omit although it has no fixed default; nothing by default."""
+
+    def faults(self) -> Iterable[str]:
+        """What is wrong between fields that are each valid, one line per fault; none by default.
+
+        All lines of all records are reported together, unlike those of several validators, of which the first ends it.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _has_no_faults(self) -> Self:
+        lines = list(self.faults())
+        if lines:
+            raise Faults(lines)
+        return self
 
     def to_json(self) -> str:
         """The resolved record, defaults included, as indented JSON."""
@@ -105,9 +142,10 @@ def _parse_json(text: str, source: str) -> Any:
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            repeated = sorted(key for key in found if keys.count(key) > 1)
-            raise ConfigError(source, [f"key {key!r} is written twice in one object; keep one" for key in repeated])
+            counts = Counter(key for key, _ in pairs)
+            repeated = sorted(key for key in found if counts[key] > 1)
+            lines = [f"key {_short(key)} is written twice in one object; keep one" for key in repeated]
+            raise ConfigError(source, lines)
         return found
 
     def refuse_constant(name: str) -> float:
@@ -132,7 +170,7 @@ def _parse_json(text: str, source: str) -> Any:
 
 
 def _rank_of_override(override: str) -> float:
-    """The whole comes before its parts and `type` before what belongs to it, so that no override undoes another."""
+    """Sort key: an object before its fields and `type` before its siblings, so that no override undoes another."""
     keys = override.partition("=")[0].split(".")
     return len(keys) - 0.5 * (keys[-1] == "type")
 
@@ -142,7 +180,7 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
 
     Parts that the file leaves out start from their default; a changed `type` starts that part afresh.
     """
-    source = f"--set {override}"
+    source = f"--set {override if len(override) <= 200 else _short(override)}"
     path, equals, text = override.partition("=")
     keys = path.split(".")
     if not equals or not all(keys):
@@ -151,13 +189,14 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
     here: Any = data
     for depth, key in enumerate(keys):
         if not isinstance(here, (dict, list)):
-            raise ConfigError(source, [f"{'.'.join(keys[:depth])} is {_short(here)}, which has no key {key!r}"])
+            where = ".".join(map(_key, keys[:depth]))
+            raise ConfigError(source, [f"{where} is {_short(here)}, which has no key {_short(key)}"])
         record = _record_for(annotation, here)
         annotation = child(record if record is not None else annotation, key)
         place: Any = key
         if isinstance(here, list):
             if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here)):
-                raise ConfigError(source, [f"{key!r} is no index into a list of {len(here)}"])
+                raise ConfigError(source, [f"{_short(key)} is no index into a list of {len(here)}"])
             place = int(key)
         elif depth < len(keys) - 1 and here.get(key) is None:
             here[key] = _default_of(record, key)
@@ -170,7 +209,7 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The text of an override as what the field takes: JSON where it is JSON, but text where only text fits."""
+    """The value of an override: parsed as JSON, or the text itself where only text is valid."""
     try:
         value = _parse_json(text, source)
     except ConfigError as error:
@@ -189,7 +228,7 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
 
 
 def _default_of(record: type[Config] | None, key: str) -> Any:
-    """The default of a field as JSON that may be changed; {} where there is none."""
+    """The default of a field as mutable JSON; {} if it has none."""
     if record is None or key not in record.model_fields or record.model_fields[key].is_required():
         return {}
     default = to_jsonable_python(record.model_fields[key].get_default(call_default_factory=True))
@@ -300,8 +339,8 @@ def child(annotation: Any, key: str | int) -> Any:
     return None
 
 
-def _describe(cls: type[Config], data: Any, problem: Any) -> str:
-    """One line for one pydantic error: JSON path, what is wrong, and the remedy."""
+def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
+    """A pydantic error as lines, usually one: JSON path, what is wrong, and the remedy."""
     kind, location, found = problem["type"], problem["loc"], problem.get("input")
     annotation, value, record, path = cls, data, None, []
     for depth, part in enumerate(location):
@@ -315,24 +354,25 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> str:
             continue
         record = _record_for(annotation, value)
         annotation = child(record if record is not None else annotation, part)
-        path.append(str(part) or '""')
+        path.append(_key(part))
         value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
     where = ".".join(path) or "the file"
+    if kind == "value_error":
+        error = problem["ctx"]["error"]
+        lines = error.lines if isinstance(error, Faults) else [str(error)]
+        return [f"{where}: {line}" if path else line for line in lines]
     if kind == "extra_forbidden":
-        return f"{where}: unknown key.{_nearest(record, path[-1])}"
+        return [f"{where}: unknown key.{_nearest(record, path[-1])}"]
     if kind == "missing":
-        return f"{where}: missing; it has no default"
+        return [f"{where}: missing; it has no default"]
     if kind == "union_tag_not_found":
-        return f"{where}: missing key 'type'; expected one of {_tags(annotation)}"
+        return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":
         tag = found.get("type") if isinstance(found, dict) else found
-        return f"{where}.type: {_short(tag)} is not known; expected one of {_tags(annotation)}"
-    if kind == "value_error":
-        message = str(problem["ctx"]["error"])
-        return f"{where}: {message}" if path else message
+        return [f"{where}.type: {_short(tag)} is not known; expected one of {_tags(annotation)}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"{where}: input should be an object; found {_short(found)}"
-    return f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {_short(found)}"
+        return [f"{where}: input should be an object; found {_short(found)}"]
+    return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {_short(found)}"]
 
 
 def _short(value: Any) -> str:
@@ -340,12 +380,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
 
 
+def _key(part: str | int) -> str:
+    """A part of a JSON path for a message."""
+    text = str(part)
+    return text if 0 < len(text) <= 80 else '""' if not text else _short(text)
+
+
 def _tags(annotation: Any) -> str:
     return ", ".join(map(repr, members(annotation)))
 
 
 def _nearest(record: type[Config] | None, key: str) -> str:
-    """A hint naming the closest known key beside an unknown one."""
+    """A hint: the closest known key, or all known keys."""
     known = list(record.model_fields) if record is not None else []
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"

@@ -1,6 +1,8 @@
 """A configuration is refused with every fault named, or it is exactly what the file says."""
 
 import json
+import re
+import time
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, create_model, model_validator
 
-from dp_prior.config import Config, ConfigError, family, members
+from dp_prior.config import MOST_PROBLEMS, Config, ConfigError, family, members
 
 
 class Cosine(Config):
@@ -385,6 +387,84 @@ def test_any_document_is_read_or_refused(document, overrides):
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":,0123456789.eE+-\\udNaIn tru', max_size=30))
 def test_any_text_is_read_or_refused(text):
     only_config_errors(text, [])
+
+
+HUGE = {
+    "unknown keys": json.dumps({f"k{i}": 0 for i in range(20_000)}),
+    "unknown keys inside": json.dumps({"data": "x", "task": {f"k{i}": 0 for i in range(20_000)}}),
+    "a million keys": json.dumps({f"k{i:07}": 0 for i in range(1_000_000)}),
+    "a long key": json.dumps({"k" * 3_000_000: 0}),
+    "long keys": json.dumps({"task": {f"{i}{'k' * 10_000}": 0 for i in range(300)}}),
+    "a long value": json.dumps({"task": {"type": "k" * 3_000_000}}),
+    "keys written twice": "{" + ",".join(f'"k{i % 10_000}":0' for i in range(20_000)) + "}",
+    "digits": '{"seed":' + "1" * 1_000_000 + "}",
+    "nested lists": "[" * 1_000_000,
+    "nested objects": '{"a":' * 500_000 + "1" + "}" * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_absurd_text_is_refused_in_bounded_time_with_a_bounded_report(name):
+    began = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        Run.from_json(HUGE[name])
+    assert time.process_time() - began < 10  # a second; quadratic work takes minutes
+    assert len(str(caught.value)) < 20_000 and len(caught.value.problems) <= MOST_PROBLEMS + 1
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["a." * 20_000 + "b=1", "k" * 1_000_000 + "=1", "x=" + "1" * 1_000_000],
+    ids=["deep", "long key", "long value"],
+)
+def test_absurd_override_is_refused_with_a_bounded_report(override):
+    with pytest.raises(ConfigError) as caught:
+        Run.from_json("{}", [override])
+    assert len(str(caught.value)) < 20_000
+
+
+def test_many_problems_are_counted_and_the_first_are_shown():
+    with pytest.raises(ConfigError) as caught:
+        Every.from_json(json.dumps({f"k{i:03}": 0 for i in range(200)}))
+    problems = caught.value.problems
+    assert len(problems) == MOST_PROBLEMS + 1 and problems[0].startswith("k000: unknown key")
+    total = int(re.match(r"config: (\d+) problems", str(caught.value))[1])
+    assert total >= 200 and problems[-1] == f"and {total - MOST_PROBLEMS} more"
+
+
+class Span(Config):
+    """A record with rules between its fields."""
+
+    low: int = 0
+    high: int = 1
+    step: int = 1
+
+    def faults(self):
+        if self.low > self.high:
+            yield f"low {self.low} is above high {self.high}"
+        if self.step > self.high - self.low:
+            yield f"step {self.step} is longer than the span"
+
+
+class Spans(Config):
+    """Two of them."""
+
+    one: Span = Span()
+    other: Span = Span()
+    unknown: int = 0
+
+
+def test_all_faults_between_fields_of_all_records_are_in_one_report():
+    with pytest.raises(ConfigError) as caught:
+        Spans.from_json('{"one": {"low": 5}, "other": {"step": 9}, "unknown": "x"}')
+    assert caught.value.problems == [
+        "one: low 5 is above high 1",
+        "one: step 1 is longer than the span",
+        "other: step 9 is longer than the span",
+        "unknown: input should be a valid integer; found 'x'",
+    ]
+    with pytest.raises(ValidationError, match="low 5 is above high 1\nstep 1 is longer than the span"):
+        Span(low=5)
 
 
 class Outside(Config):

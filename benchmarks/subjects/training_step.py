@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import baseline, setting
 from benchmarks.measure import Case, Options, compare
-from dp_prior.networks.layers import product
+from dp_prior.networks.kernels.products import product
 
 
 def run(options: Options) -> list[Case]:

@@ -1,4 +1,4 @@
-"""Multi-head attention over (B, T, D) by torch's fused kernels, and the positions and norms that go with it."""
+"""Multi-head attention over (B, T, D) by torch's fused kernels, and rotary positions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.networks.dropout import Dropout
-from dp_prior.networks.layers import Linear, linear
+from dp_prior.networks.kernels.products import linear
+from dp_prior.networks.layers import Linear
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:
@@ -64,8 +65,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Args:
-            x: (B, T, dim) asks.
-            memory: (B, S, dim) answers; x itself if None.
+            x: (B, T, dim) gives the queries.
+            memory: (B, S, dim) gives keys and values; x itself if None.
             mask: (T, S) bool, True where a query sees a key; None for everywhere.
 
         Returns:
@@ -83,12 +84,14 @@ class Attention(nn.Module):
 
 
 class RotaryPositions(nn.Module):
-    """Rotary positions (Su et al. 2021, arXiv:2104.09864): the product of a query and a key knows their distance."""
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864): query-key products depend on the distance in time."""
 
     def __init__(self, *, positions: Tensor, head_dim: int):
         """Args: positions: (T,) float, in control steps."""
         super().__init__()
-        rates = 100.0 ** (-torch.arange(0, head_dim, 2) / head_dim)  # the slowest turns once in 600 control steps
+        rates = 100.0 ** (
+            -torch.arange(0, head_dim, 2) / head_dim
+        )  # the longest period is 600 control steps
         angles = positions[:, None] * rates
         self.register_buffer("cos", angles.cos(), persistent=False)  # (T, head_dim / 2)
         self.register_buffer("sin", angles.sin(), persistent=False)

@@ -1,8 +1,4 @@
-"""Backbones: the network alone, forward(x_t (B, *x_shape), t (B,), cond (B, N, D)) -> raw output of x's shape.
-
-A record has `create(x_shape, cond_shape, output_channels_factor, input_channels_factor)`, which multiply the last
-dimension of output and input, and `length_factor`, of which the horizon must be a multiple.
-"""
+"""Backbones: the network alone; see `record.py`. An installed package adds one by an entry point, see `family`."""
 
 from dp_prior.config import family
 from dp_prior.networks.backbones.dit import DiTConfig

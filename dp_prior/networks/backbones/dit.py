@@ -1,27 +1,28 @@
-"""Diffusion transformer over the actions of a chunk, with today's parts.
+"""Diffusion transformer over the actions of a chunk.
 
-Timestep and observations modulate every layer and open it from zero (adaLN-zero, Peebles and Xie 2023,
-arXiv:2212.09748); action tokens attend to themselves and to the observation tokens in one attention. Positions are
-rotary, on the time axis that actions and observations share; queries and keys are normed, which keeps bfloat16 stable;
-the feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
+Timestep and observations modulate every layer, whose gates start at zero (adaLN-zero, Peebles and Xie 2023,
+arXiv:2212.09748). Action tokens attend to themselves and to the observation tokens in one attention. Positions are
+rotary, on the time axis that actions and observations share. Queries and keys are normed, which keeps bfloat16 stable.
+The feed-forward is gated (Shazeer 2020, arXiv:2002.05202).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
 
 
-class DiTConfig(Config):
+class DiTConfig(BackboneRecord):
     """Diffusion transformer with adaLN-zero, rotary positions and normed queries and keys."""
 
     type: Literal["dit"] = "dit"
@@ -44,20 +45,13 @@ class DiTConfig(Config):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping an attention weight, or a feature inside the feed-forward, in training."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> DiTConfig:
+    def faults(self) -> Iterator[str]:
         if self.embed_dim % (2 * self.n_heads):
             nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
-            raise ValueError(
+            yield (
                 f"embed_dim is {self.embed_dim}, but {self.n_heads} heads with rotary positions need a multiple of "
                 f"{2 * self.n_heads}. Take embed_dim {nearest}, or other n_heads"
             )
-        return self
-
-    @property
-    def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
-        return 1
 
     def create(
         self,
@@ -66,7 +60,7 @@ class DiTConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> DiT:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `DiT.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         return DiT(
             **self.arguments(),
@@ -155,7 +149,7 @@ class DiT(nn.Module):
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
         self.features = Linear(step_embed_dim + n_tokens * cond_dim, embed_dim)
         actions = torch.arange(horizon, dtype=torch.float32)
-        # An observation's place in time is its step, at which the chunk begins too.
+        # Observation step i and action i are at the same time: the chunk begins with the first observation.
         observations = torch.arange(n_tokens, dtype=torch.float32)
         head_dim = embed_dim // n_heads
         self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)

@@ -1,4 +1,4 @@
-"""Residual multilayer perceptron over the flattened chunk: the small backbone, for short chunks and quick trials."""
+"""Residual MLP over the flattened chunk: a small backbone for short chunks and quick trials."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
 
 
-class MLPConfig(Config):
+class MLPConfig(BackboneRecord):
     """Residual MLP over the flattened chunk, modulated by timestep and condition."""
 
     type: Literal["mlp"] = "mlp"
@@ -34,11 +34,6 @@ class MLPConfig(Config):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping a feature inside a block, in training."""
 
-    @property
-    def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
-        return 1
-
     def create(
         self,
         x_shape: tuple[int, ...],
@@ -46,7 +41,7 @@ class MLPConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> MLP:
-        """Build it for samples of x_shape and cond_shape (N, D) tokens; see `MLP.forward`."""
+        """See `BackboneRecord.create`."""
         return MLP(
             **self.arguments(),
             x_shape=x_shape,

@@ -1,26 +1,27 @@
 """The transformer of a diffusion prior (Ramesh et al. 2022, arXiv:2204.06125, section 2.2): decoder-only and causal.
 
-Tokens in order: the text's, time, the network's own estimate where it is shown, the noisy embedding, and a learned
-query, at whose place the prediction is read. With `rotary`, `norm_in` and `normformer` false it is the function of the
-unCLIP prior in diffusers, which a test compares; docs/prior.md tells what differs from DALLE2-pytorch's.
+Tokens in order: text, time, the network's own estimate (with self-conditioning), the noisy embedding, and a learned
+query, whose output is the prediction. With `rotary`, `norm_in` and `normformer` false it computes what the unCLIP prior
+in diffusers computes, as a test shows; docs/prior.md lists the differences from DALLE2-pytorch's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
 
 
-class PriorTransformerConfig(Config):
+class PriorTransformerConfig(BackboneRecord):
     """Causal transformer over text, time, noisy embedding and a learned query."""
 
     type: Literal["prior_transformer"] = "prior_transformer"
@@ -38,13 +39,13 @@ class PriorTransformerConfig(Config):
     """Width of the feed-forward as a multiple of embed_dim."""
 
     n_time_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the timestep."""
+    """Tokens for the timestep."""
 
     n_image_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the noisy embedding, and as many for the network's own estimate."""
+    """Tokens for the noisy embedding, and as many for the network's own estimate."""
 
     n_text_tokens: int = Field(default=1, ge=1)
-    """Tokens that stand for the text embedding."""
+    """Tokens for the text embedding."""
 
     rotary: bool = True
     """Rotary positions; false: a learned vector is added to each place."""
@@ -67,15 +68,13 @@ class PriorTransformerConfig(Config):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping a feature inside the feed-forward, in training."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> PriorTransformerConfig:
+    def faults(self) -> Iterator[str]:
         if self.embed_dim % (2 * self.n_heads):
             nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
-            raise ValueError(
+            yield (
                 f"embed_dim is {self.embed_dim}, but {self.n_heads} heads need a multiple of {2 * self.n_heads}. "
                 f"Take embed_dim {nearest}, or other n_heads"
             )
-        return self
 
     def create(
         self,
@@ -84,11 +83,7 @@ class PriorTransformerConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> PriorTransformer:
-        """Build it for embeddings of x_shape (D,) and cond_shape (N, embed_dim) tokens; see `PriorTransformer.forward`.
-
-        Raises:
-            ValueError: without final_proj the sizes differ.
-        """
+        """See `BackboneRecord.create`; x_shape is (D,), cond_shape (N, embed_dim)."""
         return PriorTransformer(
             **{name: value for name, value in self.arguments().items() if name != "n_text_tokens"},
             dim=x_shape[0],
@@ -99,7 +94,7 @@ class PriorTransformerConfig(Config):
 
 
 class Layer(nn.Module):
-    """Causal attention, then a feed-forward; each behind a norm and added to what came in."""
+    """Causal attention, then a feed-forward; each on the normed stream and added to it."""
 
     def __init__(
         self, *, dim: int, n_heads: int, inner_dim: int, normformer: bool, attention_dropout: float, dropout: float
@@ -188,7 +183,7 @@ class PriorTransformer(nn.Module):
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:
-            x_t: (B, D) noisy embeddings, or (B, 2 D) with the network's own estimate behind them.
+            x_t: (B, D) noisy embeddings, or (B, 2 D) followed by the network's own estimate.
             t: (B,) timesteps.
             cond: (B, N, embed_dim) text tokens.
 

@@ -1,28 +1,27 @@
 """The transformer of Diffusion Policy (Chi et al. 2023, section III): one token per action, attending to observations.
 
-An encoder reads the timestep and the observation tokens, a decoder turns the noisy actions into the output while
-attending to what the encoder gives. Function and parameters are those of the published network; see
-`rename_published`.
+An encoder reads the timestep and the observation tokens; a decoder turns the noisy actions into the output, attending
+to the encoder's tokens. Function and parameters are those of the published network; see `rename_published`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
 from dp_prior.networks.attention import Attention
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
 
 
-class TransformerConfig(Config):
+class TransformerConfig(BackboneRecord):
     """Encoder-decoder transformer (Chi et al. 2023); the defaults are the paper's for low-dimensional Push-T."""
 
     type: Literal["transformer"] = "transformer"
@@ -48,19 +47,12 @@ class TransformerConfig(Config):
     dropout: float = Field(default=0.01, ge=0.0, lt=1.0)
     """Probability of dropping an attention weight or a feature inside a layer, in training."""
 
-    @model_validator(mode="after")
-    def _heads_divide(self) -> TransformerConfig:
+    def faults(self) -> Iterator[str]:
         if self.embed_dim % self.n_heads:
-            raise ValueError(
+            yield (
                 f"embed_dim is {self.embed_dim}, which n_heads {self.n_heads} does not divide. "
                 f"Take embed_dim {self.n_heads * max(1, round(self.embed_dim / self.n_heads))}, or other n_heads"
             )
-        return self
-
-    @property
-    def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
-        return 1
 
     def create(
         self,
@@ -69,7 +61,7 @@ class TransformerConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> Transformer:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `Transformer.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         return Transformer(
             **self.arguments(),
@@ -171,7 +163,7 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(embed_dim)
         self.head = Linear(embed_dim, out_channels)
         action = torch.arange(horizon)[:, None]
-        # The token of observation step i is the one at 1 + i, after the timestep, which all see.
+        # Token 0 is the timestep, which every action sees; token 1 + i is observation step i.
         mask = action >= torch.arange(horizon) if is_causal else None
         memory_mask = action >= torch.arange(1 + n_tokens) - 1 if is_causal else None
         self.register_buffer("mask", mask, persistent=False)

@@ -2,26 +2,29 @@
 
 Convolutions run over the positions of the chunk; the timestep and all condition tokens, flattened to one vector,
 modulate every residual block by FiLM. Function and parameters are those of the published network, so its weights load;
-see `rename_published`.
+see `UNet1D.load_published`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
+from dp_prior.networks.backbones.record import BackboneRecord
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
+PUBLISHED_HEAD_GROUPS = 8
+"""Diffusion Policy's and LeRobot's networks pass n_groups to every block but the last, which keeps its default."""
 
-class UNet1DConfig(Config):
+
+class UNet1DConfig(BackboneRecord):
     """Conditional 1-D UNet (Chi et al. 2023); the defaults are the paper's for low-dimensional observations."""
 
     type: Literal["unet1d"] = "unet1d"
@@ -35,30 +38,36 @@ class UNet1DConfig(Config):
     n_groups: int = Field(default=8, ge=1)
     """Groups of the group norm; divides every level's channels."""
 
+    head_groups: int | None = Field(default=None, ge=1)
+    """Groups of the head's group norm; null for n_groups. Published weights need 8, whatever their n_groups."""
+
     step_embed_dim: int = Field(default=256, ge=4, multiple_of=2)
     """Features of the embedded timestep."""
 
     film_scale: bool = True
     """Whether the condition predicts a scale and a bias for every channel, or (false) a bias alone."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> UNet1DConfig:
+    def faults(self) -> Iterator[str]:
         if self.kernel_size % 2 == 0:
-            raise ValueError(
+            yield (
                 f"kernel_size is {self.kernel_size}; an even kernel has no centre and would change the number of "
                 f"positions. Take {self.kernel_size - 1} or {self.kernel_size + 1}"
             )
         uneven = [dim for dim in self.down_dims if dim % self.n_groups]
         if uneven:
-            raise ValueError(
+            yield (
                 f"down_dims {list(self.down_dims)} hold {uneven[0]}, which n_groups {self.n_groups} does not divide. "
                 f"Take multiples of {self.n_groups}, or fewer groups"
             )
-        return self
+        if self.head_groups is not None and self.down_dims[0] % self.head_groups:
+            yield (
+                f"head_groups {self.head_groups} does not divide the head's channels, down_dims[0] = "
+                f"{self.down_dims[0]}. Take a divisor of it, or null for n_groups"
+            )
 
     @property
     def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
+        """See `BackboneRecord`: every level but the last halves the positions."""
         return 2 ** (len(self.down_dims) - 1)
 
     def create(
@@ -68,7 +77,7 @@ class UNet1DConfig(Config):
         output_channels_factor: int = 1,
         input_channels_factor: int = 1,
     ) -> UNet1D:
-        """Build it for chunks of x_shape (H, A) and cond_shape (N, D) tokens; see `UNet1D.forward`."""
+        """See `BackboneRecord.create`; x_shape is (H, A)."""
         horizon, action_dim = x_shape
         if horizon % self.length_factor:
             below = horizon - horizon % self.length_factor
@@ -93,8 +102,8 @@ class UNet1DConfig(Config):
 class LocalUNet1DConfig(UNet1DConfig):
     """The same UNet with observations given at their positions of the chunk (Diffusion Policy's local conditioning).
 
-    The token of observation step i, encoded by a residual block of its own, is added at position i to the features of
-    the first block; the timestep alone modulates.
+    A residual block of its own encodes the token of observation step i, which is added to the first block's features at
+    position i; only the timestep modulates.
     """
 
     type: Literal["unet1d_local"] = "unet1d_local"
@@ -156,7 +165,7 @@ class Level(nn.Module):
         self.first, self.second, self.resample = first, second, resample
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
-        """The blocks alone: what comes before resampling is also the skip connection."""
+        """The two blocks, without resampling, since their output is also the skip connection."""
         return self.second(self.first(x, cond), cond)
 
 
@@ -183,6 +192,7 @@ class UNet1D(nn.Module):
         down_dims: tuple[int, ...],
         kernel_size: int,
         n_groups: int,
+        head_groups: int | None,
         step_embed_dim: int,
         film_scale: bool,
         in_channels: int,
@@ -209,12 +219,12 @@ class UNet1D(nn.Module):
             for level, (dim_in, dim) in enumerate(pairs)
         )
         self.mid = nn.ModuleList(block(down_dims[-1], down_dims[-1]) for _ in range(2))
-        # The skip connection of the first level is not used: after the last upsampling only the head follows.
+        # The first level's skip connection is unused: only the head follows the last upsampling.
         self.up = nn.ModuleList(
             Level(block(2 * dim, dim_in), block(dim_in, dim_in), Upsample1d(dim_in))
             for dim_in, dim in reversed(pairs[1:])
         )
-        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=n_groups)
+        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=head_groups or n_groups)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:
@@ -240,17 +250,32 @@ class UNet1D(nn.Module):
             x = level.resample(level(torch.cat([x, skips.pop()], dim=-1), features))
         return self.head(x)
 
+    def load_published(self, weights: Mapping[str, Tensor]) -> None:
+        """Load the weights of a published network; see `rename_published`. n_groups must be that of its training.
+
+        Raises:
+            ValueError: the head's group norm has other groups than the published one, which no tensor would show.
+            RuntimeError: names or shapes do not fit.
+        """
+        groups = self.head.norm.num_groups
+        if groups != PUBLISHED_HEAD_GROUPS:
+            raise ValueError(
+                f"the head's group norm has {groups} groups, but the published networks always have "
+                f"{PUBLISHED_HEAD_GROUPS} there; set head_groups to {PUBLISHED_HEAD_GROUPS}"
+            )
+        self.load_state_dict(rename_published(weights))
+
     @staticmethod
     def _modulating_features(cond_shape: tuple[int, int]) -> int:
         return cond_shape[0] * cond_shape[1]
 
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first block sees at every position, and what modulates beside the timestep."""
+        """The input of the first block, and the features that modulate together with the timestep's."""
         return x_t, cond.flatten(1)
 
 
 class LocalResidualBlock(ResidualBlock):
-    """A residual block of the leading channels, plus one of the rest: what is given at each position beside x_t."""
+    """A residual block of x_t, plus one of the local condition, which is in the last channels."""
 
     def __init__(self, in_channels: int, local_channels: int, out_channels: int, **arguments: Any):
         super().__init__(in_channels, out_channels, **arguments)

@@ -11,7 +11,7 @@ from dp_prior.config import ConfigError
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig, rename_published
 
-SMALL = {"down_dims": (16, 32, 48), "n_groups": 4, "step_embed_dim": 12}
+SMALL = {"down_dims": (16, 32, 48), "n_groups": 4, "head_groups": 8, "step_embed_dim": 12}
 
 
 class PlainConvBlock(nn.Module):
@@ -61,7 +61,7 @@ class PlainEmbedding(nn.Module):
 class PlainUNet(nn.Module):
     """Named like the published network, so that `rename_published` is tested by loading it."""
 
-    def __init__(self, a, d, dims=(16, 32, 48), k=5, g=4, e=12, scale=True, out=None, local=None):
+    def __init__(self, a, d, dims=(16, 32, 48), k=5, g=4, e=12, scale=True, out=None, local=None, head=8):
         super().__init__()
         pairs = list(zip((a, *dims[:-1]), dims, strict=True))
 
@@ -82,7 +82,7 @@ class PlainUNet(nn.Module):
         for c, o in reversed(pairs[1:]):
             up = Wrapped(nn.ConvTranspose1d(c, c, 4, 2, 1))
             self.up_modules.append(nn.ModuleList([block(2 * o, c), block(c, c), up]))
-        self.final_conv = nn.Sequential(PlainConvBlock(dims[0], dims[0], k, g), nn.Conv1d(dims[0], out or a, 1))
+        self.final_conv = nn.Sequential(PlainConvBlock(dims[0], dims[0], k, head), nn.Conv1d(dims[0], out or a, 1))
 
     def forward(self, x, t, cond, local=None):
         features = torch.cat([self.diffusion_step_encoder(t), cond.flatten(1)], dim=1)
@@ -114,17 +114,40 @@ def test_equals_the_plain_version_with_its_published_weights(horizon, film_scale
     torch.manual_seed(0)
     plain = PlainUNet(3, 10, scale=film_scale)
     ours = UNet1DConfig(**SMALL, film_scale=film_scale).create((horizon, 3), (2, 5))
-    ours.load_state_dict(rename_published(plain.state_dict()))
+    ours.load_published(plain.state_dict())
     x_t, t, cond = inputs(horizon=horizon)
     # Rounding grows through 18 convolutions and group norms; 1e-4 is 30 times what is seen.
     torch.testing.assert_close(ours(x_t, t, cond), plain(x_t, t, cond), rtol=1e-4, atol=1e-4)
+
+
+def test_published_weights_are_refused_where_the_head_has_other_groups():
+    """The groups are in no tensor: the weights would load, and compute something else."""
+    torch.manual_seed(0)
+    plain, x = PlainUNet(3, 10), inputs()
+    ours = UNet1DConfig(**SMALL | {"head_groups": None}).create((8, 3), (2, 5))
+    with pytest.raises(ValueError, match="group norm has 4 groups, but the published .* have 8 there; set head_groups"):
+        ours.load_published(plain.state_dict())
+    ours.load_state_dict(rename_published(plain.state_dict()))
+    assert not torch.allclose(ours(*x), plain(*x), atol=1e-3)
+    weights = {name: value for name, value in plain.state_dict().items() if "final_conv" not in name}
+    with pytest.raises(RuntimeError, match="head.conv.weight"):
+        UNet1DConfig(**SMALL).create((8, 3), (2, 5)).load_published(weights)
+
+
+def test_head_follows_n_groups_where_a_stored_run_says_nothing_of_it():
+    torch.manual_seed(0)
+    plain, x = PlainUNet(3, 10, head=4), inputs()
+    stored = {name: value for name, value in SMALL.items() if name != "head_groups"}
+    ours = UNet1DConfig.from_json(json.dumps(stored)).create((8, 3), (2, 5))
+    ours.load_state_dict(rename_published(plain.state_dict()))
+    torch.testing.assert_close(ours(*x), plain(*x), rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_equal_those_of_the_plain_version():
     torch.manual_seed(0)
     plain = PlainUNet(3, 10)
     ours = UNet1DConfig(**SMALL).create((8, 3), (2, 5))
-    ours.load_state_dict(rename_published(plain.state_dict()))
+    ours.load_published(plain.state_dict())
     x_t, t, cond = inputs()
     for net in (plain, ours):
         net(x_t, t, cond).square().mean().backward()
@@ -141,7 +164,7 @@ def test_local_conditioning_equals_the_plain_version_with_its_published_weights(
     torch.manual_seed(0)
     plain = PlainUNet(3, 0, local=5)
     ours = LocalUNet1DConfig(**SMALL).create((8, 3), (2, 5))
-    ours.load_state_dict(rename_published(plain.state_dict()))
+    ours.load_published(plain.state_dict())
     x_t, t, cond = inputs()
     local = torch.zeros(6, 8, 5)
     local[:, :2] = cond
@@ -242,6 +265,7 @@ def test_no_condition_at_all_is_allowed():
         {"down_dims": (16, 32)},
         {"kernel_size": 3},
         {"n_groups": 8},
+        {"head_groups": 4},
         {"step_embed_dim": 16},
         {"film_scale": False},
     ],
@@ -258,7 +282,7 @@ def test_every_field_changes_the_network(record, change):
 
 def test_every_field_is_covered_by_the_test_above():
     assert set(UNet1DConfig.model_fields) == set(LocalUNet1DConfig.model_fields) == {
-        "type", "down_dims", "kernel_size", "n_groups", "step_embed_dim", "film_scale",
+        "type", "down_dims", "kernel_size", "n_groups", "head_groups", "step_embed_dim", "film_scale",
     }  # fmt: skip
 
 
@@ -297,6 +321,7 @@ def test_bfloat16_weights_take_float_inputs():
     ("wrong", "message"),
     [
         ({"kernel_size": 4}, "kernel_size is 4; an even kernel .* Take 3 or 5"),
+        ({"head_groups": 6}, r"head_groups 6 does not divide the head's channels, down_dims\[0\] = 256"),
         ({"down_dims": [16, 30]}, r"down_dims \[16, 30\] hold 30, which n_groups 8 does not divide"),
         ({"down_dim": [16]}, "Did you mean 'down_dims'"),
     ],
