@@ -17,8 +17,8 @@ from pydantic import Field, JsonValue, field_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.redact import is_secret_name
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
-from dp_prior.tracking.tracker import Run
 
 TAG = "dp_prior.run_id"
 
@@ -69,7 +69,7 @@ class AccelerateConfig(Config):
         return AccelerateLogger(self)
 
 
-class AccelerateLogger:
+class AccelerateLogger(Logger):
     """Hands over to a tracker of accelerate; see the module."""
 
     def __init__(self, config: AccelerateConfig):
@@ -113,18 +113,9 @@ class AccelerateLogger:
         if self.name in _ERRORS:
             _ERRORS[self.name](self._tracker, message, progress.global_step)
 
-    def rewind(self, progress: Progress) -> None:
-        """What a service has cannot be taken back; points of later steps come a second time at the same place."""
-
-    def sync(self) -> None:
-        """The services write on their own."""
-
     def close(self) -> None:
         """End the run."""
         self._tracker.finish()
-
-    def abandon(self) -> None:
-        """A service's own exit hook, if it has one, cannot be taken back."""
 
 
 def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.tracking.tracker import Run
+from dp_prior.tracking.logger import Logger
 
 BAR, WIDE = 20, 100  # columns of the bar, and of a terminal that has room for one
 
@@ -35,7 +35,7 @@ class ConsoleConfig(Config):
         return ConsoleLogger(**self.arguments(), stream=stream or sys.stdout, total_samples=total_samples)
 
 
-class ConsoleLogger:
+class ConsoleLogger(Logger):
     """Training metrics become progress; all other metrics are results and get a line of their own."""
 
     name = "console"
@@ -66,9 +66,6 @@ class ConsoleLogger:
         self._frame: tuple[int, list[str]] = (0, [])
         self._live: Any = self._live_display(style) if style == "live" or stream.isatty() else None
 
-    def begin(self, run: Run) -> None:
-        """Nothing to do; the plan of the run is printed by whoever starts it."""
-
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Show progress, and a line of results if there are any."""
         training = {name.removeprefix("train/"): v for name, v in metrics.items() if name.startswith("train/")}
@@ -98,18 +95,12 @@ class ConsoleLogger:
         """The run goes on from here; the time left is reckoned from now."""
         self._began, self._is_warming_up = (self._clock(), progress.samples_seen), True
 
-    def sync(self) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
         """Print what was held back and free the terminal."""
         self._flush()
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-    def abandon(self) -> None:
-        """Nothing outlives the process."""
 
     def _live_display(self, style: str) -> Any:
         """A display on the stream, or None if `auto` finds that the terminal cannot go back in a line."""

@@ -1,6 +1,6 @@
 """Failures of others end here: counted, muted after some in a row, tried again at growing intervals, never forgotten.
 
-`Contained` calls a part at once and survives what it raises. `Background` stands in front of one with a queue and a
+`Isolated` calls a part at once and survives what it raises. `Background` stands in front of one with a queue and a
 thread of its own, and also survives a part that never answers.
 """
 
@@ -22,7 +22,7 @@ SLOW_S = 60.0  # a call that takes longer is told of
 Message = Callable[[Any], None]
 
 
-class Contained:
+class Isolated:
     """A part whose exceptions end here."""
 
     def __init__(
@@ -121,15 +121,15 @@ class Contained:
 
 
 class Background:
-    """A contained part behind a queue: `call` returns at once, in order, whatever the part does.
+    """A isolated part behind a queue: `call` returns at once, in order, whatever the part does.
 
     Its thread is a daemon, so a call that never returns stops neither the run nor its end. The part is called by this
     thread alone, first with the message that `begin` gives, which is repeated until it succeeds.
     """
 
-    def __init__(self, contained: Contained, *, size: int):
+    def __init__(self, isolated: Isolated, *, size: int):
         """Args: size: calls that may wait; more are dropped and counted."""
-        self.contained = contained
+        self.isolated = isolated
         self._size = size
         self._waiting: collections.deque[Message] = collections.deque()
         self._changed = threading.Condition()
@@ -142,7 +142,7 @@ class Background:
     def begin(self, message: Message) -> None:
         """Start; what was queued before follows after this message."""
         self._first = message
-        self.thread = threading.Thread(target=self._work, name=self.contained.title, daemon=True)
+        self.thread = threading.Thread(target=self._work, name=self.isolated.title, daemon=True)
         self.thread.start()
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
@@ -152,15 +152,15 @@ class Background:
                 return True
             is_full = len(self._waiting) >= self._size and not insist
             if is_full:
-                self.contained.dropped += 1
+                self.isolated.dropped += 1
             else:
                 self._waiting.append(message)
                 self._changed.notify()
-        since, title = self._since, self.contained.title
-        if since is not None and self.contained.clock() - since > SLOW_S:
-            self.contained.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
+        since, title = self._since, self.isolated.title
+        if since is not None and self.isolated.clock() - since > SLOW_S:
+            self.isolated.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
         if is_full:
-            self.contained.tell(
+            self.isolated.tell(
                 "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training goes on."
             )
         return True
@@ -179,36 +179,36 @@ class Background:
             if not self.thread.is_alive():
                 return
             self._is_given_up = True
-            self.contained.dropped += len(self._waiting)
+            self.isolated.dropped += len(self._waiting)
             self._waiting.clear()
         with contextlib.suppress(Exception):  # it is counted as left behind already
-            self.contained.part.abandon()
+            self.isolated.part.abandon()
         self.thread.join(FAREWELL_S)  # what was let go ends soon, but not while the interpreter is torn down
 
     def summary(self) -> str | None:
-        """As `Contained.summary`, and whether it was given up."""
-        line = self.contained.summary()
+        """As `Isolated.summary`, and whether it was given up."""
+        line = self.isolated.summary()
         if self._is_given_up:
-            line = f"{line or self.contained.title}; it did not answer at the end and was left behind"
+            line = f"{line or self.isolated.title}; it did not answer at the end and was left behind"
         return line
 
     def _work(self) -> None:
         if self._try_first():
             while (message := self._next()) is not None:
-                was_muted = self.contained.is_muted
+                was_muted = self.isolated.is_muted
                 if not self._call(message) and was_muted and self._is_closing:
                     break
             self._call(lambda part: part.close())
         with self._changed:
             if not self._is_given_up:
-                self.contained.dropped += len(self._waiting)
+                self.isolated.dropped += len(self._waiting)
             self._waiting.clear()
 
     def _try_first(self) -> bool:
         """Open the part, however often that takes; False if the run ended before."""
         while not self._call(self._first):
             with self._changed:
-                if self._is_closing and self.contained.is_muted:
+                if self._is_closing and self.isolated.is_muted:
                     return False
             self._rest()
         return True
@@ -224,15 +224,15 @@ class Background:
     def _rest(self) -> None:
         """Wait while the part is muted; the end of the run cuts this short."""
         with self._changed:
-            while (pause := self.contained.pause_s) and not self._is_closing:
+            while (pause := self.isolated.pause_s) and not self._is_closing:
                 self._changed.wait(pause)
 
     def _call(self, message: Message) -> bool:
-        self._since = self.contained.clock()
+        self._since = self.isolated.clock()
         try:
-            return self.contained.call(message, insist=True)
+            return self.isolated.call(message, insist=True)
         except BaseException as error:  # a client that asks for the end of the process does not get it
-            self.contained.note(f"{type(error).__name__}: {error}")
+            self.isolated.note(f"{type(error).__name__}: {error}")
             return False
         finally:
             self._since = None

@@ -19,8 +19,8 @@ import numpy as np
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import picture_bytes
-from dp_prior.tracking.tracker import Run
 
 FOLDER = "tensorboard"
 
@@ -45,7 +45,7 @@ class TensorBoardConfig(Config):
         return TensorBoardLogger()
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Writes events; see the module."""
 
     name = "tensorboard"
@@ -98,9 +98,6 @@ class TensorBoardLogger:
         """Close the file."""
         self.sync()
         self._file.close()
-
-    def abandon(self) -> None:
-        """Nothing outlives the process."""
 
     def _write_text(self, name: str, text: str, progress: Progress) -> None:
         from tensorboard.compat.proto.summary_pb2 import SummaryMetadata

@@ -19,8 +19,8 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.metric_names import find_metric
 from dp_prior.redact import redact
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, picture_bytes
-from dp_prior.tracking.tracker import Run
 
 LAUNCH_S = 5.0  # the client's process is launched faster, or not at all
 
@@ -53,7 +53,7 @@ class WandbConfig(Config):
         return WandbLogger(self)
 
 
-class WandbLogger:
+class WandbLogger(Logger):
     """Talks to the client; see the module."""
 
     name = "wandb"
@@ -129,12 +129,6 @@ class WandbLogger:
     def log_error(self, message: str, progress: Progress) -> None:
         """Note an error in a row of its own."""
         self._row({"error": message}, progress)
-
-    def rewind(self, progress: Progress) -> None:
-        """What W&B has cannot be taken back; points of later steps come a second time at the same place."""
-
-    def sync(self) -> None:
-        """The client writes on its own."""
 
     def close(self) -> None:
         """Wait until all is uploaded; the client gives up by itself shortly before the run does."""
