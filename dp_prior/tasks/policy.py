@@ -22,7 +22,7 @@ from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.pretrained import Published
+from dp_prior.tasks.pretrained import Pretrained
 
 MOST_WINDOWS_FITTED = 200_000
 """Relative actions take their statistics from at most so many windows, evenly spread over the training set."""
@@ -167,7 +167,7 @@ class PolicyConfig(Config):
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
 
 
-class DiffusionPolicy(Published, DiffusionModel):
+class DiffusionPolicy(Pretrained, DiffusionModel):
     """Action chunks from observations."""
 
     def __init__(
@@ -187,7 +187,7 @@ class DiffusionPolicy(Published, DiffusionModel):
 
     @classmethod
     def record_type(cls) -> type[PolicyConfig]:
-        """See `Published`."""
+        """See `Pretrained`."""
         return PolicyConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:

@@ -1,7 +1,7 @@
-"""Every other tracker that accelerate brings: one adapter, so that nothing which a library keeps is written again.
+"""One adapter for the other trackers that accelerate supports.
 
-accelerate hands over numbers and the configuration. Pictures, files and errors go through the service's own client
-where it has a place for them, and are a no-op elsewhere; the table at the end says which.
+accelerate forwards numbers and the configuration. Pictures, files and errors go through the service's own client if it
+supports them and are ignored otherwise; the tables at the end list them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TAG = "dp_prior.run_id"
 class AccelerateConfig(Config):
     """A service that accelerate has a tracker for. Keys and tokens come from its own login or environment.
 
-    Metric names lose what not all services take: `mse[steps=16]` becomes `mse_steps_16`. The step is the optimizer's.
+    Characters that some services reject are replaced in metric names: `mse[steps=16]` becomes `mse_steps_16`. The step
+    is the optimizer's.
     """
 
     type: Literal["accelerate"] = "accelerate"
@@ -70,7 +71,7 @@ class AccelerateConfig(Config):
 
 
 class AccelerateLogger(Logger):
-    """Hands over to a tracker of accelerate; see the module."""
+    """Forwards to a tracker of accelerate; see the module."""
 
     def __init__(self, config: AccelerateConfig):
         self.name = config.tracker
@@ -78,10 +79,10 @@ class AccelerateLogger(Logger):
         self._tracker: Any = None
 
     def begin(self, run: Run) -> None:
-        """Start the service's run, or go on with the one of this identity where the service can."""
+        """Start the service's run, or resume the one of this identity if the service can."""
         from accelerate import PartialState, tracking
 
-        PartialState()  # its trackers ask which rank they are on; in a run this is known already
+        PartialState()  # its trackers ask for the rank, which a run has set already
         kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
         options = dict(self._config.options)
         place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []
@@ -92,7 +93,7 @@ class AccelerateLogger(Logger):
         self._tracker.store_init_configuration(_flat(run.config))
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Hand over numbers, with `samples_seen`."""
+        """Forward numbers, with `samples_seen`."""
         values = {**metrics, "samples_seen": progress.samples_seen}
         self._tracker.log({_plain(name): value for name, value in values.items()}, step=progress.global_step)
 
@@ -119,7 +120,7 @@ class AccelerateLogger(Logger):
 
 
 def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that make the service go on with this run; changes `options` where they are ours."""
+    """Arguments that make the service resume this run; takes its own out of `options`."""
     identity = run.identity
     if tracker == "trackio":
         return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options
@@ -146,7 +147,7 @@ def _plain(name: str) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested JSON as dotted keys, with values that every service takes."""
+    """Nested JSON as dotted keys, whose values every service accepts."""
     if isinstance(value, dict):
         return {name: one for key, inner in value.items() for name, one in _flat(inner, f"{prefix}{key}.").items()}
     if isinstance(value, list):
