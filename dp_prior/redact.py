@@ -1,7 +1,7 @@
-"""Takes what looks like a secret out of text that will be logged, whoever wrote it.
+"""Removes what looks like a secret from text that will be logged.
 
-Clients quote addresses and headers in their errors, and an address may hold a password. A false alarm costs a few
-letters of a message; a miss is a leaked token.
+Clients quote URLs and headers in their errors, and a URL may hold a password. A false positive costs a few letters of a
+message; a false negative leaks a token.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PATTERNS = [
 
 
 def redact(text: str) -> str:
-    """The text with `[hidden]` for tokens, keys, passwords in addresses, and values of fields named like secrets."""
+    """The text with `[hidden]` for tokens, keys, passwords in URLs, and values of fields named like secrets."""
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
 
 
 def without_password(url: str) -> str:
-    """The address as it is.
+    """Refuse a URL that holds a password; returns it unchanged otherwise.
 
     Raises:
-        ValueError: it holds a password.
+        ValueError: it holds one.
     """
     if re.search(r"://[^/\s@]*:[^/\s@]+@", url):
         raise ValueError(
@@ -45,5 +45,5 @@ def without_password(url: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a field of this name would hold a secret."""
+    """Whether the name of a field suggests a secret."""
     return re.search(rf"(?i){SECRET_NAME}$", name) is not None

@@ -1,7 +1,7 @@
-"""Writing gigabytes past the page cache, so that the kernel copies nothing and evicts nobody's pages.
+"""Direct I/O: writes gigabytes past the page cache, so that the kernel neither copies them nor evicts other pages.
 
-A save then costs training no processor time but the hash. What is small, not aligned to pages, or on a file system or
-device that refuses goes the ordinary way; the file is the same.
+A save then costs no CPU time but the hash. Small or unaligned pieces, and file systems or devices without O_DIRECT, use
+ordinary writes; the file is the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from dp_prior.checkpoints.snapshot import PAGE
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
-_WORTH_IT = 1 << 20  # bytes below which a write of its own to the device costs more than the copy it saves
+_WORTH_IT = 1 << 20  # bytes below which a direct write costs more than the copy it saves
 
 
 def write_file(path: Path, pieces: Iterable[memoryview]) -> None:
@@ -33,7 +33,7 @@ def write_file(path: Path, pieces: Iterable[memoryview]) -> None:
                     except OSError as error:
                         if error.errno != errno.EINVAL or not is_direct:
                             raise
-                        is_direct = _switch(descriptor, 0)  # the device has larger blocks than a page
+                        is_direct = _switch(descriptor, 0)  # the block size of the device exceeds a page
                 if is_direct:
                     _switch(descriptor, 0)
             os.fsync(descriptor)
@@ -45,7 +45,7 @@ def write_file(path: Path, pieces: Iterable[memoryview]) -> None:
 
 
 def _is_aligned(descriptor: int, piece: memoryview) -> bool:
-    """Whether a piece is large, and starts and ends with a page both here and in the file."""
+    """Whether a piece is large, and page-aligned both in memory and in the file."""
     if len(piece) < _WORTH_IT:
         return False
     address = np.frombuffer(piece, np.uint8).ctypes.data
@@ -54,7 +54,7 @@ def _is_aligned(descriptor: int, piece: memoryview) -> bool:
 
 
 def _switch(descriptor: int, direct: int) -> bool:
-    """Turn direct writing on or off; returns whether it is on. Some file systems refuse to turn it on."""
+    """Set or clear O_DIRECT; returns whether it is set. Some file systems refuse it."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~_DIRECT
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct)

@@ -25,6 +25,7 @@ from dp_prior.checkpoints.format import (
     FileEntry,
     Manifest,
     parse_manifest,
+    read_manifest,
 )
 from dp_prior.checkpoints.reading import read_small
 from dp_prior.clock import Progress
@@ -186,10 +187,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         DamagedError: the source is damaged; nothing was copied.
         FileExistsError: something that is not a copy of ours is in the way.
     """
-    try:
-        manifest = parse_manifest(read_small(source / MANIFEST), source)
-    except ValueError as error:
-        raise DamagedError(source, f"{MANIFEST} is {error}") from None
+    manifest = read_manifest(source)
     manifest = manifest if files is None else manifest.only(files)
     target.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(target) and _own_manifest(target) is None:

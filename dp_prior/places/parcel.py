@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry, Manifest, parse_manifest, verify
+from dp_prior.checkpoints.format import (
+    MANIFEST,
+    MODEL_FILES,
+    FileEntry,
+    Manifest,
+    parse_manifest,
+    read_manifest,
+    verify,
+)
 from dp_prior.checkpoints.reading import read_small
 from dp_prior.config import Config
 from dp_prior.durable import seal, unseal
@@ -94,4 +102,5 @@ class Parcel:
         Raises:
             DamagedError: one differs.
         """
+        read_manifest(self.directory)  # sizes and kinds of the files, so that none is a FIFO
         verify(self.directory, self.manifest)

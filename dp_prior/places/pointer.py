@@ -25,10 +25,10 @@ class Pointer(Config, extra="ignore"):
     manifest_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     """SHA-256 of the manifest in it."""
 
-    step: int | None = Field(default=None, ge=0)
+    step: int | None = Field(default=None, ge=0, lt=1 << 63)
     """Optimizer steps taken."""
 
-    samples_seen: int | None = Field(default=None, ge=0)
+    samples_seen: int | None = Field(default=None, ge=0, lt=1 << 63)
     """Training samples consumed over all ranks."""
 
     monitor: str | None = None

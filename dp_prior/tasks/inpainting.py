@@ -140,7 +140,7 @@ class InpaintingPolicy(DiffusionPolicy):
 
     @classmethod
     def record_type(cls) -> type[InpaintingPolicyConfig]:
-        """See `Published`."""
+        """See `Pretrained`."""
         return InpaintingPolicyConfig
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:

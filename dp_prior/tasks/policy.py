@@ -23,7 +23,7 @@ from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, 
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.pretrained import Published
+from dp_prior.tasks.pretrained import Pretrained
 
 MOST_WINDOWS_FITTED = 200_000
 """Most windows, evenly spread over the training set, from which relative actions take their statistics."""
@@ -188,7 +188,7 @@ class PolicyConfig(Config):
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
 
 
-class DiffusionPolicy(Published, DiffusionModel):
+class DiffusionPolicy(Pretrained, DiffusionModel):
     """Action chunks from observations."""
 
     def __init__(
@@ -208,7 +208,7 @@ class DiffusionPolicy(Published, DiffusionModel):
 
     @classmethod
     def record_type(cls) -> type[PolicyConfig]:
-        """See `Published`."""
+        """See `Pretrained`."""
         return PolicyConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:

@@ -1,7 +1,7 @@
-"""A model as others know it: `from_pretrained`, `save_pretrained`, `push_to_hub`, with the words of ModelHubMixin.
+"""`from_pretrained`, `save_pretrained` and `push_to_hub`, with the signatures of ModelHubMixin.
 
-Loading needs torch, numpy, pydantic and safetensors; huggingface_hub is imported only where the Hub is asked. Nothing
-that is loaded is executed: it is JSON, checked by the records of a configuration file, and plain tensors with hashes.
+Loading needs torch, numpy, pydantic and safetensors; huggingface_hub is imported only for references to the Hub.
+Nothing that is loaded is executed: it is JSON, validated by the records of a configuration file, and hashed tensors.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import Bounded, TooLargeError
 
 
-class Published(nn.Module):
-    """What a model needs to be saved, loaded and shared by itself. Its record and spec say how it is built."""
+class Pretrained(nn.Module):
+    """A model that can be saved, loaded and shared on its own. Its record and spec describe how it is built."""
 
     record: Config
     spec: Spec
@@ -75,7 +75,7 @@ class Published(nn.Module):
                 says.
             ConfigError: the configuration or the shapes are not ones of such a model.
             ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
-                the configuration, or dtype is none of floating point.
+                the configuration, or dtype is not a floating-point type.
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
@@ -97,7 +97,7 @@ class Published(nn.Module):
         source = f"{directory / 'config.json'}, task"
         record_type = _record_type(config["task"], cls.record_type(), directory)
         name = _weights_file(config, weights, directory)
-        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that goes on may prune it
+        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that is training may prune it
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
@@ -139,7 +139,7 @@ class Published(nn.Module):
             "config.json": {"task": json.loads(self.record.model_dump_json())},
             "spec.json": json.loads(self.spec.model_dump_json()),
         }
-        # torch.compile puts a module where another was, and its own name into those of the weights
+        # torch.compile wraps a module, which adds a prefix to the names of its weights
         weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
         written, _ = write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
         if written != directory:
@@ -160,7 +160,7 @@ class Published(nn.Module):
         branch: str | None = None,
         license: str | None = None,
     ) -> str:
-        """Put the model, with a card, at the root of a repository of the Hub in one commit. Waits until it is there.
+        """Upload the model, with a card, to the root of a repository of the Hub in one commit.
 
         Args:
             private: whether a repository that has to be created is private.
@@ -177,7 +177,7 @@ class Published(nn.Module):
 
 
 def vacant(directory: str | Path) -> Path:
-    """A place where a directory may appear: an empty one there is removed, and what it will lie in is made.
+    """Make room for a directory: remove an empty one at this path, create its parents.
 
     Raises:
         FileExistsError: something is there.
@@ -192,7 +192,7 @@ def vacant(directory: str | Path) -> Path:
 
 
 def _hub_or_path(name: str, revision: str | None) -> str:
-    """A path that exists is a path; what looks like a repository otherwise is one."""
+    """An existing path wins; otherwise `user/name` is a Hub repository."""
     if "://" not in name and not Path(name).expanduser().exists():
         repo, _, _ = name.partition("@")
         if REPO.fullmatch(repo) and not Path(repo).expanduser().exists():
@@ -205,7 +205,11 @@ def _hub_or_path(name: str, revision: str | None) -> str:
 
 
 def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) -> type[Config]:
-    """The record that describes a task, if a model of it is one that is wanted."""
+    """The record type of a task.
+
+    Raises:
+        ValueError: it is unknown, or not of the wanted kind.
+    """
     from dp_prior.tasks import TaskConfig  # whose members import this file
 
     expected = wanted.model_fields["type"].default
@@ -220,7 +224,7 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
 
 
 def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
-    """Where the weights of an average lie: the first in `model.safetensors`, others in files of their own."""
+    """The file of an average: `model.safetensors` for the first, a file of its own for each other."""
     averages = list(config.get("train", {}).get("ema", {}))
     if weights is None or weights in averages[:1]:
         return "model.safetensors"

@@ -26,7 +26,7 @@ from dp_prior.networks.encoders.text import EMBEDDING, TextTokens
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.pretrained import Published
+from dp_prior.tasks.pretrained import Pretrained
 
 
 class PriorDiffusionConfig(DiffusionConfig):
@@ -176,7 +176,7 @@ class UnitLength(nn.Module):
         """There are none."""
 
 
-class DiffusionPrior(Published, DiffusionModel):
+class DiffusionPrior(Pretrained, DiffusionModel):
     """Image embeddings from texts."""
 
     def __init__(
@@ -202,7 +202,7 @@ class DiffusionPrior(Published, DiffusionModel):
 
     @classmethod
     def record_type(cls) -> type[PriorConfig]:
-        """See `Published`."""
+        """See `Pretrained`."""
         return PriorConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:

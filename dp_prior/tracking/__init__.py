@@ -1,4 +1,4 @@
-"""Where numbers, pictures and checkpoints of a run go: the members of each family, and the record that joins them."""
+"""Where numbers, media and checkpoints of a run go: the loggers, and the record that joins them with savers."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ LoggerConfig = family(
 
 
 class TrackerConfig(Config):
-    """The run directory, who is told how training goes, who receives its checkpoints, and where it goes on from."""
+    """The run directory, its loggers, the savers of its checkpoints, and where it resumes from."""
 
     data_path: str = Field(default="runs/run", min_length=1)
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)
-    """Who is told how training goes. The JSONL log in the run directory is always there and always first; it and the
-    console are told at once, each of the others has a queue and a thread of its own."""
+    """Loggers. The JSONL log in the run directory is always there and always first; it and the console are called
+    synchronously, each of the others has a queue and a thread of its own."""
 
     save: tuple[SaverConfig, ...] = ()
-    """Savers that receive each checkpoint once it is durable in the run directory."""
+    """Savers; they receive each checkpoint once it is durable in the run directory."""
 
     load: ResumeConfig = LocalResumeConfig()
     """Where a run that resumes finds its checkpoint."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
-    """Identity of the run with services that keep many. null keeps that of the run directory or, on a fresh one, of the
-    checkpoint it goes on from; a new run gets a new one. Give another one to branch off."""
+    """Id of the run in experiment trackers. null keeps that of the run directory or, in a fresh one, of the checkpoint
+    it resumes from; a new run gets a new id. Give another one to branch off."""
 
     run_name: str | None = Field(default=None, min_length=1)
-    """Name of the run for people; null keeps the one it has, at first that of its directory."""
+    """Display name of the run; null keeps the one it has, at first that of its directory."""
 
     max_failures: int = Field(default=3, ge=1)
-    """A logger that failed so many times in a row is muted for a while; the run goes on and names it at the end."""
+    """Consecutive failures after which a logger is muted for a while; the run continues and reports it at the end."""
 
     retry_s: float = Field(default=10.0, gt=0)
-    """A muted logger is tried again after so many seconds, then after twice as many, up to ten minutes."""
+    """Seconds until a muted logger is retried; doubles with each failure, up to ten minutes."""
 
     queue_size: int = Field(default=1000, ge=1)
-    """So many calls may wait for a slow logger; further ones are dropped and counted."""
+    """Maximum length of the queue of a slow logger; further calls are dropped and counted."""
 
     patience_s: float = Field(default=10.0, ge=0)
-    """The end of the run waits so many seconds for all loggers together, then leaves them behind."""
+    """Seconds that the end of the run waits for all loggers together; then it exits without them."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> TrackerConfig:
-        names = [getattr(logger, "tracker", logger.type) for logger in self.log]
+        names = [one.tracker if isinstance(one, AccelerateConfig) else one.type for one in self.log]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"logger {name!r} is listed {names.count(name)} times; keep one")
@@ -74,13 +74,13 @@ class TrackerConfig(Config):
 
     @property
     def farewell_s(self) -> float:
-        """Seconds that the end of the run may wait for savers and loggers."""
+        """Longest time in seconds that the end of the run waits for savers and loggers."""
         is_behind_a_queue = any(not isinstance(record, JsonlConfig | ConsoleConfig) for record in self.log)
         savers = [record.drain_s for record in self.save if isinstance(record, UploadConfig)]
         return max(savers, default=0.0) + self.patience_s * is_behind_a_queue
 
     def check(self) -> list[str]:
-        """Try once whether each remote place takes what will be sent; returns a line for each."""
+        """Try once whether each remote place can be written to; returns a line for each."""
         return [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
@@ -95,7 +95,7 @@ class TrackerConfig(Config):
         """Open the loggers and savers of this process.
 
         Args:
-            is_main: False on all ranks but one; their tracker has nobody to tell and touches no file.
+            is_main: False on all ranks but one; their tracker has no loggers and touches no file.
             total_samples: budget of the run, for the progress display.
             monitor: name of the metric that selects the best, for templates that mention `{metric}`.
             directory: takes the place of `data_path`.

@@ -1,7 +1,7 @@
-"""Every other tracker that accelerate brings: one adapter, so that nothing which a library keeps is written again.
+"""One adapter for the other trackers that accelerate supports.
 
-accelerate hands over numbers and the configuration. Pictures, files and errors go through the service's own client
-where it has a place for them, and are a no-op elsewhere; the table at the end says which.
+accelerate forwards numbers and the configuration. Pictures, files and errors go through the service's own client if it
+supports them and are ignored otherwise; the tables at the end list them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pydantic import Field, JsonValue, field_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.redact import is_secret_name
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
-from dp_prior.tracking.tracker import Run
 
 TAG = "dp_prior.run_id"
 
@@ -26,7 +26,8 @@ TAG = "dp_prior.run_id"
 class AccelerateConfig(Config):
     """A service that accelerate has a tracker for. Keys and tokens come from its own login or environment.
 
-    Metric names lose what not all services take: `mse[steps=16]` becomes `mse_steps_16`. The step is the optimizer's.
+    Characters that some services reject are replaced in metric names: `mse[steps=16]` becomes `mse_steps_16`. The step
+    is the optimizer's.
     """
 
     type: Literal["accelerate"] = "accelerate"
@@ -69,8 +70,8 @@ class AccelerateConfig(Config):
         return AccelerateLogger(self)
 
 
-class AccelerateLogger:
-    """Hands over to a tracker of accelerate; see the module."""
+class AccelerateLogger(Logger):
+    """Forwards to a tracker of accelerate; see the module."""
 
     def __init__(self, config: AccelerateConfig):
         self.name = config.tracker
@@ -78,10 +79,10 @@ class AccelerateLogger:
         self._tracker: Any = None
 
     def begin(self, run: Run) -> None:
-        """Start the service's run, or go on with the one of this identity where the service can."""
+        """Start the service's run, or resume the one of this identity if the service can."""
         from accelerate import PartialState, tracking
 
-        PartialState()  # its trackers ask which rank they are on; in a run this is known already
+        PartialState()  # its trackers ask for the rank, which a run has set already
         kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
         options = dict(self._config.options)
         place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []
@@ -92,7 +93,7 @@ class AccelerateLogger:
         self._tracker.store_init_configuration(_flat(run.config))
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Hand over numbers, with `samples_seen`."""
+        """Forward numbers, with `samples_seen`."""
         values = {**metrics, "samples_seen": progress.samples_seen}
         self._tracker.log({_plain(name): value for name, value in values.items()}, step=progress.global_step)
 
@@ -113,22 +114,13 @@ class AccelerateLogger:
         if self.name in _ERRORS:
             _ERRORS[self.name](self._tracker, message, progress.global_step)
 
-    def rewind(self, progress: Progress) -> None:
-        """What a service has cannot be taken back; points of later steps come a second time at the same place."""
-
-    def sync(self) -> None:
-        """The services write on their own."""
-
     def close(self) -> None:
         """End the run."""
         self._tracker.finish()
 
-    def abandon(self) -> None:
-        """A service's own exit hook, if it has one, cannot be taken back."""
-
 
 def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that make the service go on with this run; changes `options` where they are ours."""
+    """Arguments that make the service resume this run; takes its own out of `options`."""
     identity = run.identity
     if tracker == "trackio":
         return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options
@@ -155,7 +147,7 @@ def _plain(name: str) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested JSON as dotted keys, with values that every service takes."""
+    """Nested JSON as dotted keys, whose values every service accepts."""
     if isinstance(value, dict):
         return {name: one for key, inner in value.items() for name, one in _flat(inner, f"{prefix}{key}.").items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Progress for a person: a live display on a terminal, otherwise lines that read well in a file."""
+"""Progress on the console: a live display on a terminal, lines of text in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.tracking.tracker import Run
+from dp_prior.tracking.logger import Logger
 
 BAR, WIDE = 20, 100  # columns of the bar, and of a terminal that has room for one
 
@@ -25,17 +25,17 @@ class ConsoleConfig(Config):
 
     style: Literal["auto", "live", "plain"] = "auto"
     """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal and plain elsewhere, also
-    where TERM says that the terminal cannot go back in a line."""
+    if TERM says that the terminal is dumb."""
 
     interval_s: float = Field(default=5.0, ge=0)
-    """Plain progress lines are at least so many seconds apart; results and errors are always printed."""
+    """Minimum seconds between plain progress lines; results and errors are always printed."""
 
     def create(self, stream: TextIO | None, total_samples: int) -> ConsoleLogger:
         """A logger that writes to `stream`, or to standard output."""
         return ConsoleLogger(**self.arguments(), stream=stream or sys.stdout, total_samples=total_samples)
 
 
-class ConsoleLogger:
+class ConsoleLogger(Logger):
     """Training metrics become progress; all other metrics are results and get a line of their own."""
 
     name = "console"
@@ -53,7 +53,7 @@ class ConsoleLogger:
         Args:
             stream: text goes here.
             total_samples: budget of the run.
-            clock: seconds, from anywhere; for the time left.
+            clock: monotonic seconds, for the remaining time.
         """
         self._stream = stream
         self._interval_s = interval_s
@@ -66,11 +66,8 @@ class ConsoleLogger:
         self._frame: tuple[int, list[str]] = (0, [])
         self._live: Any = self._live_display(style) if style == "live" or stream.isatty() else None
 
-    def begin(self, run: Run) -> None:
-        """Nothing to do; the plan of the run is printed by whoever starts it."""
-
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Show progress, and a line of results if there are any."""
+        """Show progress, and results on a line of their own."""
         training = {name.removeprefix("train/"): v for name, v in metrics.items() if name.startswith("train/")}
         results = {name: value for name, value in metrics.items() if not name.startswith("train/")}
         if training:
@@ -81,38 +78,32 @@ class ConsoleLogger:
                 self._print(f"step {progress.global_step:,}  {line}")
 
     def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Say where pictures are; arrays cannot be shown."""
+        """Print the paths of pictures; arrays cannot be shown."""
         for name, image in images.items():
             if isinstance(image, Path):
                 self._print(f"step {progress.global_step:,}  {name}: {image}")
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
-        """Say where a file is."""
+        """Print the path of a file."""
         self._print(f"step {progress.global_step:,}  {name}: {path}")
 
     def log_error(self, message: str, progress: Progress) -> None:
-        """Say what went wrong."""
+        """Print an error."""
         self._print(f"step {progress.global_step:,}  error: {message}")
 
     def rewind(self, progress: Progress) -> None:
-        """The run goes on from here; the time left is reckoned from now."""
+        """Estimate the remaining time from here on."""
         self._began, self._is_warming_up = (self._clock(), progress.samples_seen), True
 
-    def sync(self) -> None:
-        """Nothing to do."""
-
     def close(self) -> None:
-        """Print what was held back and free the terminal."""
+        """Print what was held back and release the terminal."""
         self._flush()
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def abandon(self) -> None:
-        """Nothing outlives the process."""
-
     def _live_display(self, style: str) -> Any:
-        """A display on the stream, or None if `auto` finds that the terminal cannot go back in a line."""
+        """A display on the stream, or None if `auto` finds a dumb terminal."""
         if style == "plain":
             return None
         from rich.console import Console
@@ -121,7 +112,7 @@ class ConsoleLogger:
         console = Console(file=self._stream)
         if style == "auto" and console.is_dumb_terminal:
             return None
-        hears_errors = sys.stderr.isatty()  # what goes to a file stays there, what goes to the terminal goes above
+        hears_errors = sys.stderr.isatty()  # redirected errors stay in their file; others are printed above the display
         return Live(
             get_renderable=lambda: self._line(console.width),
             console=console,
@@ -130,7 +121,7 @@ class ConsoleLogger:
         )
 
     def _line(self, width: int) -> Any:
-        """The display: as many whole words as fit, the most wanted first, behind a bar where there is room for it."""
+        """The display: a bar if there is room, then as many words as fit, most important first."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -155,7 +146,7 @@ class ConsoleLogger:
             left = max(0, self._total - seen) * (now - began) / (seen - first)
             words.append(f"{_duration(left)} left")
         words += _brief(training)
-        if self._is_warming_up:  # the first steps take longer than any other; they count in the first line only
+        if self._is_warming_up:  # the first steps are the slowest; they count in the first line only
             self._began, self._is_warming_up = (now, seen), False
         if self._live is not None:
             self._frame = seen, words
@@ -180,7 +171,7 @@ class ConsoleLogger:
 
 
 def _brief(training: dict[str, float]) -> list[str]:
-    """The training metrics a person watches, in fixed order."""
+    """The training metrics to show, in fixed order."""
     words = []
     if "samples_per_second" in training:
         words.append(f"{training['samples_per_second']:,.0f} samples/s")

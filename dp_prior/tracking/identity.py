@@ -1,6 +1,6 @@
 """Which run this is: an id and a name, kept in the run directory and in every checkpoint.
 
-A run that goes on is the same run to every logger, online or offline, also on another machine.
+A resumed run is the same run to every logger, online or offline, also on another machine.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ ID = r"[A-Za-z0-9_-]{1,64}"
 
 @dataclass(frozen=True)
 class Identity:
-    """A run, to those who keep many.
+    """A run, as experiment trackers tell it from others.
 
     Attributes:
-        id: up to 64 letters, digits, `_` and `-`, the same as long as the run goes on.
-        name: for people; need not be unique.
+        id: up to 64 letters, digits, `_` and `-`; the same when the run resumes.
+        name: for display; need not be unique.
     """
 
     id: str
@@ -36,13 +36,13 @@ def claim_identity(
 ) -> Identity:
     """Find or make the identity of the run in `directory`, and write it there.
 
-    What is asked for comes first, then what the directory says, then what the checkpoint to go on from says, then a
-    new id and the name of the directory. A `run.json` that cannot be read counts as none.
+    In order of precedence: the arguments, `run.json` in the directory, the checkpoint that the run resumes from, a new
+    id and the name of the directory. A `run.json` that cannot be parsed is ignored.
 
     Args:
-        run_id: id asked for; another one than the directory's makes this another run to its loggers.
-        name: name asked for.
-        inherited: the document `run.json` of the checkpoint that the run goes on from.
+        run_id: requested id; one that differs from the directory's makes this another run to its loggers.
+        name: requested name.
+        inherited: the document `run.json` of the checkpoint that the run resumes from.
     """
     path = directory / IDENTITY
     known = _read(path) or _parse(inherited)

@@ -1,7 +1,7 @@
-"""Failures of others end here: counted, muted after some in a row, tried again at growing intervals, never forgotten.
+"""Isolation of loggers and savers: a part that fails or hangs does not disturb the run.
 
-`Contained` calls a part at once and survives what it raises. `Background` stands in front of one with a queue and a
-thread of its own, and also survives a part that never answers.
+`Isolated` calls a part synchronously and catches what it raises: failures are counted, a part that keeps failing is
+muted and retried with exponential backoff. `Background` adds a queue and a thread, and survives a part that hangs.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dp_prior.redact import redact
 
 LONGEST_PAUSE_S = 600.0
 FAREWELL_S = 1.0
-SLOW_S = 60.0  # a call that takes longer is told of
+SLOW_S = 60.0  # a call that takes longer is reported
 
 Message = Callable[[Any], None]
 
 
-class Contained:
-    """A part whose exceptions end here."""
+class Isolated:
+    """A part whose exceptions are caught."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Contained:
         """
         Args:
             title: how messages name the part.
-            report: told (message, self) of each new kind of failure.
+            report: called with (message, self) for each new kind of failure.
             max_failures: failures in a row after which the part is muted; None for never.
-            retry_s: a muted part is tried again after so many seconds, then after twice as many, and so on.
+            retry_s: seconds until a muted part is retried; doubles with each failure.
         """
         self.part = part
         self.title = title
@@ -58,16 +58,16 @@ class Contained:
 
     @property
     def is_muted(self) -> bool:
-        """Whether it has failed too often to be called at will."""
+        """Whether it has failed too often in a row."""
         return self._max_failures is not None and self._in_a_row >= self._max_failures
 
     @property
     def pause_s(self) -> float:
-        """Seconds until a muted part is tried again; 0 if it may be called now."""
+        """Seconds until a muted part is retried; 0 if it may be called now."""
         return max(0.0, self._muted_until - self.clock()) if self.is_muted else 0.0
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
-        """Call the part; False if that failed now. A call to a muted part is only counted, unless one insists."""
+        """Call the part; False if that failed now. A call to a muted part is only counted, unless `insist` is set."""
         if self.pause_s and not insist:
             self.dropped += 1
             return True
@@ -80,7 +80,7 @@ class Contained:
         return True
 
     def note(self, problem: str) -> None:
-        """Count a failure and tell of it, unless the like was told before."""
+        """Count a failure and report it, once for each type of exception."""
         self.failures += 1
         self._in_a_row += 1
         self._last = redact(problem)
@@ -101,7 +101,7 @@ class Contained:
             self._report(message, self)
 
     def remark(self, message: str) -> None:
-        """Report what is no failure but should be known, now and at the end."""
+        """Report something that is not a failure, now and at the end of the run."""
         if message not in self._told:
             self._remarks.append(message)
         self.tell(message, message)
@@ -121,15 +121,15 @@ class Contained:
 
 
 class Background:
-    """A contained part behind a queue: `call` returns at once, in order, whatever the part does.
+    """An isolated part behind a queue: `call` returns at once; calls are made in order.
 
     Its thread is a daemon, so a call that never returns stops neither the run nor its end. The part is called by this
     thread alone, first with the message that `begin` gives, which is repeated until it succeeds.
     """
 
-    def __init__(self, contained: Contained, *, size: int):
+    def __init__(self, isolated: Isolated, *, size: int):
         """Args: size: calls that may wait; more are dropped and counted."""
-        self.contained = contained
+        self.isolated = isolated
         self._size = size
         self._waiting: collections.deque[Message] = collections.deque()
         self._changed = threading.Condition()
@@ -140,81 +140,81 @@ class Background:
         self.thread: threading.Thread | None = None
 
     def begin(self, message: Message) -> None:
-        """Start; what was queued before follows after this message."""
+        """Start the thread; this message is delivered before what is queued already."""
         self._first = message
-        self.thread = threading.Thread(target=self._work, name=self.contained.title, daemon=True)
+        self.thread = threading.Thread(target=self._work, name=self.isolated.title, daemon=True)
         self.thread.start()
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
-        """Queue a call, into a full queue too if one insists; always True, since nothing has failed yet."""
+        """Queue a call; `insist` ignores the limit of the queue. Always True, since nothing has failed yet."""
         with self._changed:
             if self._is_closing:
                 return True
             is_full = len(self._waiting) >= self._size and not insist
             if is_full:
-                self.contained.dropped += 1
+                self.isolated.dropped += 1
             else:
                 self._waiting.append(message)
                 self._changed.notify()
-        since, title = self._since, self.contained.title
-        if since is not None and self.contained.clock() - since > SLOW_S:
-            self.contained.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
+        since, title = self._since, self.isolated.title
+        if since is not None and self.isolated.clock() - since > SLOW_S:
+            self.isolated.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
         if is_full:
-            self.contained.tell(
+            self.isolated.tell(
                 "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training goes on."
             )
         return True
 
     def finish(self) -> None:
-        """Ask for the end: what waits is still told, then the part is closed. Returns at once."""
+        """Close the part after what is queued. Returns at once."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
 
     def give_up(self) -> None:
-        """Leave the part behind, with what still waits, if it has not ended yet."""
+        """Abandon the part, with what is queued, if its thread has not ended yet."""
         if self.thread is None:
             return
         with self._changed:
             if not self.thread.is_alive():
                 return
             self._is_given_up = True
-            self.contained.dropped += len(self._waiting)
+            self.isolated.dropped += len(self._waiting)
             self._waiting.clear()
-        with contextlib.suppress(Exception):  # it is counted as left behind already
-            self.contained.part.abandon()
-        self.thread.join(FAREWELL_S)  # what was let go ends soon, but not while the interpreter is torn down
+        with contextlib.suppress(Exception):  # it is counted as abandoned already
+            self.isolated.part.abandon()
+        self.thread.join(FAREWELL_S)  # it ends soon, and should not during the teardown of the interpreter
 
     def summary(self) -> str | None:
-        """As `Contained.summary`, and whether it was given up."""
-        line = self.contained.summary()
+        """As `Isolated.summary`, and whether it was abandoned."""
+        line = self.isolated.summary()
         if self._is_given_up:
-            line = f"{line or self.contained.title}; it did not answer at the end and was left behind"
+            line = f"{line or self.isolated.title}; it did not answer at the end and was left behind"
         return line
 
     def _work(self) -> None:
         if self._try_first():
             while (message := self._next()) is not None:
-                was_muted = self.contained.is_muted
+                was_muted = self.isolated.is_muted
                 if not self._call(message) and was_muted and self._is_closing:
                     break
             self._call(lambda part: part.close())
         with self._changed:
             if not self._is_given_up:
-                self.contained.dropped += len(self._waiting)
+                self.isolated.dropped += len(self._waiting)
             self._waiting.clear()
 
     def _try_first(self) -> bool:
-        """Open the part, however often that takes; False if the run ended before."""
+        """Retry the first message until it succeeds; False if the run ended before."""
         while not self._call(self._first):
             with self._changed:
-                if self._is_closing and self.contained.is_muted:
+                if self._is_closing and self.isolated.is_muted:
                     return False
             self._rest()
         return True
 
     def _next(self) -> Message | None:
-        """The next message once it may be told; None at the end."""
+        """The next message, once the part is not muted; None at the end."""
         self._rest()
         with self._changed:
             while not self._waiting and not self._is_closing:
@@ -224,15 +224,15 @@ class Background:
     def _rest(self) -> None:
         """Wait while the part is muted; the end of the run cuts this short."""
         with self._changed:
-            while (pause := self.contained.pause_s) and not self._is_closing:
+            while (pause := self.isolated.pause_s) and not self._is_closing:
                 self._changed.wait(pause)
 
     def _call(self, message: Message) -> bool:
-        self._since = self.contained.clock()
+        self._since = self.isolated.clock()
         try:
-            return self.contained.call(message, insist=True)
-        except BaseException as error:  # a client that asks for the end of the process does not get it
-            self.contained.note(f"{type(error).__name__}: {error}")
+            return self.isolated.call(message, insist=True)
+        except BaseException as error:  # a client that calls sys.exit must not end the process
+            self.isolated.note(f"{type(error).__name__}: {error}")
             return False
         finally:
             self._since = None

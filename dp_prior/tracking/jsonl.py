@@ -1,14 +1,16 @@
 """The log of record: `metrics.jsonl` in the run directory, one strict JSON object per line, steps strictly increasing.
 
-A line is there after `log` returns, also if the process is killed. Numbers that are not finite are null, and their
-names are listed under "nonfinite". Pictures, files and errors go to `events.jsonl`. Rows that a resumed run will
-write again, and lines that cannot be read, are moved to `metrics.cut.jsonl`.
+A row survives a kill once `log` has returned, and a power cut once `sync` has. Numbers that are not finite are null,
+and their names are listed under "nonfinite". Pictures, files and errors go to `events.jsonl`. Rows that a resumed run
+will write again, and lines that cannot be parsed, are moved to `metrics.cut.jsonl`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +19,7 @@ import numpy as np
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import replace_file, sync_directory
-from dp_prior.tracking.tracker import Run, is_finite
+from dp_prior.tracking.logger import Logger
 
 ROWS = "metrics.jsonl"
 CUT = "metrics.cut.jsonl"
@@ -30,7 +32,7 @@ class JsonlConfig(Config):
     type: Literal["jsonl"] = "jsonl"
 
 
-class JsonlLogger:
+class JsonlLogger(Logger):
     """Appends rows; see the module."""
 
     name = "jsonl"
@@ -44,12 +46,12 @@ class JsonlLogger:
         self._file = open(directory / ROWS, "ab", buffering=0)  # noqa: SIM115 (closed by close)
         self._events = open(directory / EVENTS, "ab", buffering=0)  # noqa: SIM115
         self._cut_beyond(None)
-        if self._events.tell() and (directory / EVENTS).read_bytes()[-1:] != b"\n":
-            self._events.write(b"\n")
+        end = self._events.tell()
+        with open(directory / EVENTS, "rb") as events:
+            events.seek(max(0, end - 1))
+            if end and events.read() != b"\n":  # a killed process wrote half an event
+                self._events.write(b"\n")
         sync_directory(directory)
-
-    def begin(self, run: Run) -> None:
-        """Nothing to do; the log is open since it was made."""
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Append a row, or add to the last one if it has the same step."""
@@ -82,7 +84,7 @@ class JsonlLogger:
         self._event("error", progress, message=message)
 
     def rewind(self, progress: Progress) -> None:
-        """Move rows of later steps aside; at step 0 all rows, since nothing has been trained."""
+        """Move rows of later steps to `metrics.cut.jsonl`; at step 0 all rows, since nothing has been trained."""
         self._cut_beyond(progress.global_step)
 
     def sync(self) -> None:
@@ -96,9 +98,6 @@ class JsonlLogger:
             self._file.close()
             self._events.close()
 
-    def abandon(self) -> None:
-        """Nothing outlives the process."""
-
     def _event(self, kind: str, progress: Progress, **content: Any) -> None:
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
         self._events.write(_line(event))
@@ -107,7 +106,7 @@ class JsonlLogger:
         return os.fstat(self._file.fileno()).st_size
 
     def _write(self, row: dict[str, Any]) -> None:
-        """Write the row where the last row starts, or at the end. A row written in part is taken back."""
+        """Write the row at the offset of the last row, or at the end. A partial write is truncated again."""
         os.ftruncate(self._file.fileno(), self._start)
         try:
             line = _line(row)
@@ -119,10 +118,10 @@ class JsonlLogger:
         self._row = row
 
     def _cut_beyond(self, step: int | None) -> None:
-        """Rewrite the log without unreadable lines and without rows that come after `step`; keep them aside."""
+        """Move lines that cannot be parsed and rows after `step` to the other file."""
         path = self._directory / ROWS
         self._row, self._start, end, length = None, 0, 0, 0
-        kept: list[list[int]] = []  # [start, stop] in the file: a log may be longer than memory would like its rows
+        kept: list[list[int]] = []  # [start, stop] offsets, which need less memory than the rows
         cut: list[bytes] = []
         with open(path, "rb") as file:
             for line in file:
@@ -137,10 +136,8 @@ class JsonlLogger:
                     kept.append([start, start])
                 kept[-1][1], self._start, length = end, length, length + len(line)
         if cut:
-            with open(self._directory / CUT, "ab") as aside:
-                aside.write(b"".join(cut))
-                aside.flush()
-                os.fsync(aside.fileno())
+            aside = self._directory / CUT
+            replace_file(aside, (aside.read_bytes() if aside.exists() else b"") + b"".join(cut))
             content = path.read_bytes()
             replace_file(path, b"".join(content[start:stop] for start, stop in kept))
             self._file.close()
@@ -152,7 +149,7 @@ def _line(row: dict[str, Any]) -> bytes:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """A row from one whole line; None if it is none."""
+    """The row in a complete line; None if it is not one."""
     try:
         row = json.loads(line, parse_constant=_refuse) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
@@ -165,10 +162,26 @@ def _refuse(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+def iterate_rows(directory: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a run, oldest first, without lines that cannot be parsed; none if there is no log."""
+    if (directory / ROWS).exists():
+        with open(directory / ROWS, "rb") as file:
+            for line in file:
+                if (row := parse_row(line)) is not None:
+                    yield row
+
+
 def read_rows(directory: Path) -> list[dict[str, Any]]:
-    """The rows of a run, oldest first, unreadable lines left out."""
-    try:
-        lines = (directory / ROWS).read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no log at {directory / ROWS}") from None
-    return [row for line in lines if (row := parse_row(line)) is not None]
+    """As `iterate_rows`.
+
+    Raises:
+        FileNotFoundError: there is no log.
+    """
+    if not (directory / ROWS).exists():
+        raise FileNotFoundError(f"no log at {directory / ROWS}")
+    return list(iterate_rows(directory))
+
+
+def is_finite(value: float) -> bool:
+    """Whether JSON can hold a number; integers of any size it can."""
+    return isinstance(value, int) or math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Pictures and videos as what loggers can show: bytes of a PNG, JPEG or GIF."""
+"""Pictures and videos as bytes of a PNG, JPEG or GIF, which loggers can show."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pixels(image: Path | np.ndarray) -> np.ndarray:
 
 
 def _gif(video: Path, width: int = 240, fps: float = 10.0, max_frames: int = 120) -> bytes:
-    """A video in a size that a log can hold: as long as it was, with frames left out. Takes a second or so."""
+    """A small GIF of a video: the same duration, fewer frames. Takes about a second."""
     try:
         import av
     except ImportError as error:

@@ -1,7 +1,8 @@
 """TensorBoard: event files in the folder `tensorboard` of the run, written whole record by whole record.
 
-The x axis is the optimizer step. A run that goes on writes a new file, which begins with the mark that makes
-TensorBoard leave out what earlier files hold beyond; those files stay as they are.
+The x axis is the optimizer step. A resumed run writes a new file, which starts with a session marker: TensorBoard then
+ignores later steps of earlier files, which stay as they are. Unlike a SummaryWriter, a full disk leaves no partial
+record behind, which would hide all that follows, and files sort by age even if the clock was set back.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import numpy as np
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import picture_bytes
-from dp_prior.tracking.tracker import Run
 
 FOLDER = "tensorboard"
 
@@ -37,7 +38,7 @@ class TensorBoardConfig(Config):
             ImportError: TensorBoard is not installed.
         """
         try:
-            import tensorboard  # noqa: F401 (what is missing is said now)
+            import tensorboard  # noqa: F401 (fails now rather than in the thread)
         except ImportError as error:
             raise ImportError(
                 f'the logger "tensorboard" is not installed ({error}): pip install "dp_prior[tensorboard]"'
@@ -45,13 +46,13 @@ class TensorBoardConfig(Config):
         return TensorBoardLogger()
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Writes events; see the module."""
 
     name = "tensorboard"
 
     def begin(self, run: Run) -> None:
-        """Open a file that sorts behind all that are there."""
+        """Open a file that sorts after all existing ones."""
         directory = run.directory / FOLDER
         directory.mkdir(parents=True, exist_ok=True)
         times = [int(path.name.split(".")[3]) for path in directory.glob("events.out.tfevents.[0-9]*")]
@@ -75,7 +76,7 @@ class TensorBoardLogger:
             self._write_values(progress, [{"tag": name, "image": picture}])
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
-        """Say where a file is."""
+        """Show the path of a file as text."""
         self._write_text(f"files/{name}", str(path), progress)
 
     def log_error(self, message: str, progress: Progress) -> None:
@@ -83,7 +84,7 @@ class TensorBoardLogger:
         self._write_text("errors", message, progress)
 
     def rewind(self, progress: Progress) -> None:
-        """Make readers leave out what was logged of later steps; at step 0 all, since nothing has been trained."""
+        """Make readers ignore what was logged of later steps; at step 0 everything, since nothing has been trained."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         step = progress.global_step + 1 if progress.global_step else 0
@@ -98,9 +99,6 @@ class TensorBoardLogger:
         """Close the file."""
         self.sync()
         self._file.close()
-
-    def abandon(self) -> None:
-        """Nothing outlives the process."""
 
     def _write_text(self, name: str, text: str, progress: Progress) -> None:
         from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
@@ -122,7 +120,7 @@ class TensorBoardLogger:
         self._write(step=progress.global_step, summary=summary)
 
     def _write(self, **event: Any) -> None:
-        """Append a whole record, or none: what a full disk took in part is taken back."""
+        """Append a record; a partial write on a full disk is truncated again."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -1,86 +1,48 @@
-"""The Tracker: one object that tells every logger, feeds every saver, and knows where to go on from.
+"""The Tracker: forwards numbers, media and checkpoints to every logger and saver, and says where a run resumes from.
 
-It knows numbers and directories, not what a model is. Ranks other than the first get one with nobody to tell, so no
-caller asks who it is. The log of record and the console are told at once; all others have a queue and a thread, so
-training neither dies of a logger nor waits for one. What failed is counted and named at the end.
+It knows numbers and directories, not what a model is. On other ranks than the first it has no loggers, so no caller
+asks for its rank. The log of record and the console are called synchronously; all others have a queue and a thread, so
+training neither dies of a logger nor waits for one. Failures are counted and reported at the end.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from torch import Tensor
 
 from dp_prior.clock import Progress
+from dp_prior.durable import replace_file
 from dp_prior.metric_names import Metric
 from dp_prior.places.saver import Durable, ResumePoint, Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
-from dp_prior.tracking.isolation import Background, Contained, Message
+from dp_prior.tracking.isolation import Background, Isolated, Message
+from dp_prior.tracking.logger import Logger, Run
 
 RESERVED = ("step", "samples_seen", "nonfinite")
-QUIET_S = 2.0  # the end of the run waits so long without a word
-LEAVING_S = 6.0  # what is asked to leave may take so long to do so
+QUIET_S = 2.0  # longer waits at the end of the run are logged
+LEAVING_S = 6.0  # time limit of a saver that is told to leave
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a logger learns of the run before anything else.
+@runtime_checkable
+class Figure(Protocol):
+    """A figure of matplotlib, which need not be installed."""
 
-    Attributes:
-        directory: the run directory; files of a logger go into a folder or file of its own in it.
-        config: the resolved configuration as JSON values.
-        patience_s: how long the end of the run waits for loggers.
-        report: tells everybody else something that people should know, now and at the end of the run.
-        metrics: descriptions of what will be logged; `find_metric` finds that of a name.
-    """
-
-    directory: Path
-    identity: Identity
-    config: dict[str, Any]
-    patience_s: float
-    report: Callable[[str], None]
-    metrics: tuple[Metric, ...] = ()
-
-
-class Logger(Protocol):
-    """Somebody who is told how training goes. What it cannot show it ignores.
-
-    `begin` comes first and again until it succeeds, then `rewind` with the place where the run goes on. All calls but
-    the constructor come from one thread. Metrics are shared with other loggers and must not be changed.
-    """
-
-    name: str
-
-    def begin(self, run: Run) -> None: ...
-
-    def log(self, metrics: dict[str, float], progress: Progress) -> None: ...
-
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None: ...
-
-    def log_file(self, name: str, path: Path, progress: Progress) -> None: ...
-
-    def log_error(self, message: str, progress: Progress) -> None: ...
-
-    def rewind(self, progress: Progress) -> None: ...
-
-    def sync(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """Let go of what could hold up the end of the process. Called from another thread, after a call that hangs."""
+    def savefig(self, file: Any, *, format: str) -> None:
+        """Write the picture."""
 
 
 class Tracker:
@@ -102,24 +64,24 @@ class Tracker:
         """
         Args:
             data_path: the run directory.
-            loggers: told in this order before a call returns; the first is the log of record.
-            background: loggers that may take their time, each with a thread of its own that starts with `begin`.
-            max_failures: failures in a row after which a logger is muted.
-            retry_s: a muted logger is tried again after so many seconds, then ever less often.
-            queue_size: calls that may wait for a background logger.
-            patience_s: `close` waits so long for all background loggers together.
+            loggers: called synchronously in this order; the first is the log of record.
+            background: slow loggers, each with a thread of its own that starts with `begin`.
+            max_failures: consecutive failures after which a logger is muted.
+            retry_s: seconds until a muted logger is retried; doubles with each failure.
+            queue_size: maximum length of the queue of a background logger.
+            patience_s: seconds that `close` waits for all background loggers together.
         """
         self.data_path = data_path
         self.loader = loader
 
-        def contain(logger: Logger, limit: int | None = max_failures) -> Contained:
+        def isolate(logger: Logger, limit: int | None = max_failures) -> Isolated:
             title = f"logger {logger.name!r}"
-            return Contained(logger, title, report=self._announce, max_failures=limit, retry_s=retry_s)
+            return Isolated(logger, title, report=self._announce, max_failures=limit, retry_s=retry_s)
 
-        record = [contain(logger, None) for logger in loggers[:1]]  # a row of this one is never given up untried
-        self._direct = [*record, *(contain(logger) for logger in loggers[1:])]
-        self._queued = [Background(contain(logger), size=queue_size) for logger in background]
-        self._savers = [Contained(saver, f"saver {saver.name!r}", report=self._announce) for saver in savers]
+        record = [isolate(logger, None) for logger in loggers[:1]]  # every row is tried, so this one is never muted
+        self._direct = [*record, *(isolate(logger) for logger in loggers[1:])]
+        self._queued = [Background(isolate(logger), size=queue_size) for logger in background]
+        self._savers = [Isolated(saver, f"saver {saver.name!r}", report=self._announce) for saver in savers]
         self._patience_s = patience_s
         self._unsaved: dict[int, Durable] = {}
         self._lock = threading.RLock()
@@ -128,20 +90,20 @@ class Tracker:
         self._is_silent = False
 
     def begin(self, identity: Identity, config: dict[str, Any], metrics: tuple[Metric, ...] = ()) -> None:
-        """Tell everybody which run this is; background loggers wake up. `rewind` tells next where it goes on."""
+        """Open all loggers and start the threads. `rewind` must follow, with the place where the run starts."""
 
-        def greet(contained: Contained) -> Message:
-            run = Run(self.data_path, identity, config, self._patience_s, contained.remark, metrics)
+        def greet(isolated: Isolated) -> Message:
+            run = Run(self.data_path, identity, config, self._patience_s, isolated.remark, metrics)
             return lambda logger: logger.begin(run)
 
         with self._lock:
             for logger in self._direct:
                 logger.call(greet(logger))
             for logger in self._queued:
-                logger.begin(greet(logger.contained))
+                logger.begin(greet(logger.isolated))
 
     def log(self, metrics: dict[str, Any], progress: Progress) -> None:
-        """Tell numbers. At one step this may be called again with more of them, but the clock never goes back.
+        """Log numbers. At one step this may be called again with more of them, but the step never decreases.
 
         Args:
             metrics: numbers, or tensors and arrays of one element; NaN and infinity are passed on.
@@ -160,9 +122,9 @@ class Tracker:
             self._tell(lambda logger: logger.log(numbers, progress))
 
     def log_images(self, images: dict[str, Any], progress: Progress) -> None:
-        """Show pictures and videos by name: files, (height, width, 3) uint8 arrays, or figures of matplotlib.
+        """Log pictures and videos by name: files, (height, width, 3) uint8 arrays, or figures of matplotlib.
 
-        A figure is saved in the folder `media` of the run, and told as that file.
+        A figure is saved in the folder `media` of the run, and logged as that file.
         """
         shown: dict[str, Path | np.ndarray] = {}
         for name, image in images.items():
@@ -174,16 +136,16 @@ class Tracker:
             self._tell(lambda logger: logger.log_images(shown, progress))
 
     def log_file(self, path: Path, progress: Progress, name: str | None = None) -> None:
-        """Point out a file of the run."""
+        """Log a file of the run."""
         self._tell(lambda logger: logger.log_file(name or path.name, path, progress))
 
     def log_error(self, error: str | BaseException, progress: Progress | None = None) -> None:
-        """Tell that something went wrong."""
+        """Log an error, without secrets in its text."""
         message = redact(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
 
     def rewind(self, progress: Progress) -> None:
-        """The run goes on from here: what was logged beyond is no longer part of it."""
+        """The run starts or resumes here; what was logged of later steps is no longer part of it."""
         with self._lock:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
@@ -196,7 +158,7 @@ class Tracker:
         is_latest: bool = True,
         is_best: bool = False,
     ) -> None:
-        """Hand a durable checkpoint to the savers. One that fails gets its checkpoint again at the end."""
+        """Pass an immutable checkpoint to the savers. A saver that fails gets its checkpoint again at the end."""
         self._tell(lambda logger: logger.sync())
         durable = Durable(directory, progress, metrics, is_latest, is_best)
         for index, saver in enumerate(self._savers):
@@ -207,25 +169,25 @@ class Tracker:
                 self._unsaved[index] = durable
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
-        """The run has finished: hand its best checkpoint, pictures by file name and final scores to the savers."""
+        """The run has finished: pass its best checkpoint, pictures by file name and final scores to the savers."""
         for saver in self._savers:
             saver.call(lambda one: one.complete(directory, media, scores))
 
     @property
     def can_recall(self) -> bool:
-        """Whether there is something to go on from."""
+        """Whether there is a checkpoint to resume from."""
         return self.loader is not None and self.loader.can_recall()
 
     def recall(self) -> str | None:
-        """Reference of the checkpoint to go on from, None if there is none."""
+        """Reference of the checkpoint to resume from, None if there is none."""
         return self.loader.recall() if self.can_recall else None
 
     def close(self, limit_s: float = math.inf, is_in_a_hurry: Callable[[], bool] = lambda: False) -> list[str]:
-        """Say farewell to all savers and loggers. An interrupt ends the waiting, not the farewell.
+        """Close all savers and loggers. An interrupt ends the waiting, not the closing.
 
         Args:
-            limit_s: seconds that all may wait; savers leave loggers their share of it.
-            is_in_a_hurry: whether somebody wants the end now; asked again and again.
+            limit_s: total time limit in seconds; the part for loggers is reserved.
+            is_in_a_hurry: polled; whether to stop waiting now.
 
         Returns:
             One line for each part that failed; a second call returns none.
@@ -239,23 +201,23 @@ class Tracker:
                 del self._unsaved[index]
         waiting: list[str] = []
         leave = threading.Event()
-        farewells = [  # together, since each may wait for a place of its own
+        closing = [  # together, since each may wait for a place of its own
             threading.Thread(
                 target=saver.call,
-                args=(lambda one: waiting.extend(one.close(leave) or []),),
+                args=(lambda one: waiting.extend(one.close(leave)),),
                 name=saver.title,
                 daemon=True,
             )
             for saver in self._savers
         ]
-        for farewell in farewells:
-            farewell.start()
+        for thread in closing:
+            thread.start()
         patience_s = max((saver.part.patience_s for saver in self._savers), default=0.0) + LEAVING_S
-        if not _wait(farewells, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
+        if not _wait(closing, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
             end, is_in_a_hurry = min(end, time.monotonic() + QUIET_S), lambda: False
         leave.set()
-        for farewell in farewells:
-            farewell.join(LEAVING_S)
+        for thread in closing:
+            thread.join(LEAVING_S)
         for logger in self._queued:
             logger.finish()
         threads = [logger.thread for logger in self._queued if logger.thread is not None]
@@ -294,27 +256,30 @@ class Tracker:
             for logger in (*self._direct, *self._queued):
                 logger.call(message, insist=insist)
 
-    def _announce(self, message: str, source: Contained) -> None:
-        """Tell of a failure whoever still listens; called from any thread, which at the end may outlive the run."""
+    def _announce(self, message: str, source: Isolated) -> None:
+        """Log a failure with all other loggers; called from any thread, which may outlive the run."""
         if self._is_silent:
             return
-        if all(logger is source for logger in self._direct[1:]):  # nobody else shows it to people
+        if all(logger is source for logger in self._direct[1:]):  # no other logger shows it to the user
             log.warning(message)
         with self._lock:
-            for logger in (*self._direct, *self._queued):
-                if source not in (logger, getattr(logger, "contained", None)):
+            parts = [*((one, one) for one in self._direct), *((one.isolated, one) for one in self._queued)]
+            for isolated, logger in parts:
+                if isolated is not source:
                     logger.call(lambda one: one.log_error(message, self._progress))
 
     def _as_shown(self, name: str, image: Any, progress: Progress) -> Path | np.ndarray:
-        """What loggers understand; an array is copied, since it may be shown later."""
+        """A file or array that loggers understand; an array is copied, since a queue may hold it for long."""
         if isinstance(image, (str, Path)):
             return Path(image)
-        if hasattr(image, "savefig"):
+        if isinstance(image, Figure):
             stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
             path = self.data_path / "media" / f"{stem}_{progress.global_step:08d}.png"
             if self._direct:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                image.savefig(path, format="png")
+                encoded = io.BytesIO()
+                image.savefig(encoded, format="png")
+                replace_file(path, encoded.getvalue())
             return path
         array = np.array(image)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
@@ -325,10 +290,7 @@ class Tracker:
 
 
 def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:
-    """Wait for threads until a moment of the monotonic clock; False if somebody does not want to wait any longer.
-
-    People are told when that takes a while.
-    """
+    """Join threads until a time of the monotonic clock; False if that was cut short. A longer wait is logged."""
     begun, is_told = time.monotonic(), False
     try:
         while alive := [thread for thread in threads if thread.is_alive()]:
@@ -347,15 +309,10 @@ def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[
 
 def _number(name: str, value: Any) -> float | int:
     """A Python number from a number, tensor or array of one element."""
-    if hasattr(value, "item"):
+    if isinstance(value, Tensor | np.ndarray | np.generic):
         value = value.item()
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, (int, float)):
         return value
     raise TypeError(f"metric {name!r} is {value!r} ({type(value).__name__}); expected a number")
-
-
-def is_finite(value: float) -> bool:
-    """Whether a number has a place in JSON; integers of any size have."""
-    return isinstance(value, int) or math.isfinite(value)

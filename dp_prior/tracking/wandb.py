@@ -1,7 +1,7 @@
 """Weights & Biases: online, or offline for `wandb sync` later; numbers over our own clock, pictures, videos, files.
 
-Points carry `step` and `samples_seen` and these are the axes, so nothing is lost when W&B's own counter runs ahead of a
-run that went back. A server that cannot be reached, or a missing key, makes the run an offline one.
+Points carry `step` and `samples_seen`, which are the axes, so no point is lost when W&B's own counter is ahead of a
+resumed run. If the server cannot be reached or the key is missing, the run is logged offline.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.metric_names import find_metric
 from dp_prior.redact import redact
+from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, picture_bytes
-from dp_prior.tracking.tracker import Run
 
-LAUNCH_S = 5.0  # the client's process is launched faster, or not at all
+LAUNCH_S = 5.0  # time limit for launching the client's process
 
 
 class WandbConfig(Config):
@@ -46,15 +46,15 @@ class WandbConfig(Config):
     """Labels to find the run by."""
 
     init_timeout_s: float = Field(default=20.0, gt=0)
-    """A server that has not answered after so long is taken as unreachable; the run is then logged offline."""
+    """Seconds without an answer after which the server counts as unreachable; the run is then logged offline."""
 
     def create(self) -> WandbLogger:
         """A logger that calls W&B when the run begins."""
         return WandbLogger(self)
 
 
-class WandbLogger:
-    """Talks to the client; see the module."""
+class WandbLogger(Logger):
+    """Calls the client; see the module."""
 
     name = "wandb"
 
@@ -65,7 +65,7 @@ class WandbLogger:
         self._is_abandoned = False
 
     def begin(self, run: Run) -> None:
-        """Start the client's run, or go on with the one of this id."""
+        """Start the client's run, or resume the one of this id."""
         self._told = run
         self._start()
 
@@ -74,7 +74,7 @@ class WandbLogger:
         try:
             self._run = self._init(run, mode)
         except Exception as error:
-            self._discard()  # it would still hold the id of the run
+            self._discard()  # a half-started run would still hold the id
             if mode == "offline" or self._is_abandoned:
                 raise
             run.report(
@@ -88,7 +88,7 @@ class WandbLogger:
         self._run.define_metric("*", step_metric="step")
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Add a row. The summary of a metric that has a better direction holds its best value too."""
+        """Add a row. The summary of a metric with a known direction also holds its best value."""
         if self._run is None:
             self._start()
         for name in metrics.keys() - self._defined:
@@ -130,14 +130,8 @@ class WandbLogger:
         """Note an error in a row of its own."""
         self._row({"error": message}, progress)
 
-    def rewind(self, progress: Progress) -> None:
-        """What W&B has cannot be taken back; points of later steps come a second time at the same place."""
-
-    def sync(self) -> None:
-        """The client writes on its own."""
-
     def close(self) -> None:
-        """Wait until all is uploaded; the client gives up by itself shortly before the run does."""
+        """Wait until everything is uploaded; the client times out shortly before the run does."""
         if self._run is not None:
             try:
                 self._run.finish()
@@ -146,16 +140,16 @@ class WandbLogger:
                 raise
 
     def abandon(self) -> None:
-        """Kill the client's process, whose exit hook would hold up the end of ours as long as it likes."""
+        """Kill the client's process, whose exit hook would delay ours without limit."""
         self._is_abandoned = True
         end = time.monotonic() + LAUNCH_S
         while self._is_starting and _process() is None and time.monotonic() < end:
-            time.sleep(0.02)  # it is being launched in the other thread; a moment later it would be there
+            time.sleep(0.02)  # the other thread is launching it
         if self._is_starting or self._run is not None:
             self._discard()
 
     def _discard(self) -> None:
-        """Kill the client's process and forget its run, so that the next call starts afresh."""
+        """Kill the client's process and forget its run, so that the next call starts a new one."""
         import wandb
 
         self._run = None
@@ -163,7 +157,7 @@ class WandbLogger:
         if process is not None:
             process.kill()
             process.wait()
-        with contextlib.suppress(Exception):  # it says farewell to a process that is gone, after all that matters
+        with contextlib.suppress(Exception):  # it waits for the process that was just killed
             wandb.teardown()
 
     def _init(self, run: Run, mode: str | None) -> Any:
@@ -171,11 +165,11 @@ class WandbLogger:
 
         config = self._config
         settings = {
-            "console": "off",  # what is printed stays ours
+            "console": "off",  # does not capture our output
             "silent": True,
             "disable_code": True,
             "init_timeout": config.init_timeout_s,
-            "login_timeout": 1.0,  # nobody is asked for a key: there is no terminal to ask at in a background thread
+            "login_timeout": 1.0,  # a background thread cannot prompt for a key
             "finish_timeout": max(1.0, 0.7 * run.patience_s),
         }
         self._is_starting = True
@@ -200,7 +194,7 @@ class WandbLogger:
             self._is_starting = False
 
     def _row(self, content: dict[str, Any], progress: Progress) -> None:
-        """Log a row; a client that cannot take it is started anew by the next one."""
+        """Log a row; after a failure the next row starts the client again."""
         if self._run is None:
             self._start()
         try:
@@ -213,8 +207,8 @@ class WandbLogger:
 def _process() -> Any:
     """The client's process, None if there is none.
 
-    The client has no public way to it. If that changes, this finds none, and a hung one delays the exit again; a test
-    would tell.
+    The client has no public API for it. If its internals change, this returns None and a hung client delays the exit
+    again; a test would fail.
     """
     from wandb.sdk import wandb_setup
 

@@ -17,7 +17,7 @@ from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
 from dp_prior.tracking.identity import Identity
-from dp_prior.tracking.tracker import Run
+from dp_prior.tracking.logger import Run
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dp_prior.tracking.isolation import LONGEST_PAUSE_S, Background, Contained
+from dp_prior.tracking.isolation import LONGEST_PAUSE_S, Background, Isolated
 
 
 class Clock:
@@ -40,7 +40,7 @@ class Part:
 def contained(part, told=None, **options):
     told = [] if told is None else told
     defaults = {"report": lambda message, source: told.append(message), "max_failures": 2, "retry_s": 10.0}
-    return Contained(part, "part", **{**defaults, **options})
+    return Isolated(part, "part", **{**defaults, **options})
 
 
 def take(number):
@@ -218,10 +218,10 @@ def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
 def test_a_process_whose_part_hangs_ends_by_itself():
     program = (
         "import threading, time\n"
-        "from dp_prior.tracking.isolation import Background, Contained\n"
+        "from dp_prior.tracking.isolation import Background, Isolated\n"
         "class Part:\n"
         "    def abandon(self): time.sleep(0)\n"
-        "box = Background(Contained(Part(), 'part', report=print), size=9)\n"
+        "box = Background(Isolated(Part(), 'part', report=print), size=9)\n"
         "box.begin(lambda part: threading.Event().wait())\n"
         "box.finish(); box.give_up(); print(box.summary())\n"
     )

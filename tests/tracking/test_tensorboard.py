@@ -9,8 +9,8 @@ import pytest
 
 from dp_prior.clock import Progress
 from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.logger import Run
 from dp_prior.tracking.tensorboard import FOLDER, TensorBoardConfig
-from dp_prior.tracking.tracker import Run
 
 pytest.importorskip("tensorboard", reason="needs dp_prior[tensorboard]")
 

@@ -40,6 +40,7 @@ class Recorder:
             self.calls.append((method, *arguments))
             if method in self.broken:
                 raise OSError(f"{method} is broken")
+            return []
 
         return call
 
@@ -288,6 +289,7 @@ class Hung(Recorder):
     def close(self, leave=None):
         self.calls.append(("close",))
         assert (leave or threading.Event()).wait(200)
+        return []
 
 
 def test_the_end_waits_no_longer_than_it_may_or_somebody_wants_and_says_for_whom(tmp_path, caplog, monkeypatch):

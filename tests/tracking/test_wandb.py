@@ -352,7 +352,7 @@ class Client:
 
 
 def test_every_knob_reaches_the_client(tmp_path, monkeypatch):
-    from dp_prior.tracking.tracker import Run
+    from dp_prior.tracking.logger import Run
 
     client = Client(monkeypatch)
     config = WandbConfig(project="p", entity="e", mode="offline", group="g", tags=("t",), init_timeout_s=7.0)

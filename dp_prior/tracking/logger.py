@@ -1,0 +1,71 @@
+"""What a logger is: a subclass overrides the methods for what it can show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.clock import Progress
+from dp_prior.metric_names import Metric
+from dp_prior.tracking.identity import Identity
+
+
+@dataclass(frozen=True)
+class Run:
+    """The run, as a logger receives it first.
+
+    Attributes:
+        directory: the run directory; a logger writes into a folder or file of its own in it.
+        config: the resolved configuration as JSON values.
+        patience_s: how long the end of the run waits for loggers.
+        report: shows a message to the user, now and at the end of the run.
+        metrics: descriptions of what will be logged; `find_metric` finds the one of a name.
+    """
+
+    directory: Path
+    identity: Identity
+    config: dict[str, Any]
+    patience_s: float
+    report: Callable[[str], None]
+    metrics: tuple[Metric, ...] = ()
+
+
+class Logger:
+    """Receives metrics and media; what it does not override is ignored.
+
+    `begin` comes first, again until it succeeds, then `rewind` with the place where the run starts or resumes. All
+    calls but the constructor and `abandon` come from one thread. Metrics are shared with other loggers: do not change.
+    """
+
+    name: str
+
+    def begin(self, run: Run) -> None:
+        """Open it."""
+
+    def log(self, metrics: dict[str, float], progress: Progress) -> None:
+        """Record numbers; at one step this may be called again with more of them."""
+
+    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+        """Show pictures and videos: files, or (height, width, 3) uint8."""
+
+    def log_file(self, name: str, path: Path, progress: Progress) -> None:
+        """Record a file of the run."""
+
+    def log_error(self, message: str, progress: Progress) -> None:
+        """Record an error."""
+
+    def rewind(self, progress: Progress) -> None:
+        """The run resumes here; later steps will be logged again. At step 0 nothing has been trained."""
+
+    def sync(self) -> None:
+        """A checkpoint was saved: make what was logged survive a power cut."""
+
+    def close(self) -> None:
+        """Finish."""
+
+    def abandon(self) -> None:
+        """Release what would delay the exit of the process. Called from another thread while a call hangs."""
