@@ -1,6 +1,7 @@
 """Evaluators: what measures a model during training and after it.
 
-A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that.
+A record names the kinds of task it measures in `tasks`, None for all; `check` raises what else keeps it from that;
+`trial` is the same measurement at its smallest, for `--check`.
 """
 
 from typing import Annotated

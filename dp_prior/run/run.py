@@ -32,6 +32,7 @@ from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.guard import NotFiniteError
+from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
 
 LAST_WORDS_S = 3.0  # between the tracker's last message and the end of the process
@@ -222,15 +223,10 @@ class Run:
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the learning curve, and store both."""
         parts, ranks = self.parts, self.parts.ranks
-        end, metrics, media = trainer.progress, {}, {}
+        end = trainer.progress
         with ranks.busy():
             trainer.restore(read_checkpoint(best))
-        for evaluator in parts.tests:
-            ranks.mark(f"test {type(evaluator).__name__}", end.global_step)
-            result = evaluator.run(trainer.models, ranks, trainer.progress)
-            ranks.meet(may_leave=True)
-            metrics |= result.metrics
-            media |= result.media
+        metrics, media = measure(parts.tests, trainer.models, ranks, trainer.progress, "test")
         tracker.log(metrics, end)
         tracker.log_images(media, end)
         if not ranks.is_main_process:

@@ -49,7 +49,7 @@ def has_result_of(run: Path, best: Path) -> bool:
 
 
 def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the model card of a run's best checkpoint; both empty for another checkpoint.
+    """Pictures by file name, and scores, for the model card of the best checkpoint; both empty for another one.
 
     The pictures are the learning curve and the GIF of the first video. The run directory may have been moved.
     """

@@ -64,16 +64,16 @@ class TrainingConfig(Config):
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
 
     rollback: int = Field(default=0, ge=0)
-    """How many times a run that would stop for `nonfinite_limit` instead restores the weights of its last checkpoint and
-    skips the samples seen since; 0 for never."""
+    """How many times a run that would stop for `nonfinite_limit` instead restores the weights of its last checkpoint
+    and skips the samples seen since; 0 for never."""
 
     dist_timeout: Duration = 120.0
-    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is named
-    and every rank writes its stacks. Work that cannot report progress, such as a save, may take ten times as long."""
+    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is
+    named and every rank writes its stacks. Work that cannot report progress, such as a save, may take 10 times that."""
 
     max_runtime: Duration | None = None
-    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no limit
-    other than that of SLURM."""
+    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no
+    limit other than that of SLURM."""
 
     requeue: bool = False
     """Whether to requeue the SLURM job when it ends because of its time limit or SIGUSR1."""

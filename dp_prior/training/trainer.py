@@ -24,6 +24,7 @@ from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
+from dp_prior.training.measure import measure
 from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.protocols import Batches, Evaluator, MetricsSink, SnapshotSink
 from dp_prior.training.state import read_state, take_snapshot
@@ -77,11 +78,11 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # it is there already
+        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # moved above
         self.means = Means()
         self.guard = Guard(self.device)
         self.rollbacks = 0
-        self.unmeasured: Progress | None = None  # the clock before the last step, if its evaluation is pending
+        self.unmeasured: Progress | None = None  # the clock before a step whose evaluation is pending
         self.measured: dict[str, float] = {}  # metrics of the restored step
         self._measured_from = (0, time.perf_counter())
 
@@ -182,7 +183,7 @@ class PolicyTrainer:
                 random = Randomness.from_counts(self.seed, "training", batch.positions)
                 loss = self.wrapped(batch, random, self_condition)
                 self.ranks.mark("backward", position)
-                self.accelerator.backward(loss.total / len(micro_batches))  # each is a mean; the step takes the mean of them
+                self.accelerator.backward(loss.total / len(micro_batches))  # a mean; the step takes the mean of these
             losses.append(loss)
         self._count(losses)
         self.ranks.mark("update", position)
@@ -216,13 +217,8 @@ class PolicyTrainer:
             Abandoned: on all ranks, if the run is asked to stop meanwhile.
         """
         start = time.perf_counter()
-        metrics: dict[str, float] = {}
-        for evaluator in evaluators:
-            self.ranks.mark(f"evaluation {type(evaluator).__name__}", self.progress.global_step)
-            result = evaluator.run(self.models, self.ranks, self.progress)
-            self.ranks.meet(may_leave=True)
-            metrics |= result.metrics
-            self.tracker.log_images(result.media, self.progress)
+        metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
+        self.tracker.log_images(media, self.progress)
         if self.stop.deadline is not None:
             self.stop.deadline.rests()
         samples, moment = self._measured_from
@@ -286,7 +282,7 @@ class PolicyTrainer:
         now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # the count of consecutive steps begins anew
+        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # none in a row
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
