@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {  # the longest entry that contains a setting decides
     "train.monitor": "harmless",
     "train.nonfinite_limit": "harmless",
     "train.rollback": "harmless",
+    "train.divergence": "harmless",
     "train.dist_timeout": "harmless",
     "train.max_runtime": "harmless",
     "train.requeue": "harmless",
