@@ -115,6 +115,7 @@ def test_exit_is_told_without_the_command_too(tmp_path):
 def test_cause_stays_and_a_consequence_gives_way(tmp_path):
     for is_cause_first in (True, False):
         place = tmp_path / str(is_cause_first)
+        place.mkdir()
         main, other = ExitFile(place, 0, 2), ExitFile(place, 1, 2)
         main.begin(lambda: Progress(8, 1))
         if is_cause_first:
