@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate.state import AcceleratorState
 
 from benchmarks.baseline import Training, UNet
 from benchmarks.measure import Options
@@ -82,8 +81,6 @@ def trainer(options: Options, precision: str = "fp32", **train: Any) -> PolicyTr
     nowhere = SimpleNamespace(
         log=lambda row, progress: None, log_images=lambda images, progress: None, submit=lambda *arguments: None
     )
-    # accelerate knows one precision per process; a trainer that is built already keeps its own through this
-    AcceleratorState._reset_state(reset_partial_state=True)
     return PolicyTrainer(
         policy(options),
         loader(options),

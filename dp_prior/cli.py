@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -56,12 +57,20 @@ def train(
 ) -> None:
     """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
     _quiet()
-    with _said(), exit_codes(), contextlib.ExitStack() as ends:
+    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+    from dp_prior.job.stop import Stop
+
+    with _said(), contextlib.ExitStack() as ends:
+        stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+        if check:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        else:  # before the imports below, which take seconds
+            ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
+            ignore_repeats_at_exit()
+        ends.enter_context(exit_codes())
         from dp_prior.job.launcher import end_with_parent
         from dp_prior.job.ranks import Ranks, make_accelerator
-        from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
         from dp_prior.job.slurm import SlurmJob
-        from dp_prior.job.stop import Stop
         from dp_prior.run.check import check as check_run
         from dp_prior.run.config import TrainConfig
         from dp_prior.run.exit_file import STOPPED
@@ -75,9 +84,6 @@ def train(
                 _say(found)
             ranks.end()
             return
-        stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
-        ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
-        ignore_repeats_at_exit()
         if is_launched:
             ends.enter_context(end_with_parent(stop))
         job = SlurmJob.of(os.environ)
@@ -279,6 +285,8 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
         lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}'))\"")
+    if outcome.diverged_at is not None:
+        lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
 
 
@@ -290,13 +298,15 @@ def _say(line: str) -> None:
 
 @contextlib.contextmanager
 def _said() -> Iterator[None]:
-    """Leave nothing behind that could not be printed: the interpreter would try again and change the exit code."""
+    """Print to nowhere if stdout is closed, and drop what could not be printed: the interpreter would try again at its
+    end and change the exit code."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
     try:
         yield
     finally:
         try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -11,8 +11,10 @@ from click.testing import CliRunner
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
+from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.measurement import Measurement
 from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.evaluation.samples import shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from tests.tiny import read_rows, train, write
@@ -54,6 +56,33 @@ def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path,
         "checked       one step (loss ",
     ):
         assert line in checked.output
+
+
+@pytest.mark.parametrize("part", ["evaluate", "test"])
+def test_check_runs_every_evaluator_and_fails_where_the_run_would(tmp_path, monkeypatch, part):
+    config = write(tmp_path, evaluate=MEASURED) if part == "evaluate" else write(tmp_path, test=MEASURED[1:])
+    checked = train(config, "--check")
+    assert checked.exit_code == 0 and "metrics, each measured on a few samples or steps" in checked.output
+    monkeypatch.setattr(RolloutEvaluator, "_run_block", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train(config, "--check")
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_measures_a_few_samples_and_steps_however_many_the_run_does(tmp_path, monkeypatch):
+    steps, fetched = [], []
+    run_block = RolloutEvaluator._run_block
+    monkeypatch.setattr(
+        RolloutEvaluator, "_run_block", lambda *arguments: steps.append(run_block(*arguments)) or steps[-1]
+    )
+    fetch = shared_batches
+    for room in (loss, action_error, likelihood):
+        monkeypatch.setattr(room, "shared_batches", lambda *a: fetched.append(a[1]) or fetch(*a))
+    large = {**ROLLOUT, "n_episodes": 50, "env": {"type": "toy", "n_envs": 10, "max_steps": 100}}
+    measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}, {"type": "likelihood"}, large]
+    assert train(write(tmp_path, evaluate=measured), "--check").exit_code == 0
+    assert sum(len(rows) for rows in steps) == 2 and max(rows[:, 3].max() for rows in steps) <= 16
+    assert set(fetched) == {4}
 
 
 def test_check_of_a_run_in_progress_says_where_it_would_go_on_and_does_not_disturb_it(tmp_path):

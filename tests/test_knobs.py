@@ -20,6 +20,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.reference import records
 from dp_prior.training.best import Best, MonitorConfig
+from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
 from dp_prior.training.trainer import PolicyTrainer
@@ -206,6 +207,13 @@ def test_number_of_rollbacks_of_a_run(tmp_path, monkeypatch):
     assert state(run(tmp_path, **once, train__rollback=1))["progress"]["rollbacks"] == 1
 
 
+def test_divergence_decides_how_a_run_with_a_wild_learning_rate_ends(tmp_path):
+    wild = {"train__steps": 40, "train__lr": {"type": "constant", "peak": 10.0, "warmup_steps": 0}}
+    run(tmp_path, **wild, train__divergence=None, tracker__data_path=str(tmp_path / "none"))
+    with pytest.raises(DivergedError):
+        run(tmp_path, **wild, train__divergence="stop")
+
+
 @pytest.mark.parametrize("record", [ConstantLearningRate, LinearLearningRate, CosineLearningRate])
 def test_every_field_of_a_learning_rate_changes_it(record):
     changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5}
@@ -278,6 +286,7 @@ OWN = {
     "TrainingConfig.precision": test_precision_changes_the_loss_and_leaves_the_weights_float32,
     "TrainingConfig.nonfinite_limit": test_number_of_bad_steps_that_end_a_run,
     "TrainingConfig.rollback": test_number_of_rollbacks_of_a_run,
+    "TrainingConfig.divergence": test_divergence_decides_how_a_run_with_a_wild_learning_rate_ends,
     "TrajectoriesConfig.batch_size": test_number_of_samples_a_step_takes,
     "RetentionConfig.max_failed_saves": test_number_of_failed_saves_that_end_a_run,
     "MonitorConfig.metric": test_metric_and_mode_choose_the_best,

@@ -1,7 +1,7 @@
 """Evaluators: they measure a model during training and after it.
 
 A record names the kinds of task it measures in `tasks` (None for all) and describes its metrics in `metrics`; `check`
-raises what else keeps it from measuring a task.
+raises what else keeps it from measuring a task; `trial` is the same measurement at its smallest, for `--check`.
 """
 
 from dp_prior.config import family

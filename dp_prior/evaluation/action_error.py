@@ -6,7 +6,7 @@ Closer to what a robot does than the denoising loss, and far cheaper than a roll
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -54,6 +54,10 @@ class ActionErrorConfig(SampledConfig):
 
     n_samples: int = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split."""
+
+    def trial(self) -> Self:
+        """See `HeldOutConfig`."""
+        return self.model_copy(update={"n_samples": 4})
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""

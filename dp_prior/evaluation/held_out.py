@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -51,6 +51,10 @@ class HeldOutConfig(Config):
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
         return self.models
+
+    def trial(self) -> Self:
+        """The same measurement of a few samples, for `--check`."""
+        return self.model_copy(update={"max_samples": 4})
 
 
 class SampledConfig(HeldOutConfig):

@@ -135,6 +135,11 @@ class RolloutConfig(Config):
         """Names of the models that `run` needs."""
         return (self.model,)
 
+    def trial(self) -> RolloutConfig:
+        """Two episodes of a few steps, one of them filmed, for `--check`."""
+        env = self.env.model_copy(update={"n_envs": 2, "max_steps": min(16, self.env.max_steps or 16)})
+        return self.model_copy(update={"env": env, "n_episodes": 2, "videos": min(self.videos, 1)})
+
     def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:

@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     InitProcessGroupKwargs,
@@ -184,6 +185,7 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
     mixed = "no" if precision == "fp32" else precision
+    AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
     limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
     handlers = [DistributedDataParallelKwargs(broadcast_buffers=False), limit]
     accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)

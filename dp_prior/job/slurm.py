@@ -25,7 +25,7 @@ class SlurmJob:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> SlurmJob | None:
-        """The job named in environment variables, or None outside SLURM. Older versions are asked for the end by `scontrol`."""
+        """The job of an environment, or None outside SLURM. Older versions tell the end only through `scontrol`."""
         name = environment.get("SLURM_JOB_ID", "")
         if not name.isdigit():
             return None

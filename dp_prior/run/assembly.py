@@ -23,6 +23,7 @@ from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.run.changes import check_changes
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import ExitFile, explain
 from dp_prior.run.scores import MEDIA
 from dp_prior.tracking.tracker import Tracker
@@ -32,12 +33,25 @@ from dp_prior.training.trainer import PolicyTrainer
 STACKS = "stacks"
 
 
+class _Writer(CheckpointWriter):
+    """A writer that also notices, after each step, that the run directory is gone."""
+
+    def __init__(self, place: RunDirectory, *arguments: Any):
+        super().__init__(*arguments)
+        self._place = place
+
+    def check(self) -> None:
+        """See `CheckpointWriter`."""
+        self._place.check()
+        super().check()
+
+
 class Assembly:
     """The parts of one run.
 
     Attributes:
         report: receives lines for a person to read; does nothing on other ranks than the main one.
-        directory: the run directory.
+        directory, place: the run directory, as a path and as what is known of it.
         exits: its `exit.json`.
         evaluators, tests: what is measured during training, and once at the end.
     """
@@ -48,6 +62,7 @@ class Assembly:
         self.config, self.ranks = config, ranks
         self.report = report if ranks.is_main_process else lambda line: None
         self.directory = directory or run_directory(config)
+        self.place = RunDirectory(self.directory)
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)
         ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
@@ -82,6 +97,7 @@ class Assembly:
         lock = contextlib.ExitStack()
         self.ranks.decide(lambda: lock.enter_context(store.lock()) and None)
         with lock:
+            self.place.open()
             open_tracker = functools.partial(
                 config.tracker.create,
                 total_samples=config.train.total_samples(len(self.loader), self.loader.global_batch_size),
@@ -97,7 +113,7 @@ class Assembly:
                     self.ranks.stop.deadline.save_ends()
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
-            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
+            writer = _Writer(self.place, store, deliver, config.checkpoints.max_failed_saves)
             with tracker, contextlib.closing(writer), self.ranks.telling():
                 yield tracker, store, writer
 

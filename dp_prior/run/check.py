@@ -19,10 +19,11 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.plan import plan
 from dp_prior.run.start import take_weights
+from dp_prior.training.measure import measure
 
 
 def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allow_changes: Iterable[str] = ()) -> str:
-    """One step, one sample, one save and one load. Returns the plan.
+    """One step, one sample, one save and one load, and every evaluator on a few samples. Returns the plan.
 
     Args:
         allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would go on from.
@@ -33,9 +34,15 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     directory = run_directory(config)
     source = ranks.decide(lambda: config.tracker.load.create(directory).recall())
     ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
-    unsaved = config.model_copy(update={"tracker": config.tracker.model_copy(update={"save": ()})})  # nothing is sent
+    trial = config.model_copy(
+        update={
+            "tracker": config.tracker.model_copy(update={"save": ()}),  # nothing is uploaded
+            "evaluate": tuple(evaluator.trial() for evaluator in config.evaluate),
+            "test": tuple(evaluator.trial() for evaluator in config.test),
+        }
+    )
     with tempfile.TemporaryDirectory(prefix="dp_prior_check_") as place:
-        parts = Assembly(unsaved, ranks, report=report, directory=Path(place))
+        parts = Assembly(trial, ranks, report=report, directory=Path(place))
         if config.train.init_from is not None:
             parts.report(f"  initialised   {take_weights(parts.model, config.train.init_from, ranks)}")
         with parts.services() as (tracker, store, writer):
@@ -57,10 +64,12 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             parts.restore(trainer, read_checkpoint(saved))
             if not torch.equal(parts.sample(batches[0][:2]), drawn):
                 raise RuntimeError("a model that was saved and loaded samples differently; the disk may be failing")
+            measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
-    return "\n".join(
-        [*lines, f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load"]
-    )
+    lines.append(f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load")
+    if measured:
+        lines.append(f"                {len(measured)} metrics, each measured on a few samples or steps")
+    return "\n".join(lines)
 
 
 def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:

@@ -19,6 +19,7 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card
 from dp_prior.tracking.tracker import Tracker
+from dp_prior.training.measure import measure
 
 
 def evaluate_checkpoint(
@@ -54,10 +55,8 @@ def evaluate_checkpoint(
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         trainer = parts.trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
         parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
-        metrics: dict[str, float] = {}
         with parts.watched():
-            for evaluator in evaluators:
-                metrics |= evaluator.run(trainer.models, ranks, trainer.progress).metrics
+            metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
         ranks.end()
     stored, run = snapshot.documents["progress.json"]["metrics"], directory.parent.parent
     if has_result_of(run, directory):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
+from dp_prior.evaluation.held_out import SampledConfig
 from dp_prior.evaluation.loss import LossConfig
+from dp_prior.evaluation.models import with_steps
 from dp_prior.metric_names import Metric, find_metric
 from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
@@ -66,72 +69,100 @@ class TrainConfig(Config):
         """Descriptions of all metrics of such a run."""
         return (*METRICS, *(metric for one in (*self.evaluate, *self.test) for metric in one.metrics))
 
-    @model_validator(mode="after")
-    def _parts_fit(self) -> TrainConfig:
+    def faults(self) -> Iterator[str]:
+        """What does not fit between the parts; see `Config.faults`."""
+        yield from self._data_problems()
+        yield from self._evaluator_problems()
+        yield from self._monitor_problems()
+
+    def _data_problems(self) -> Iterator[str]:
         if self.data.type not in self.task.data_types:
-            raise ValueError(
+            yield (
                 f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
                 f"{' or '.join(repr(name) for name in self.task.data_types)}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _names_fit(self) -> TrainConfig:
+    def _evaluator_problems(self) -> Iterator[str]:
+        """Models that are not there, names used twice, the test split, and what each evaluator asks of the task."""
         models = [*self.train.ema, "online"]
         produced: list[str] = []
         reported: list[str] = []
         for part, evaluators in (("evaluate", self.evaluate), ("test", self.test)):
             for index, evaluator in enumerate(evaluators):
+                where = f"{part}.{index}"
                 unknown = sorted(set(evaluator.measured_models()) - set(models))
                 if unknown:
-                    raise ValueError(
-                        f"{part}.{index} measures {unknown}, but the run has {models}; name one of these there or add "
+                    yield (
+                        f"{where} measures {unknown}, but the run has {models}; name one of these there or add "
                         f"the average to train.ema"
                     )
                 repeated = sorted(set(evaluator.metric_names()) & set(produced))
                 if repeated:
-                    raise ValueError(f"{part}.{index} would measure {repeated[0]!r} a second time; give it a name")
-                if evaluator.reports and evaluator.name in reported:
-                    raise ValueError(
-                        f"{part}.{index} would write its reports over those of another evaluator named "
+                    yield f"{where} would measure {repeated[0]!r} a second time; give it a name"
+                elif evaluator.reports and evaluator.name in reported:
+                    yield (
+                        f"{where} would write its reports over those of another evaluator named "
                         f"{evaluator.name!r}; give it a name"
                     )
                 produced += evaluator.metric_names()
                 reported += [evaluator.name] * evaluator.reports
-                self._check_evaluator(f"{part}.{index}", evaluator)
                 if part == "evaluate" and getattr(evaluator, "split", None) == "test":
-                    raise ValueError(f"evaluate.{index} looks at the test split; move it to `test`")
-        names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
-        if self.evaluate and self.train.monitor.metric not in names:
-            raise ValueError(
-                f"train.monitor.metric is {self.train.monitor.metric!r}, which no evaluator in `evaluate` measures; "
-                f"they measure {', '.join(names)}"
-            )
-        monitored = find_metric(self.train.monitor.metric, self.metrics)
-        wanted = monitored and {"lower": "min", "higher": "max"}.get(monitored.better)
-        if self.evaluate and wanted is not None and self.train.monitor.mode != wanted:
-            raise ValueError(
-                f"train.monitor.mode is {self.train.monitor.mode!r}, which would select the worst checkpoint by "
-                f"{self.train.monitor.metric!r}; set it to {wanted!r}"
-            )
-        return self
+                    yield f"{where} looks at the test split; move it to `test`"
+                yield from self._task_problems(where, evaluator)
 
-    def _check_evaluator(self, where: str, evaluator: EvaluatorConfig) -> None:
-        """Refuse evaluators of other tasks, and more sampling steps than the schedule has."""
-        trained, task = self.task.diffusion.schedule.steps, self.task
+    def _task_problems(self, where: str, evaluator: EvaluatorConfig) -> Iterator[str]:
+        """An evaluator must measure this kind of task, in numbers of sampling steps that its sampler can take."""
+        task = self.task
         if evaluator.tasks is not None and task.kind not in evaluator.tasks:
-            raise ValueError(
+            yield (
                 f"{where} is of type {evaluator.type!r}, which measures {' or '.join(evaluator.tasks)} tasks; "
                 f"the task is {task.type!r}"
             )
+            return
         try:
             evaluator.check(task)
         except ValueError as error:
-            raise ValueError(f"{where}.{error}") from None
-        asked = max(evaluator.sampling_steps(), default=0)
+            yield f"{where}.{error}"
+        trained, asked = task.diffusion.schedule.steps, max(evaluator.sampling_steps(), default=0)
         if asked > trained:
-            raise ValueError(
-                f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
+            yield f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
+            return
+        if isinstance(evaluator, SampledConfig):
+            yield from self._sampler_problems(f"{where}.eval_timesteps", evaluator.eval_timesteps)
+
+    def _sampler_problems(self, where: str, counts: tuple[int, ...]) -> Iterator[str]:
+        """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
+        sampler = self.task.sampler
+        if isinstance(sampler.spacing, tuple):
+            fixed = sum(sampler.spacing)
+            if set(counts) != {fixed}:
+                yield (
+                    f"{where} is {list(counts)}, but the sections of task.sampler.spacing add up to {fixed} steps; "
+                    f"measure with [{fixed}], or set task.sampler.spacing to a name such as 'trailing'"
+                )
+            return
+        table = self.task.diffusion.create().table
+        for steps in counts:
+            try:
+                with_steps(sampler, steps).timesteps(table)
+            except ValueError as error:
+                yield f"{where} has {steps}, which task.sampler cannot take: {error}"
+
+    def _monitor_problems(self) -> Iterator[str]:
+        """The monitored metric must be measured, and in the direction that is better."""
+        monitor = self.train.monitor
+        names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
+        if self.evaluate and monitor.metric not in names:
+            yield (
+                f"train.monitor.metric is {monitor.metric!r}, which no evaluator in `evaluate` measures; "
+                f"they measure {', '.join(names)}"
+            )
+        metric = find_metric(monitor.metric, self.metrics)
+        wanted = metric and {"lower": "min", "higher": "max"}.get(metric.better)
+        if self.evaluate and wanted is not None and monitor.mode != wanted:
+            yield (
+                f"train.monitor.mode is {monitor.mode!r}, which would select the worst checkpoint by "
+                f"{monitor.metric!r}; set it to {wanted!r}"
             )
 
 

@@ -28,6 +28,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError
+from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
@@ -40,6 +41,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ImportError: ("configuration", CONFIG),
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),
+    DivergedError: ("diverged", DATA),
     LockedError: ("busy", BUSY),
     RemoteError: ("unavailable", UNAVAILABLE),
     CheckpointError: ("not saved", UNSAVED),
@@ -103,6 +105,8 @@ class ExitFile:
         return is_cause and str(before.get("ended")) >= self._started
 
     def _write(self, content: dict[str, Any]) -> None:
+        if self.path.exists() and not self.path.is_file():
+            raise FileExistsError(f"{self.path} is not a regular file")
         frame = {
             **{"rank": self.rank, "ranks": self.ranks, "host": socket.gethostname(), "pid": os.getpid()},
             **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
@@ -120,7 +124,7 @@ class ExitFile:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_bytes())
+            found = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
             return found if isinstance(found, dict) else {}
         except (OSError, ValueError, RecursionError):
             return {}

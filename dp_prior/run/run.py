@@ -24,14 +24,16 @@ from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
-from dp_prior.run.exit_file import DONE, STOPPED, recorded
+from dp_prior.run.directory import RunDirectory
+from dp_prior.run.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run.plan import plan
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.run.start import Resume, find_checkpoint, take_weights
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.training.guard import NotFiniteError
+from dp_prior.training.guard import UnusableStepsError
+from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
 
 LAST_WORDS_S = 3.0  # between the tracker's last message and the end of the process
@@ -48,6 +50,7 @@ class Outcome:
         directory: the run directory; once finished, its `result.json` holds what the best weights scored.
         failures: one line for each logger or saver that failed.
         stopped_by: one of `job.stop.REASONS`, None unless stopped.
+        diverged_at: the step at which the training loss left its level; None if it never did.
     """
 
     status: Literal["finished", "stopped", "complete"]
@@ -56,6 +59,7 @@ class Outcome:
     directory: Path
     failures: list[str]
     stopped_by: str | None = None
+    diverged_at: int | None = None
 
     @property
     def wants_more_time(self) -> bool:
@@ -83,6 +87,7 @@ class Run:
         self._begun = time.time()
         self._handles_signals = stop is None
         with recorded(run_directory(config)):
+            RunDirectory(run_directory(config))  # refuses what would block or fail later
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout), stop)
             self.parts = Assembly(config, ranks, report=report)
 
@@ -100,10 +105,19 @@ class Run:
             with signals, parts.watched(), parts.services() as (tracker, store, writer):
                 outcome = self._run(resume, allow_changes, tracker, store, writer)
         except BaseException as error:
-            parts.exits.fail(error)
-            raise
+            found, place = parts.place.explain(error), parts.place.current()
+            if place is not None:
+                parts.exits.path = place / EXIT
+                parts.exits.fail(found)
+            if found is error:
+                raise
+            raise found from error
+        finally:
+            parts.place.close()
         if parts.ranks.is_main_process:
             words = f"{outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"
+            if outcome.diverged_at is not None:
+                words += f"; the training loss diverged at step {outcome.diverged_at:,}"
             if outcome.status == "stopped":
                 parts.exits.end("preempted", STOPPED, words, rank=stop.rank, stopped_by=outcome.stopped_by)
             else:
@@ -127,7 +141,7 @@ class Run:
         if trainer.progress.samples_seen < trainer.total_samples or trainer.unmeasured is not None:
             status = "stopped"
         best = ranks.decide(lambda: store.best() or store.latest())
-        progress = trainer.progress
+        progress, diverged_at = trainer.progress, trainer.divergence.since  # before the best weights are restored
         if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
             try:
                 self._test(trainer, tracker, best)
@@ -139,7 +153,7 @@ class Run:
                 lambda: status != "stopped" and ranks.stop.reason is not None,
             )
         stopped_by = ranks.stop.reason if status == "stopped" else None
-        return Outcome(status, progress, best, parts.directory, failures, stopped_by)
+        return Outcome(status, progress, best, parts.directory, failures, stopped_by, diverged_at)
 
     def _set_deadline(self, end: float | None) -> None:
         config = self.parts.config
@@ -194,13 +208,13 @@ class Run:
             try:
                 trainer.fit()
                 break
-            except NotFiniteError as error:
+            except UnusableStepsError as error:
                 self._roll_back(trainer, store, writer, error)
         with self.parts.ranks.busy():
             writer.close()
 
     def _roll_back(
-        self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter, error: NotFiniteError
+        self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter, error: UnusableStepsError
     ) -> None:
         """Take the weights of the last good checkpoint and skip the samples seen since; raise if not allowed."""
         ranks, limit = self.parts.ranks, self.parts.config.train.rollback
@@ -222,15 +236,10 @@ class Run:
     def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
         """Measure the best weights once, draw the learning curve, and store both."""
         parts, ranks = self.parts, self.parts.ranks
-        end, metrics, media = trainer.progress, {}, {}
+        end = trainer.progress
         with ranks.busy():
             trainer.restore(read_checkpoint(best))
-        for evaluator in parts.tests:
-            ranks.mark(f"test {type(evaluator).__name__}", end.global_step)
-            result = evaluator.run(trainer.models, ranks, trainer.progress)
-            ranks.meet(may_leave=True)
-            metrics |= result.metrics
-            media |= result.media
+        metrics, media = measure(parts.tests, trainer.models, ranks, trainer.progress, "test")
         tracker.log(metrics, end)
         tracker.log_images(media, end)
         if not ranks.is_main_process:

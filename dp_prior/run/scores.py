@@ -35,8 +35,13 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it never finished."""
-    return json.loads((run / RESULT).read_bytes()) if (run / RESULT).exists() else None
+    """The result of a run; None if it never finished, or if the file is damaged: the next start then measures again."""
+    try:
+        found = json.loads((run / RESULT).read_bytes())
+        is_sound = all(isinstance(found[part], dict) for part in ("best", "test", "media"))
+        return found if is_sound and isinstance(found["best"]["checkpoint"], str) else None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
 
 
 def has_result_of(run: Path, best: Path) -> bool:
@@ -49,7 +54,7 @@ def has_result_of(run: Path, best: Path) -> bool:
 
 
 def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the model card of a run's best checkpoint; both empty for another checkpoint.
+    """Pictures by file name, and scores, for the model card of the best checkpoint; both empty for another one.
 
     The pictures are the learning curve and the GIF of the first video. The run directory may have been moved.
     """

@@ -64,16 +64,20 @@ class TrainingConfig(Config):
     """Steps in a row with a non-finite gradient after which the run stops; each of them is skipped and counted."""
 
     rollback: Annotated[int, Change("harmless")] = Field(default=0, ge=0)
-    """How many times a run that would stop for `nonfinite_limit` instead restores the weights of its last checkpoint and
-    skips the samples seen since; 0 for never."""
+    """How many times a run that would stop for `nonfinite_limit` or `divergence` instead restores the
+    weights of its last good checkpoint and skips the samples seen since; 0 for never."""
+
+    divergence: Annotated[Literal["warn", "stop", "roll back"] | None, Change("harmless")] = "warn"
+    """What to do when the loss has been more than 10 times its lowest running mean for 20 steps in a row: `warn` in the
+    console and in events.jsonl, `stop` with exit code 65, `roll back` as `rollback` says, or null to ignore it."""
 
     dist_timeout: Annotated[Duration, Change("harmless")] = 120.0
-    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is named
-    and every rank writes its stacks. Work that cannot report progress, such as a save, may take ten times as long."""
+    """Time without progress after which a rank is lost and the run ends, in seconds or for example "5m". The rank is
+    named and every rank writes its stacks. Work that cannot report progress, such as a save, may take 10 times that."""
 
     max_runtime: Annotated[Duration | None, Change("harmless")] = None
-    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no limit
-    other than that of SLURM."""
+    """Time limit in seconds or for example "47h": the run saves and ends with exit code 75 before it. null for no
+    limit other than that of SLURM."""
 
     requeue: Annotated[bool, Change("harmless")] = False
     """Whether to requeue the SLURM job when it ends because of its time limit or SIGUSR1."""
@@ -92,6 +96,12 @@ class TrainingConfig(Config):
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none"
             raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _may_roll_back(self) -> TrainingConfig:
+        if self.divergence == "roll back" and self.rollback == 0:
+            raise ValueError("divergence is 'roll back', but rollback is 0; set rollback to how many times it may")
         return self
 
     @property

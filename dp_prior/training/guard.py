@@ -15,12 +15,16 @@ from torch import Tensor
 LAG = 2  # steps; the device always has one queued while the host reads
 
 
-class NotFiniteError(RuntimeError):
-    """Too many steps in a row, from `first_step` on, had a non-finite gradient."""
+class UnusableStepsError(RuntimeError):
+    """The steps from `first_step` on are of no use; the weights before them are good."""
 
     def __init__(self, message: str, first_step: int = 1):
         super().__init__(message)
         self.first_step = first_step
+
+
+class NotFiniteError(UnusableStepsError):
+    """Too many steps in a row had a non-finite gradient."""
 
 
 class Skipped(NamedTuple):

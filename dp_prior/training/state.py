@@ -14,6 +14,7 @@ from dp_prior.checkpoints.format import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.metrics import Means
 from dp_prior.training.best import Best
+from dp_prior.training.divergence import Divergence
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
 from dp_prior.training.protocols import Batches
@@ -31,6 +32,7 @@ class Trained(Protocol):
     loader: Batches
     means: Means
     guard: Guard
+    divergence: Divergence
     best: Best
     progress: Progress
     unmeasured: Progress | None
@@ -69,6 +71,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
         "metrics": metrics,
         "unmeasured": None if trainer.unmeasured is None else vars(trainer.unmeasured),
         "rollbacks": trainer.rollbacks,
+        "divergence": trainer.divergence.state(),
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": trainer.accelerator.num_processes,
         "scaler": trainer.accelerator.scaler.state_dict() if trainer.accelerator.scaler is not None else None,
@@ -103,6 +106,8 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])
     trainer.measured = {name: math.nan if value is None else value for name, value in progress["metrics"].items()}
     trainer.rollbacks = progress.get("rollbacks", 0)
+    if "divergence" in progress:
+        trainer.divergence.load(progress["divergence"])
     if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(progress["scaler"])
 

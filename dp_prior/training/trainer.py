@@ -7,6 +7,7 @@ the global batch, so that accumulation and ranks are the same thing: the parts a
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 
 import torch
@@ -22,11 +23,15 @@ from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
+from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
+from dp_prior.training.measure import measure
 from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.protocols import Batches, Evaluator, MetricsSink, SnapshotSink
 from dp_prior.training.state import read_state, take_snapshot
+
+log = logging.getLogger(__name__)
 
 
 class _Wrapped(nn.Module):
@@ -77,13 +82,12 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = self.accelerator.prepare_model(
-            _Wrapped(self.online), device_placement=False
-        )  # it is there already
+        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # moved above
         self.means = Means()
         self.guard = Guard(self.device)
+        self.divergence = Divergence()
         self.rollbacks = 0
-        self.unmeasured: Progress | None = None  # the clock before the last step, if its evaluation is pending
+        self.unmeasured: Progress | None = None  # the clock before a step whose evaluation is pending
         self.measured: dict[str, float] = {}  # metrics of the restored step
         self._measured_from = (0, time.perf_counter())
 
@@ -185,9 +189,7 @@ class PolicyTrainer:
                 random = Randomness.from_counts(self.seed, "training", batch.positions)
                 loss = self.wrapped(batch, random, self_condition)
                 self.ranks.mark("backward", position)
-                self.accelerator.backward(
-                    loss.total / len(micro_batches)
-                )  # each is a mean; the step takes the mean of them
+                self.accelerator.backward(loss.total / len(micro_batches))  # a mean; the step takes the mean of these
             losses.append(loss)
         self._count(losses)
         self.ranks.mark("update", position)
@@ -221,13 +223,8 @@ class PolicyTrainer:
             Abandoned: on all ranks, if the run is asked to stop meanwhile.
         """
         start = time.perf_counter()
-        metrics: dict[str, float] = {}
-        for evaluator in evaluators:
-            self.ranks.mark(f"evaluation {type(evaluator).__name__}", self.progress.global_step)
-            result = evaluator.run(self.models, self.ranks, self.progress)
-            self.ranks.meet(may_leave=True)
-            metrics |= result.metrics
-            self.tracker.log_images(result.media, self.progress)
+        metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
+        self.tracker.log_images(media, self.progress)
         if self.stop.deadline is not None:
             self.stop.deadline.rests()
         samples, moment = self._measured_from
@@ -254,15 +251,29 @@ class PolicyTrainer:
 
         Raises:
             NotFiniteError: on all ranks, once too many steps in a row were skipped on one of them.
+            DivergedError: on all ranks, once the loss has left its level, unless that is only a warning.
         """
         self.ranks.mark("agreement", self.progress.global_step)
         if self.stop.deadline is not None:
             self.stop.deadline.stepped()
-        own = self.stop.encode(self.ranks.process_index), self._report_skipped()
-        asked, skipped = self.ranks.exchange(*own).amax(0).long().tolist()
+        own = self.stop.encode(self.ranks.process_index), self._report_skipped(), *self.divergence.read()
+        all_ranks = self.ranks.exchange(*own)
+        asked, skipped = all_ranks[:, :2].amax(0).long().tolist()
         if skipped:
             raise self._too_many_skipped(skipped)
+        self._report_divergence(LossSum(*all_ranks[:, 2:].sum(0).tolist()))
         return self.stop.accept(asked)
+
+    def _report_divergence(self, total: LossSum) -> None:
+        """Warn once, or raise, when the loss leaves its level."""
+        found = self.divergence.follow(total)
+        if found is None:
+            return
+        if self.config.divergence != "warn":
+            raise DivergedError(f"{found}; the last good checkpoint is kept.", first_step=self.divergence.since - 1)
+        self.tracker.log_error(found, self.progress)
+        if self.ranks.is_main_process:
+            log.warning("%s", found)
 
     def _report_skipped(self) -> int:
         """Log steps that were skipped. Returns the step at which there were too many in a row, else 0."""
@@ -291,9 +302,8 @@ class PolicyTrainer:
         now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
         self.restore(snapshot)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
-        self.guard.load(
-            skipped * torch.tensor([1, 0, 1], device=skipped.device)
-        )  # the count of consecutive steps begins anew
+        self.divergence.forget()
+        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # none in a row
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
@@ -314,6 +324,9 @@ class PolicyTrainer:
         for name, values in terms.items():
             self.means.add_batch(f"train/{name}", values if factor is None else values * factor, valid)
             weight = valid if factor is None else valid * factor
+            if name == "loss" and self.config.divergence is not None:
+                whole = values if factor is None else values * factor
+                self.divergence.count((whole * valid).sum(), valid.sum(), self.progress.global_step + 1)
             self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:

@@ -36,6 +36,7 @@ HARMLESS = {
     "train.accumulation=2": "train.accumulation: 1 in the checkpoint, 2 now",
     "train.log_every.steps=9": "train.log_every.steps: 2 in the checkpoint, 9 now",
     "train.rollback=1": "train.rollback: 0 in the checkpoint, 1 now",
+    "train.divergence=stop": "train.divergence: 'warn' in the checkpoint, 'stop' now",
     "train.dist_timeout=5m": "train.dist_timeout: 120.0 in the checkpoint, 300.0 now",
     "train.max_runtime=47h": "train.max_runtime: None in the checkpoint, 169200.0 now",
     "train.requeue=true": "train.requeue: False in the checkpoint, True now",

@@ -1,6 +1,8 @@
 """The assembly: what a finished run leaves is what was measured, and it acts."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -198,3 +200,24 @@ def test_averages_stay_apart_when_they_are_named_in_another_order(tmp_path):
     for average, name in (("fast", "model.safetensors"), ("slow", "model_slow.safetensors")):
         state_dict = trainer.models[average].state_dict()
         assert all(torch.equal(state_dict[key], value) for key, value in saved.tensors[name].items())
+
+
+def trained(place, precision):
+    """The state after a few steps in a precision."""
+    config = tiny(place, train__steps=4, train__precision=precision, tracker__data_path=str(place / precision))
+    experiment(config).run()
+    return {name: value for name, value in state(place / precision).items() if ":" in name}
+
+
+def test_runs_of_other_precisions_in_one_process_are_those_of_processes_of_their_own(tmp_path):
+    together = {precision: trained(tmp_path, precision) for precision in ("fp32", "bf16")}
+    assert any(not torch.equal(value, together["bf16"][name]) for name, value in together["fp32"].items())
+    for precision in ("bf16", "fp32"):  # the other way round
+        (tmp_path / precision).rename(tmp_path / f"first_{precision}")
+        program = (
+            "import sys, torch; from pathlib import Path; torch.set_num_threads(1); "
+            "from tests.run.test_run import trained; trained(Path(sys.argv[1]), sys.argv[2])"
+        )
+        subprocess.run([sys.executable, "-c", program, str(tmp_path), precision], check=True, timeout=200)
+        alone = {name: value for name, value in state(tmp_path / precision).items() if ":" in name}
+        assert_equal(alone, together[precision])

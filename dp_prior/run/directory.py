@@ -1,0 +1,88 @@
+"""The run directory: what may lie in it, whether it was moved or deleted, and the error if it cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.lock import LOCK
+from dp_prior.run.config import CONFIG
+from dp_prior.run.exit_file import EXIT
+from dp_prior.run.scores import RESULT
+from dp_prior.tracking.identity import IDENTITY
+from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
+
+_FILES = (LOCK, CONFIG, EXIT, RESULT, IDENTITY, ROWS, EVENTS, CUT)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class RunDirectory:
+    """The directory of a run at work."""
+
+    def __init__(self, path: Path):
+        """
+        Raises:
+            CheckpointError: something other than a file lies where the run writes a file; a FIFO would block it.
+        """
+        self.path = path
+        self._descriptor: int | None = None
+        wrong = [path / name for name in _FILES if (path / name).exists() and not (path / name).is_file()]
+        if wrong:
+            raise CheckpointError(f"{wrong[0]} is not a regular file, but the run writes one there; move it away")
+
+    def open(self) -> None:
+        """Remember which directory this is. It must exist."""
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def check(self) -> None:
+        """
+        Raises:
+            CheckpointError: another directory, or none, is at the path now.
+        """
+        if self._is_lost():
+            raise CheckpointError(
+                f"the run directory {self.path} was moved or deleted while the run was at work, so nothing can be "
+                f"saved; put it back, then start the same command again"
+            )
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The error to report instead of one that follows from the state of the directory or its disk."""
+        try:
+            self.check()
+        except CheckpointError as lost:
+            return lost
+        is_missing = isinstance(error, (FileNotFoundError, FileExistsError))
+        if isinstance(error, OSError) and not is_missing and (error.errno in _DISK or self._is_inside(error.filename)):
+            place = error.filename or self.path
+            return CheckpointError(f"cannot write {place}: {error.strerror}; repair or free it, then start again")
+        return error
+
+    def current(self) -> Path | None:
+        """A path that leads to the directory even if it was moved; None if it cannot be reached."""
+        if not self._is_lost():
+            return self.path
+        held = Path(f"/proc/self/fd/{self._descriptor}")  # Linux; elsewhere it is out of reach
+        return held if held.is_dir() and os.fstat(self._descriptor).st_nlink else None
+
+    def close(self) -> None:
+        """Release the directory."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _is_lost(self) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            return not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return True
+        except OSError:  # a network disk that stalls is not a directory that is gone
+            return False
+
+    def _is_inside(self, name: object) -> bool:
+        return isinstance(name, (str, os.PathLike)) and Path(name).is_relative_to(self.path)

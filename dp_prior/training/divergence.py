@@ -1,0 +1,112 @@
+"""Notices a training that diverges while all its numbers stay finite, without waiting for the device.
+
+The rule: the loss of the global batch is more than `FACTOR` times the lowest value that its running mean has had, for
+`ROW` steps in a row. The running mean covers the last `MEMORY` steps. The sums that ranks add up are copied to the host
+asynchronously, so that a step is judged `LAG` steps late on a GPU and at once on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dp_prior.training.guard import LAG, UnusableStepsError
+
+FACTOR = 10.0
+ROW = 20
+MEMORY = 50
+
+
+class DivergedError(UnusableStepsError):
+    """The training loss has left its level for good."""
+
+
+class LossSum(NamedTuple):
+    """One rank's part of the loss of a step: the mean over all ranks is `value` summed over `weight` summed."""
+
+    value: float = 0.0
+    weight: float = 0.0
+
+
+class Divergence:
+    """Follows the loss of the global batch.
+
+    Attributes:
+        since: the step at which the loss left its level; None while it has not.
+    """
+
+    def __init__(self) -> None:
+        self.since: int | None = None
+        self._step = 0  # the last one that was read
+        self._seen, self._mean, self._lowest, self._in_a_row = 0, 0.0, math.inf, 0
+        self._copies: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
+
+    def count(self, value: Tensor, weight: Tensor, step: int) -> None:
+        """Take this rank's sums of a step: () weighted losses and () weights, on the device."""
+        sums = torch.stack([value.detach().double(), weight.double()])
+        arrived = None
+        if sums.is_cuda:
+            sums = torch.empty(2, dtype=torch.float64, pin_memory=True).copy_(sums, non_blocking=True)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        self._copies.append((sums, arrived, step))
+
+    def read(self) -> LossSum:
+        """This rank's sums of the next step to be judged; zeros if there is none yet. The same step on all ranks."""
+        if not self._copies or (self._copies[0][1] is not None and len(self._copies) <= LAG):
+            return LossSum()
+        sums, arrived, self._step = self._copies.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        return LossSum(*sums.tolist())
+
+    def follow(self, total: LossSum) -> str | None:
+        """Judge the next step.
+
+        Args:
+            total: the sums over all ranks.
+
+        Returns:
+            What happened, once for each time that the loss leaves its level; None otherwise.
+        """
+        if total.weight == 0:
+            return None
+        loss = total.value / total.weight
+        if not math.isfinite(loss):  # such a step is skipped, and counted by the guard
+            return None
+        self._seen += 1
+        self._in_a_row = self._in_a_row + 1 if loss > FACTOR * self._lowest else 0
+        self._mean += (loss - self._mean) / min(self._seen, MEMORY)
+        if self._mean > 0:
+            self._lowest = min(self._lowest, self._mean)
+        if self._in_a_row != ROW:
+            return None
+        self.since = self._step - ROW + 1
+        return (
+            f"the training diverges: for {ROW} steps, since step {self.since}, the loss has been more than {FACTOR:g} "
+            f"times its lowest mean over {MEMORY} steps, {self._lowest:.4g}, and now is {loss:.4g}. "
+            f"Lower train.lr or train.max_grad_norm, or look at the data"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The state to save in a checkpoint."""
+        lowest = None if math.isinf(self._lowest) else self._lowest
+        return {
+            **{"seen": self._seen, "mean": self._mean, "lowest": lowest},
+            **{"in_a_row": self._in_a_row, "since": self.since},
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore `state`."""
+        self._copies.clear()
+        self._seen, self._mean, self._in_a_row = state["seen"], state["mean"], state["in_a_row"]
+        self._lowest = math.inf if state["lowest"] is None else state["lowest"]
+        self.since = state["since"]
+
+    def forget(self) -> None:
+        """After a rollback: the loss is on its level again."""
+        self._in_a_row, self.since = 0, None

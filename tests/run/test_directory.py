@@ -1,0 +1,140 @@
+"""A run directory that is gone, full, or holds something else than files: exit code 74, one line, no traceback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dp_prior.run.directory import RunDirectory
+from dp_prior.run.exit_file import EXIT
+from dp_prior.run.scores import RESULT
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import rows, train, write
+
+ROOT = Path(__file__).parent.parent.parent
+SHORT = {"train__steps": 8, "train__save_every": {"steps": 2}}
+
+
+def at_step(monkeypatch, number, act):
+    step = PolicyTrainer.step
+
+    def acting(self, batches):
+        if self.progress.global_step == number:
+            self.writer.wait()  # a save in progress would race with it
+            act()
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", acting)
+
+
+def told(run: Path) -> dict:
+    return json.loads((run / EXIT).read_text())
+
+
+def test_directory_that_is_moved_away_is_not_made_anew(tmp_path, monkeypatch):
+    at_step(monkeypatch, 5, lambda: (tmp_path / "run").rename(tmp_path / "moved"))
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74
+    assert f"error: the run directory {tmp_path / 'run'} was moved or deleted while the run was at work" in done.output
+    assert not (tmp_path / "run").exists()
+    assert (told(tmp_path / "moved")["reason"], told(tmp_path / "moved")["code"]) == ("not saved", 74)
+    assert told(tmp_path / "moved")["durable"]["global_step"] == 4
+    (tmp_path / "moved").rename(tmp_path / "run")
+    monkeypatch.undo()
+    assert train(write(tmp_path, **SHORT)).exit_code == 0
+    assert rows(tmp_path / "run")[-1]["step"] == 8
+
+
+def test_directory_that_is_deleted_is_not_made_anew(tmp_path, monkeypatch):
+    at_step(monkeypatch, 5, lambda: shutil.rmtree(tmp_path / "run"))
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74 and "was moved or deleted while the run was at work" in done.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_directory_in_its_place_is_not_written_to(tmp_path, monkeypatch):
+    def replace():
+        (tmp_path / "run").rename(tmp_path / "moved")
+        (tmp_path / "run").mkdir()
+
+    at_step(monkeypatch, 5, replace)
+    assert train(write(tmp_path, **SHORT)).exit_code == 74
+    assert list((tmp_path / "run").iterdir()) == [] and told(tmp_path / "moved")["code"] == 74
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", ["exit.json", "result.json", "config.json", "metrics.jsonl", "run.json"])
+def test_what_is_no_file_where_a_file_belongs_is_refused_at_the_start(name, make, tmp_path):
+    (tmp_path / "run").mkdir()
+    make(tmp_path / "run" / name)
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74, done.output
+    assert f"error: {tmp_path / 'run' / name} is not a regular file" in done.output and "move it away" in done.output
+    if name != "exit.json":
+        assert told(tmp_path / "run")["code"] == 74
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "dp_prior.tracking.jsonl.JsonlLogger._cut_beyond",
+        "dp_prior.tracking.identity.replace_file",
+        "dp_prior.run.run.replace_file",
+    ],
+)
+def test_full_disk_at_the_start_is_74(place, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, full)
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74 and "No space left on device; repair or free it, then start again" in done.output
+    assert told(tmp_path / "run")["reason"] == "not saved"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"best": {}}', '{"best": 1, "test": {}, "media": {}}', "\x00"]
+)
+def test_damaged_result_is_measured_again(text, tmp_path):
+    config = write(tmp_path, train__steps=2, test=[{"type": "loss", "name": "again", "split": "train"}])
+    assert train(config).exit_code == 0
+    sound = (tmp_path / "run" / RESULT).read_bytes()
+    (tmp_path / "run" / RESULT).write_text(text)
+    assert train(config).exit_code == 0
+    assert (tmp_path / "run" / RESULT).read_bytes() == sound
+
+
+def test_path_of_an_open_directory_follows_it_until_it_is_deleted(tmp_path):
+    (tmp_path / "run").mkdir()
+    place = RunDirectory(tmp_path / "run")
+    place.open()
+    assert place.current() == tmp_path / "run"
+    (tmp_path / "run").rename(tmp_path / "moved")
+    (place.current() / "note").write_text("here")
+    assert (tmp_path / "moved" / "note").exists()
+    shutil.rmtree(tmp_path / "moved")
+    assert place.current() is None
+    place.close()
+
+
+def launched(config, **keywords):
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train_policy.py"), "--config_file", str(config)],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        **keywords,
+    )
+
+
+@pytest.mark.slow
+def test_closed_stdout_with_the_console_logger_ends_nothing(tmp_path):
+    config = write(tmp_path, **SHORT, tracker__log=[{"type": "console"}])
+    process = launched(config, preexec_fn=lambda: os.close(1))
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors and told(tmp_path / "run")["reason"] == "finished"

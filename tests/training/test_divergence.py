@@ -1,0 +1,193 @@
+"""A loss that leaves its level is noticed once, whatever the ranks; one that only varies is not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_prior.config import ConfigError
+from dp_prior.training.config import TrainingConfig
+from dp_prior.training.divergence import FACTOR, MEMORY, ROW, DivergedError, Divergence, LossSum
+from dp_prior.training.guard import LAG
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
+from tests.training.test_trainer import Listener, build
+
+CURVES = sorted((Path(__file__).parent.parent / "golden/curves").glob("*.json"))
+WILD = {"train__lr": {"type": "constant", "peak": 10.0, "warmup_steps": 0}, "train__steps": 60}
+
+
+def follow(losses, divergence=None):
+    """The steps, counted from 1, at which a loss is reported to diverge."""
+    divergence, found = divergence or Divergence(), []
+    for step, loss in enumerate(losses, start=1):
+        divergence.count(torch.tensor(loss * 4.0), torch.tensor(4.0), step)
+        if divergence.follow(divergence.read()) is not None:
+            found.append(step)
+    return found
+
+
+def test_jump_is_reported_once_after_a_row_and_names_its_first_step():
+    divergence = Divergence()
+    assert follow([1.0] * 30 + [11.0] * 100, divergence) == [30 + ROW]
+    assert divergence.since == 31
+
+
+def test_explosion_in_the_second_step_and_one_that_grows_slowly_are_noticed():
+    assert follow([1.0] + [1e6] * 50) == [1 + ROW]
+    growth = [1.05**step for step in range(200)]
+    assert len(follow(growth)) == 1 and follow(growth)[0] < 100
+
+
+def test_collapse_to_the_loss_of_the_start_is_noticed():
+    assert len(follow([0.99**step for step in range(500)] + [1.0] * 50)) == 1
+
+
+def test_row_that_is_one_short_and_steps_that_are_not_finite_are_nothing():
+    assert follow(([1.0] * 10 + [1e3] * (ROW - 1)) * 5) == []
+    assert follow([1.0] * 5 + [float("nan")] * 100 + [1.0] * 5) == []
+
+
+@given(st.lists(st.floats(0.35, 3.4), max_size=200), st.floats(1e-6, 1e6))
+def test_loss_within_a_factor_never_diverges(losses, scale):
+    """Whatever the order, the lowest mean is not below the lowest loss."""
+    assert follow([scale * loss for loss in losses]) == []
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=30, max_size=150), st.integers(1, 4))
+def test_ranks_change_nothing(losses, ranks):
+    one, many = Divergence(), [Divergence() for _ in range(ranks)]
+    for step, loss in enumerate(losses, start=1):
+        one.count(torch.tensor(8.0 * loss), torch.tensor(8.0), step)
+        for rank, part in enumerate(many):
+            part.count(torch.tensor(8.0 * loss * (rank + 1)), torch.tensor(8.0 * (rank + 1)), step)
+        own = [part.read() for part in many]
+        total = LossSum(sum(part.value for part in own), sum(part.weight for part in own))
+        said = one.follow(one.read())
+        assert [part.follow(total) is None for part in many] == [said is None] * ranks
+
+
+def test_state_goes_on(tmp_path):
+    losses = [1.0] * 30 + [11.0] * 100
+    first, second = Divergence(), Divergence()
+    follow(losses[:40], first)
+    second.load(json.loads(json.dumps(first.state())))
+    assert len(follow(losses[40:], second)) == len(follow(losses[40:], first)) == 1
+
+
+class Late:
+    """An event of a GPU."""
+
+    def synchronize(self):
+        pass
+
+
+def test_where_copies_are_late_each_step_is_read_once_the_lag_later():
+    divergence, seen = Divergence(), []
+    for step in range(1, 9):
+        divergence._copies.append((torch.tensor([float(step), 1.0]), Late(), step))
+        seen.append(divergence.read().value)
+    assert seen == [0.0] * LAG + [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert divergence.read() == LossSum()  # asked again without a step in between
+
+
+@pytest.mark.parametrize("path", CURVES, ids=lambda path: path.stem)
+def test_golden_curves_do_not_diverge(path):
+    """Not even if each of their losses lasted for a whole row."""
+    losses = json.loads(path.read_text())["loss"]
+    assert losses and follow([loss for loss in losses for _ in range(ROW)]) == []
+
+
+def events(run):
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line["message"] for line in lines if line["event"] == "error"]
+
+
+def test_run_that_diverges_says_so_in_events_console_and_exit_file(tmp_path):
+    done = train(write(tmp_path, **WILD))
+    assert done.exit_code == 0 and "warning: the training loss diverged at step " in done.output
+    (message,) = events(tmp_path / "run")
+    assert message.startswith(f"the training diverges: for {ROW} steps, since step ") and "Lower train.lr" in message
+    found = json.loads((tmp_path / "run/exit.json").read_text())
+    assert found["code"] == 0 and "; the training loss diverged at step " in found["message"]
+
+
+def test_run_stops_with_65_if_wanted_and_null_ignores_it(tmp_path):
+    stopped = train(write(tmp_path, **WILD, train__divergence="stop"))
+    assert stopped.exit_code == 65 and "error: the training diverges" in stopped.output
+    found = json.loads((tmp_path / "run/exit.json").read_text())
+    assert (found["reason"], found["code"]) == ("diverged", 65)
+    place = {"tracker__data_path": str(tmp_path / "ignored")}
+    ignored = train(write(tmp_path, **WILD, **place, train__divergence=None))
+    assert ignored.exit_code == 0 and "diverge" not in ignored.output
+
+
+def ruin(monkeypatch, times):
+    """Make the weights a hundred times as large before step 11, as often as the run comes to it."""
+    step, left = PolicyTrainer.step, [True] * times
+
+    def ruined(self, batches):
+        if self.progress.global_step >= 10 and self.rollbacks == times - len(left) and left:
+            left.pop()
+            with torch.no_grad():
+                for parameter in self.online.parameters():
+                    parameter.mul_(100)
+        step(self, batches)
+
+    monkeypatch.setattr(PolicyTrainer, "step", ruined)
+
+
+BACK = {"train__divergence": "roll back", "train__rollback": 1, "train__save_every": {"steps": 4}, "train__steps": 80}
+
+
+def test_run_is_rolled_back_to_weights_from_before(tmp_path, monkeypatch):
+    ruin(monkeypatch, times=1)
+    outcome = experiment(tiny(tmp_path, **BACK)).run()
+    assert (outcome.status, outcome.diverged_at) == ("finished", None)
+    (rolled,) = [message for message in events(tmp_path / "run") if "rolled back" in message]
+    assert "rolled back to the weights of step_00000007, 1 of 1 times" in rolled  # the best, which retention keeps
+    assert "since step 11" in rolled
+    found = state(tmp_path / "run")
+    assert found["progress"]["rollbacks"] == 1 and found["progress"]["global_step"] == 80
+    largest = max(value.abs().max() for name, value in found.items() if name.startswith("model.safetensors"))
+    assert largest < 10
+
+
+def test_rollbacks_are_limited(tmp_path, monkeypatch):
+    ruin(monkeypatch, times=2)
+    with pytest.raises(DivergedError, match="since step 31"):
+        experiment(tiny(tmp_path, **BACK)).run()
+
+
+def test_rolling_back_needs_a_number_of_times():
+    with pytest.raises(ConfigError, match="divergence is 'roll back', but rollback is 0; set rollback"):
+        TrainingConfig.from_json('{"steps": 1, "divergence": "roll back"}')
+
+
+def test_run_that_is_continued_is_judged_as_if_it_had_not_stopped(tmp_path):
+    for place, ends in (("whole", [60]), ("parts", [10, 24, 60])):
+        for end in ends:
+            lr = {"type": "constant", "peak": 10.0, "warmup_steps": 0}
+            here = {"tracker__data_path": str(tmp_path / place), "train__steps": end, "train__lr": lr}
+            experiment(tiny(tmp_path, **here)).run()
+    assert_equal(state(tmp_path / "parts"), state(tmp_path / "whole"))
+    assert events(tmp_path / "parts") == events(tmp_path / "whole") != []
+    assert len(rows(tmp_path / "parts")) >= 30
+
+
+def test_weights_are_the_same_whether_it_is_followed_or_not():
+    found = []
+    for divergence in ("warn", None):
+        trainer = build(Listener(), divergence=divergence)
+        trainer.fit()
+        found.append(trainer.online.layer.weight.item())
+    assert found[0] == found[1]
+
+
+def test_the_rule_is_the_one_that_is_documented():
+    page = (Path(__file__).parent.parent.parent / "docs/processes.md").read_text()
+    assert f"more than {FACTOR:g} times the lowest value of its mean over" in " ".join(page.split())
+    assert f"{MEMORY} steps, for {ROW} steps in a row" in " ".join(page.split())
