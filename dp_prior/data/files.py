@@ -16,25 +16,9 @@ from typing import BinaryIO
 from dp_prior.data.errors import DataError, UnreadableError
 
 REFUSED = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-    errno.EBUSY,
-    errno.EINTR,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETDOWN,
-    errno.ENETUNREACH,
-    errno.ECONNREFUSED,
-    errno.ECONNRESET,
-    errno.ENODEV,
-    errno.EREMOTEIO,
+    *(errno.EACCES, errno.EPERM, errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.EBUSY, errno.EINTR, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET),
 }
 """Errors that say nothing about the content of a file."""
 

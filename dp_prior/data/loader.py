@@ -1,7 +1,7 @@
 """The order of training, a pure function of (seed, samples_seen), and the batches it makes.
 
-There is no loader state: any position can be asked for at once. Every rank knows the one global order and takes every
-`world_size`-th row of it, so the number of ranks decides who computes a sample, never which sample comes next.
+The loader has no state: any position is computed directly. Every rank knows the global order and takes every
+`world_size`-th row of it, so the number of ranks decides which rank computes a sample, never which sample comes next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dp_prior.data.order import FullOrder, Order
 
 
 class Dataset(Protocol):
-    """What the loader needs: samples by index, fetched a batch at a time."""
+    """Samples by index, fetched a batch at a time."""
 
     def __len__(self) -> int: ...
 
@@ -41,10 +41,10 @@ class Loader:
     """Batches of the training set for one rank, from any position on.
 
     Args:
-        order: which samples come when; None for any sample anywhere.
+        order: of the samples; None for a full shuffle.
         batch_size: samples per rank and micro-batch.
         accumulation: micro-batches per optimizer step.
-        device: where batches are wanted; None means where the data set is.
+        device: of the batches; None for that of the data set.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Loader:
         return self._length
 
     def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]:
-        """The micro-batches of each global batch, without end, beginning after `samples_seen` samples."""
+        """Endless iterator over the micro-batches of each global batch, from sample `samples_seen` on."""
         while True:
             yield self.global_batch(samples_seen)
             samples_seen += self.global_batch_size
 
     def global_batch(self, samples_seen: int) -> list[Batch]:
-        """This rank's micro-batches of the global batch that begins after `samples_seen` samples."""
+        """This rank's micro-batches of the global batch that begins at sample `samples_seen`."""
         ids, valid = self._span(samples_seen)
         denominator = valid / (self.world_size * self.accumulation)
         per_micro_batch = self.batch_size * self.world_size

@@ -1,4 +1,4 @@
-"""Orders of training: which sample stands at which position of an epoch, a pure function of (seed, epoch, position)."""
+"""Orders of training: the sample at each position of an epoch, a pure function of (seed, epoch, position)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Order(Protocol):
 def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
     """(n,) int64 permutation of 0 .. n - 1.
 
-    Sample ids are sorted by a hash of (seed, epoch, id). The hash is a bijection of 64 bits, so there are no ties, and
-    the order depends on no library's generator and on no sorting algorithm.
+    Sample ids are sorted by a hash of (seed, epoch, id). The hash is a bijection of 64 bits: there are no ties, and the
+    order is independent of any library's generator and sorting algorithm.
     """
     return _sorted_by_hash(np.arange(n), seed, f"order/{epoch}")
 
 
 class FullOrder:
-    """Every sample anywhere: for data in memory."""
+    """A full shuffle, for data in memory."""
 
     def __init__(self, seed: int, n: int):
         self.seed = seed
@@ -49,12 +49,12 @@ class FullOrder:
 
 
 class BlockOrder:
-    """Shuffled in blocks of neighbours: for data on disk, of which a little is in memory at a time.
+    """A shuffle in blocks of neighbours, for data on disk of which only some blocks are in memory.
 
-    Blocks of `block_rows` samples are put in random order and taken `shuffle_blocks` at a time, a *window*. Inside a
-    window positions go round its blocks in turn, each block in random order of its own. So any position is found
-    without looking at others, and where the number of ranks divides `shuffle_blocks`, ranks read blocks of their own.
-    The last window of an epoch, which may be short of blocks, is shuffled throughout.
+    Blocks of `block_rows` samples are put in random order and taken `shuffle_blocks` at a time, a *window*. Positions
+    in a window alternate between its blocks, each in its own random order. Any position is computed without others, and
+    where the number of ranks divides `shuffle_blocks`, each rank reads its own blocks. The last window of an epoch,
+    which may have fewer blocks, is fully shuffled.
     """
 
     def __init__(self, seed: int, n: int, *, block_rows: int, shuffle_blocks: int):

@@ -12,7 +12,7 @@ from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
 
 ACTION = "x"
-"""Name of the action among statistics and normalizer keys: it is what is diffused."""
+"""Key of the action among columns, statistics and normalizers; the action is what is diffused."""
 
 
 def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:
@@ -22,10 +22,10 @@ def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:
 
 
 class KeyConfig(Config):
-    """Where one observation, or the action, is found in the data set."""
+    """The key of one observation, or of the action, in the data set."""
 
     key: str
-    """Name in the data set, whatever it is called there."""
+    """Its name in the data set."""
 
     slice: Annotated[tuple[int, int], AfterValidator(_slice_in_order)] | None = None
     """Take only elements start..stop of the first feature axis, stop excluded, as [start, stop]; null takes all."""
@@ -34,13 +34,13 @@ class KeyConfig(Config):
 def read_selected(
     store: EpisodeStore, keys: dict[str, KeyConfig]
 ) -> tuple[dict[str, np.ndarray], np.ndarray, list[str]]:
-    """Read what the configuration names.
+    """Read and check the configured keys.
 
     Returns:
         (N, *shape) float32 contiguous array of each of our keys, (E,) int64 end row of each episode, and warnings.
 
     Raises:
-        DataError: everything that is wrong, in one report.
+        DataError: all problems in one report.
     """
     ends, problems = _checked_ends(store)
     known = store.keys()
@@ -148,7 +148,7 @@ def _as_float32(values: np.ndarray, wanted: KeyConfig) -> np.ndarray:
 def _non_finite(
     store: EpisodeStore, name: str, wanted: KeyConfig, raw: np.ndarray, array: np.ndarray, ends: np.ndarray
 ) -> list[str]:
-    """Where an array is not finite: the first five rows of it, named by file, episode, frame and key."""
+    """The first five rows of an array that are not finite, by file, episode, frame and key."""
     bad = np.flatnonzero(~np.isfinite(array).all(axis=tuple(range(1, array.ndim))))
     if len(ends):
         bad = bad[bad < ends[-1]]

@@ -1,4 +1,4 @@
-"""Which episodes are trained on, validated on and tested on: whole episodes, by seed, disjoint."""
+"""Split of whole episodes into training, validation and test parts, by seed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SplitConfig(Config):
     """Decides which episodes go where. Keep it across runs that are compared."""
 
     max_train_episodes: int | None = Field(default=None, ge=1)
-    """Train on at most so many episodes; the others of the train part are used nowhere. null means all."""
+    """Most episodes to train on; the others of the train part are not used. null means all."""
 
     @model_validator(mode="after")
     def _fractions_sum_to_one(self) -> SplitConfig:
@@ -55,7 +55,7 @@ class SplitConfig(Config):
     def assign(self, n_episodes: int) -> Split:
         """Divide episodes 0 .. n_episodes - 1.
 
-        Episodes are ranked by a hash of (seed, number), so the same number ranks the same way in a set that has grown.
+        Episodes are ranked by a hash of (seed, number), so ranks do not change when episodes are appended.
         """
         if n_episodes < 1:
             raise ValueError("cannot split 0 episodes; at least one is needed to train on")

@@ -1,8 +1,8 @@
 """Windows of fixed length over episodes of any length: the windows of Diffusion Policy's SequenceSampler, vectorised.
 
-A window may begin before its episode (so that the first frame can be the newest observation) or end after it; the steps
-that are missing repeat the first or last one and are masked. The trick is to repeat the edges once, in memory: in the
-*padded* rows every window is a contiguous run, so a batch is a plain copy of runs and no index arithmetic is left.
+A window may begin before its episode (so that the first frame can be the newest observation) or end after it; missing
+steps repeat the first or last one and are masked. The edges are repeated once, before training: in these *padded* rows
+every window is a contiguous run, and a batch is a copy of runs without index arithmetic.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Windows:
 def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: int) -> Windows:
     """Every window with at most `pad_before` steps before and `pad_after` steps after its episode.
 
-    An episode too short for even one such window still gets one, beginning `pad_before` steps early and padded as far
-    as it takes; Diffusion Policy drops it silently.
+    An episode that is too short for any such window still gets one, which begins `pad_before` steps early and is padded
+    to the horizon; Diffusion Policy drops it silently.
 
     Args:
         lengths: (E,) steps of each episode, all at least 1.

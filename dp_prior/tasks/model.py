@@ -1,7 +1,7 @@
 """DiffusionModel: normalizer, encoder, backbone and diffusion process as one module.
 
-It knows `x` and `cond`, not what they mean; the tasks beside this file give the meaning. Everything that crosses its
-border is in data units, everything inside is normalised.
+It knows `x` and `cond` but not their meaning, which the tasks beside this file define. Arguments and results are in
+data units; values inside are normalised.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DiffusionModel(nn.Module):
     ):
         """Args:
         x_shape: of what is diffused, where `encode_x` changes it; None for that of the data.
-        shown: bool, of x_shape; what of it the network is shown without noise and need not predict; None for nothing.
+        shown: (*x_shape) bool, elements that the network sees without noise and need not predict; None for none.
         """
         super().__init__()
         self.spec = spec
@@ -104,7 +104,7 @@ class DiffusionModel(nn.Module):
             random: one row per sample; a row's result does not depend on its neighbours.
             sampler: replaces the configured one.
             previous: (B, *x_shape) a sample to start from, data units; it is noised as far as `sampler.renoise` says.
-            known: values (B, *x_shape) in data units and where they are known, bool; there the result has them exactly.
+            known: values (B, *x_shape) in data units and bool, where they are known; the result has them there exactly.
 
         Returns:
             (B, *x_shape) float32 in data units.
@@ -162,12 +162,12 @@ class DiffusionModel(nn.Module):
 
         Args:
             statistics: of x and of every conditioning key, over the training data.
-            samples: the training data, for models that diffuse something else than x as it is.
+            samples: the training data, for models that diffuse a transformed x.
         """
         self.normalizer.fit(statistics)
 
     def warnings(self) -> list[str]:
-        """What a person should know of a model that is fitted, before it is trained."""
+        """Warnings about a fitted model, to be shown before training."""
         ends, bound = self.normalizer.bounds("x", "q01", "q99"), getattr(self.process.clip, "bound", None)
         if ends is None or bound is None:
             return []
@@ -184,7 +184,7 @@ class DiffusionModel(nn.Module):
 
         Args:
             cond: (B, n_tokens, cond_dim) tokens.
-            random: B rows, in training, for what a task withholds from the network besides conditions.
+            random: B rows, in training, for other inputs of the network that a task drops.
             in_loss: whether a loss is computed, rather than a sample.
         """
         return lambda x_t, t: self.backbone(x_t, t, cond)

@@ -30,7 +30,7 @@ MOST_WINDOWS_FITTED = 200_000
 
 
 class PolicyConfig(Config):
-    """A diffusion policy: which chunk is predicted from which observations, and by what network."""
+    """A diffusion policy: the chunk it predicts, the observations it sees, and its network."""
 
     type: Literal["policy"] = "policy"
 
@@ -62,7 +62,7 @@ class PolicyConfig(Config):
     """The network that predicts from a noisy chunk, its timestep and the observations."""
 
     cond_dropout: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Probability with which training withholds an observation key from a sample; guidance needs it of every key."""
+    """Probability, by key, of dropping an observation from a sample in training; guidance needs it for every key."""
 
     diffusion: DiffusionConfig = DiffusionConfig()
     """Noise schedule, objective, loss weighting and timesteps."""
@@ -131,8 +131,8 @@ class PolicyConfig(Config):
         never_dropped = [key for key in keys if not self.cond_dropout.get(key)]
         if self.diffusion.guidance is not None and never_dropped:
             problems.append(
-                f"task.diffusion.guidance compares with a model that sees nothing, but training never withholds "
-                f"{never_dropped}; give these keys a share in task.cond_dropout, for example 0.1"
+                f"task.diffusion.guidance compares with a model that sees nothing, but training never drops "
+                f"{never_dropped}; give these keys a probability in task.cond_dropout, for example 0.1"
             )
         if problems:
             raise ConfigError("task", problems)

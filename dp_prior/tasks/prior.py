@@ -268,7 +268,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             (B, D) float32 of length 1, unless `clamp_end` is false.
 
         Raises:
-            ValueError: a condition is missing or has another shape, or candidates cannot be compared.
+            ValueError: a condition is missing, has another shape or is not finite, or candidates cannot be compared.
         """
         given = {EMBEDDING: text_embed, "text_encodings": text_encodings}
         cond = {key: value for key, value in given.items() if value is not None}
@@ -279,6 +279,11 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 for each in (self.spec.cond_shapes, shapes)
             )
             raise ValueError(f"the prior reads {wanted} for each text; found {found or 'nothing'}")
+        for key, value in cond.items():
+            bad = ~value.isfinite()
+            if bad.any().item():
+                row, *element = bad.nonzero()[0].tolist()
+                raise ValueError(f"{key!r}, row {row}, element {element} is not finite; expected finite numbers")
         candidates = self.candidates if candidates is None else candidates
         if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
             raise ValueError(

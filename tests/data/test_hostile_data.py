@@ -28,7 +28,7 @@ limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 for line in open(sys.argv[1]):
     name, kind, text = line.split(" ", 2)
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         if kind == "folder":
             FolderConfig.from_json(text).create().scan()
@@ -40,7 +40,7 @@ for line in open(sys.argv[1]):
     except Exception as error:
         found = f"{type(error).__name__} {str(error)[:400]!r}"
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
-    print(name, f"{time.perf_counter() - begun:.1f}", grown, found, sep="|", flush=True)
+    print(name, f"{time.process_time() - begun:.1f}", grown, found, sep="|", flush=True)
 """
 
 
@@ -190,12 +190,12 @@ def record_of(kind: str, record: dict) -> dict:
 
 
 def test_hostile_data_are_refused_in_bounded_time_and_memory(tmp_path):
-    """All cases in one process that may take 3 GB of addresses; none may take 10 s or 700 MB."""
+    """All cases in one process that may take 3 GB of addresses; none may take 10 s of the CPU or 700 MB."""
     wanted = cases(tmp_path)
     lines = [f"{name} {kind} {json.dumps(record_of(kind, record))}" for name, (kind, record, _) in wanted.items()]
     (tmp_path / "cases").write_text("\n".join(lines))
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "cases")], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "cases")], capture_output=True, text=True, timeout=200
     )
     results = {line.split("|", 1)[0]: line.split("|", 3)[1:] for line in done.stdout.splitlines()}
     assert list(results) == list(wanted), done.stderr[-2000:]

@@ -210,5 +210,7 @@ def test_wrong_inputs_are_refused():
         ValueError, match=r"reads \{'text_embed': \(6,\)\} for each text; found \{'text_embed': \(5,\)\}"
     ):
         build().predict(torch.randn(2, 5))
+    with pytest.raises(ValueError, match=r"'text', row 1, element \[2\] is not finite"):
+        build().predict(torch.randn(2, DIM).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(torch.nan)))
     with pytest.raises(ValueError, match="found nothing"):
         build().predict()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.data.columns.view import RunsColumn, TakenColumn
+from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.embeddings.folder import Folder, Rows
 from dp_prior.data.embeddings.parts import Part
 
@@ -47,10 +47,10 @@ def read_rows(rows: Rows, wanted: np.ndarray, out: np.ndarray | None = None) -> 
     return out
 
 
-class EmbeddingColumn:
+class EmbeddingColumn(DiskColumn):
     """See `Column`. Row i is row i of a part of a folder, as float32; every row is read when it is asked for."""
 
-    dtype, device, n_bytes = torch.float32, torch.device("cpu"), 0
+    dtype = torch.float32
 
     def __init__(self, folder: Folder, part: Part | None = None):
         """Args: part: rows of the folder; None for all of them."""
@@ -69,21 +69,9 @@ class EmbeddingColumn:
         """
         return torch.from_numpy(self._gather(ids.numpy())).to(self.dtype).view(len(ids), *self.shape)
 
-    def taking(self, index: Tensor) -> TakenColumn:
-        """See `Column`."""
-        return TakenColumn(self, index)
-
-    def runs(self, length: int) -> RunsColumn:
-        """See `Column`."""
-        return RunsColumn(self, length)
-
     def cached(self, block_rows: int, n_blocks: int) -> BlockColumn:
         """See `Column`."""
         return BlockColumn(self.folder, self.part, block_rows=block_rows, n_blocks=n_blocks)
-
-    def to(self, device: torch.device | str) -> EmbeddingColumn:
-        """See `Column`; it stays on disk."""
-        return self
 
     def _gather(self, ids: np.ndarray) -> np.ndarray:
         """(n, dimension) rows in the type of the files."""

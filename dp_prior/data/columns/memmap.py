@@ -13,22 +13,20 @@ import torch
 from numpy.lib import format as npy_format
 from torch import Tensor
 
-from dp_prior.data.columns.view import RunsColumn, TakenColumn
+from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import open_file, reading
 
 DTYPES = ("uint8", "float16", "float32", "float64")
 
 
-class MappedColumn:
-    """See `Column`. It stays on the CPU; the page cache of the operating system is its only memory."""
-
-    n_bytes = 0
+class MappedColumn(DiskColumn):
+    """See `Column`. The page cache of the operating system is its only memory."""
 
     def __init__(self, values: Tensor):
         """Args: values: (N, *shape) over mapped pages."""
         self._values = values
-        self.dtype, self.shape, self.device = values.dtype, tuple(values.shape[1:]), values.device
+        self.dtype, self.shape = values.dtype, tuple(values.shape[1:])
 
     def __len__(self) -> int:
         return self._values.shape[0]
@@ -36,22 +34,6 @@ class MappedColumn:
     def rows(self, ids: Tensor) -> Tensor:
         """See `Column`."""
         return self._values.index_select(0, ids)
-
-    def taking(self, index: Tensor) -> TakenColumn:
-        """See `Column`."""
-        return TakenColumn(self, index)
-
-    def runs(self, length: int) -> RunsColumn:
-        """See `Column`."""
-        return RunsColumn(self, length)
-
-    def cached(self, block_rows: int, n_blocks: int) -> MappedColumn:
-        """See `Column`; the operating system caches pages."""
-        return self
-
-    def to(self, device: torch.device | str) -> MappedColumn:
-        """See `Column`; it stays on disk."""
-        return self
 
 
 def map_npy(path: Path) -> MappedColumn:

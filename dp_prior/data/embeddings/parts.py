@@ -1,7 +1,7 @@
-"""Which rows are trained on, validated on and tested on: by a hash of the row, or of what several rows share.
+"""Split of rows into training, validation and test parts, by a hash of the row or of a value that rows share.
 
-A row's part depends on nothing but the seed and its own number or name, so rows that are appended change no other's,
-and no list of rows is kept: the rows of a part are found again, a chunk at a time, where they are needed.
+A row's part depends only on the seed and its own number or value: appended rows change no other row's part, and no list
+of rows is stored; the rows of a part are recomputed a chunk at a time when they are needed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ CHUNKS_KEPT = 128
 
 
 class EmbeddingSplitConfig(Config):
-    """Seeded random split. The fractions are chances, so small sets meet them roughly; a row's part never changes."""
+    """Seeded random split. Fractions are probabilities, which small sets meet roughly; a row's part never changes."""
 
     train: float = Field(default=0.9, gt=0, le=1)
-    """Chance of a row to be trained on."""
+    """Probability that a row is trained on."""
 
     val: float = Field(default=0.1, ge=0, le=1)
-    """Chance of a row to be validated on."""
+    """Probability that a row is validated on."""
 
     test: float = Field(default=0.0, ge=0, le=1)
-    """Chance of a row to be kept for a final test."""
+    """Probability that a row is kept for a final test."""
 
     seed: int = 0
     """Decides which rows go where. Keep it across runs that are compared."""
 
     by: str | None = None
     """Metadata column whose equal values stay together, for example the path of an image that has several captions.
-    The column is read once at the start, and a byte per row is kept. null: every row for itself."""
+    The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
     @model_validator(mode="after")
     def _fractions_sum_to_one(self) -> EmbeddingSplitConfig:
@@ -89,7 +89,7 @@ class EmbeddingSplitConfig(Config):
 
 
 class Part:
-    """The rows of one part, numbered from 0: `rows` turns numbers into rows of the files."""
+    """The rows of one part, numbered from 0; `rows` maps these numbers to rows of the files."""
 
     def __init__(self, codes: Callable[[int, int], np.ndarray], code: int, counts: np.ndarray, total: int):
         """Args:
@@ -122,7 +122,7 @@ class Part:
         return out
 
     def _members(self, chunk: int) -> np.ndarray:
-        """The rows of this part in a chunk; those of the chunks used last are kept."""
+        """The rows of this part in a chunk; the most recent chunks are cached."""
         members = self._kept.pop(chunk, None)
         if members is None:
             start = chunk * CHUNK

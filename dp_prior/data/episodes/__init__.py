@@ -17,7 +17,7 @@ EpisodeStoreConfig = family("episodes", ZarrStoreConfig, NpzStoreConfig, LeRobot
 
 
 class EpisodeStore(Protocol):
-    """Concatenated episodes by key. Everything wrong with the files themselves is a `DataError`."""
+    """Concatenated episodes by key. Methods raise DataError for damaged content and UnreadableError for refusals."""
 
     episode_ends: np.ndarray
     """(E,) exclusive end row of each episode, as stored; not yet checked."""
@@ -43,5 +43,5 @@ class EpisodeStore(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Format, path and whatever else identifies the data set; JSON-able."""
+        """Format, path and other identification of the data set; JSON-able."""
         ...

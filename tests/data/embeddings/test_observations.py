@@ -157,3 +157,39 @@ def test_other_frames_for_the_same_embeddings_are_other_data(tmp_path):
     write(tmp_path / "e", np.arange(N), frame=frame)
     record = {"folder": {"path": str(tmp_path / "e/img"), "metadata": str(tmp_path / "e/meta.parquet")}}
     assert make(tmp_path, {"view": record}).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [(np.nan, "is not finite"), (-1e30, "largest value is 1e\\+30, which no embedding has")]
+)
+def test_a_bad_row_is_named_before_training(tmp_path, value, message):
+    record = write(tmp_path / "e", np.arange(N))
+    path = tmp_path / "e" / "img" / "img_emb_01.npy"
+    rows = np.load(path)
+    rows[4, 2] = value
+    np.save(path, rows)
+    with pytest.raises(DataError, match=f"{path}, row 4: .*{message}"):
+        make(tmp_path, {"view": record})
+
+
+def test_files_of_embeddings_are_noted_beside_those_of_the_episodes(tmp_path):
+    record = write(tmp_path / "e", np.arange(N))
+    data = make(tmp_path, {"view": record})
+    config = TrajectoriesConfig.from_json(
+        json.dumps(
+            {
+                "episodes": {"type": "npz", "path": str(tmp_path / "d.npz")},
+                "embeddings": {"view": record},
+                "action": {"key": "action"},
+            }
+        )
+    )
+    config.integrity(tmp_path / "run").note(data.files)
+    config.integrity(tmp_path / "run").check()
+    (tmp_path / "e" / "meta.parquet").write_bytes(b"short")
+    (tmp_path / "d.npz").write_bytes(b"short, too")
+    with pytest.raises(DataError, match="is not what it was") as caught:
+        config.integrity(tmp_path / "run").check()
+    assert [problem.split(" ")[0].rpartition("/")[2] for problem in caught.value.problems[:-1]] == [
+        "d.npz", "meta.parquet"
+    ]  # fmt: skip

@@ -144,7 +144,7 @@ def test_rows_are_located_in_their_file(tmp_path):
 def test_a_directory_that_is_no_data_set_is_refused(tmp_path):
     message = problem_of(lambda: store(tmp_path))
     assert f"{tmp_path / 'meta' / 'info.json'}: 1 problem" in message
-    assert "cannot be read (No such file or directory); is this a LeRobot data set?" in message
+    assert "cannot be read: No such file or directory; is this a LeRobot data set?" in message
 
 
 @pytest.mark.parametrize("version", ["v1.6", "v4.0", None])

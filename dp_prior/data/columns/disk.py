@@ -1,0 +1,73 @@
+"""What columns on disk have in common, and lazy views of them: rows are looked up and read when they are asked for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dp_prior.data.columns import Column
+
+
+class DiskColumn:
+    """The parts of `Column` that are the same wherever on disk the rows are; a subclass adds `rows` and `__len__`."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    device = torch.device("cpu")
+    n_bytes = 0
+
+    def taking(self, index: Tensor) -> Column:
+        """See `Column`; a view."""
+        return TakenColumn(self, index)
+
+    def runs(self, length: int) -> Column:
+        """See `Column`; a view."""
+        return RunsColumn(self, length)
+
+    def cached(self, block_rows: int, n_blocks: int) -> Column:
+        """See `Column`; itself, unless a subclass has a cache of its own."""
+        return self
+
+    def to(self, device: torch.device | str) -> Column:
+        """See `Column`; it stays on disk."""
+        return self
+
+
+class TakenColumn(DiskColumn):
+    """Row i is row index[i] of a column on disk."""
+
+    def __init__(self, column: Column, index: Tensor):
+        """Args: index: (m,) int64."""
+        self._column, self._index = column, index
+        self.dtype, self.shape = column.dtype, column.shape
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """See `Column`."""
+        return self._column.rows(self._index.index_select(0, ids))
+
+    def cached(self, block_rows: int, n_blocks: int) -> TakenColumn:
+        """See `Column`."""
+        return TakenColumn(self._column.cached(block_rows, n_blocks), self._index)
+
+
+class RunsColumn(DiskColumn):
+    """Row i is rows i to i + length - 1 of a column on disk, read in one call."""
+
+    def __init__(self, column: Column, length: int):
+        self._column, self._steps = column, torch.arange(length)
+        self.dtype, self.shape = column.dtype, (length, *column.shape)
+
+    def __len__(self) -> int:
+        return max(len(self._column) - len(self._steps) + 1, 0)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """See `Column`."""
+        steps = ids[:, None] + self._steps  # (B, length)
+        return self._column.rows(steps.flatten()).view(len(ids), *self.shape)
+
+    def cached(self, block_rows: int, n_blocks: int) -> RunsColumn:
+        """See `Column`."""
+        return RunsColumn(self._column.cached(block_rows, n_blocks), len(self._steps))
