@@ -73,9 +73,6 @@ class DiffusionConfig(Config):
     @model_validator(mode="after")
     def _compatible(self) -> DiffusionConfig:
         self.objective.check(self.schedule.table())
-        for name, weights in (("dim_weights", self.dim_weights), ("horizon_weights", self.horizon_weights)):
-            if weights is not None and not any(weights):
-                raise ValueError(f"{name} are all 0, so nothing would be learned; give at least one above 0")
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             raise ValueError(
                 f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'"

@@ -39,7 +39,6 @@ def test_a_name_that_leaves_the_folder_of_the_run_is_refused(kind, name):
         ({"timesteps": {"type": "loss_second_moment", "history": 10**9}}, "timesteps.history: .*10000"),
         ({"dim_weights": []}, "dim_weights: "),
         ({"dim_weights": [1.0, -1.0]}, "dim_weights.1: "),
-        ({"horizon_weights": [0.0, 0.0]}, "horizon_weights are all 0, so nothing would be learned"),
     ],
 )
 def test_absurd_diffusion_settings_are_refused_with_their_field(fields, message):
