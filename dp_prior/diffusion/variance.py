@@ -55,9 +55,13 @@ class FixedLarge(_Variance):
         """Logarithm of the std, from those of the bounds."""
         return largest
 
+    least_in_last_step: bool = False
+    """Likelihoods take the variance of the posterior for the step to the clean sample, as in IDDPM. With an
+    exact denoiser of Gaussian data that is 0.16 bits per dimension worse."""
+
     def last_log_std(self, raw: Tensor | None, least: Level, largest: Level) -> Level:
-        """Logarithm of the std of the step to the clean sample: `least`, for a better likelihood, as in IDDPM."""
-        return least
+        """See `_Variance.last_log_std`."""
+        return least if self.least_in_last_step else largest
 
 
 class _Learned(_Variance):

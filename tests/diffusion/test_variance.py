@@ -179,7 +179,7 @@ def test_bits_per_dim_of_an_exact_denoiser_is_the_entropy():
 @pytest.mark.parametrize("schedule", [Linear(steps=1000), Cosine(steps=20)], ids=repr)
 def test_the_last_step_of_fixed_large_has_the_std_of_the_step_before_as_in_improved_diffusion(schedule):
     """log_variance = log(append(posterior_variance[1], betas[1:])), for a better likelihood of the decoder."""
-    process = DiffusionConfig(schedule=schedule, variance=FixedLarge(), clip=None).create()
+    process = DiffusionConfig(schedule=schedule, variance=FixedLarge(least_in_last_step=True), clip=None).create()
     alpha_bar = process.table.alpha**2
     betas = 1 - alpha_bar / torch.cat([torch.ones(1, dtype=torch.float64), alpha_bar[:-1]])
     first = betas[1] * (1 - alpha_bar[0]) / (1 - alpha_bar[1])
