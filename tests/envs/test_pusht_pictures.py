@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from dp_prior.cli import main
@@ -70,9 +71,9 @@ def test_the_command_writes_what_a_policy_reads_and_the_environment_gives_the_sa
         "split": {"train": 1.0, "val": 0.0},
     }
     data = TrajectoriesConfig.from_json(json.dumps(record)).create(4, 1, 1)
-    rows = np.concatenate([np.arange(15), 15 + np.arange(25)])
-    assert len(data._embeddings["embedding"].row_of) == 40
-    found = data._embeddings["embedding"].read(rows).numpy()
+    column = data.train.columns["embedding"]  # of all episodes; one observation and one action leave nothing to pad
+    assert len(column) == 40
+    found = column.rows(torch.arange(40)).numpy()
     assert np.allclose(found, PictureEncoder()(states()), atol=1e-3)  # float16
 
 

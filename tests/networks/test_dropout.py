@@ -112,7 +112,7 @@ def test_off_when_evaluating_and_at_zero():
 
 def test_training_without_rows_is_refused_and_rows_are_taken_back():
     layer = Dropout(0.5)
-    with pytest.raises(RuntimeError, match="no random rows in training; call the network within `dropout_rows`"):
+    with pytest.raises(RuntimeError, match="Dropout has no random rows. Call eval"):
         layer(torch.ones(2, 2))
     with pytest.raises(ZeroDivisionError), dropout_rows(layer, rows()):
         raise ZeroDivisionError

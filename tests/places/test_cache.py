@@ -291,7 +291,7 @@ def test_a_pointer_and_a_manifest_that_do_not_belong_together_are_refused(hub, c
 
 def test_what_is_too_large_to_be_a_manifest_is_not_downloaded(hub, cache):
     hub.create("me/huge", files={"manifest.json": b" " * (17 << 20)})
-    with pytest.raises(RemoteError, match="has 17825792 bytes, expected at most 16777216"):
+    with pytest.raises(RemoteError, match="has 17825792 bytes, expected at most 4194304"):
         resolve("hf://me/huge", cache=cache)
     assert not [r for r in hub.requests if r.method == "GET" and r.kind == "resolve"]
 
