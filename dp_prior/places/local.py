@@ -11,11 +11,11 @@ import os
 import re
 import shutil
 import string
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from dp_prior.checkpoints.format import (
     MANIFEST,
@@ -62,13 +62,11 @@ class LocalSaverConfig(Config):
             check_template(template)
         return template
 
-    @model_validator(mode="after")
-    def _does_something(self) -> LocalSaverConfig:
+    def faults(self) -> Iterator[str]:
         if self.save_latest_to is None and self.save_best_to is None:
-            raise ValueError("a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints")
-        if self.save_latest_to == self.save_best_to:
-            raise ValueError(f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places")
-        return self
+            yield "a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints"
+        elif self.save_latest_to == self.save_best_to:
+            yield f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places"
 
     def create(self, directory: Path, monitor: str | None) -> LocalSaver:
         """A saver for the run in `directory` whose `{metric}` is `monitor`."""

@@ -12,9 +12,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
-from dp_prior.evaluation.held_out import SampledConfig
 from dp_prior.evaluation.loss import LossConfig
-from dp_prior.evaluation.models import with_steps
 from dp_prior.metric_names import Metric, find_metric
 from dp_prior.tasks import DEFAULT_TASK, TaskConfig
 from dp_prior.tracking import TrackerConfig
@@ -119,34 +117,10 @@ class TrainConfig(Config):
                 f"the task is {task.type!r}"
             )
             return
-        try:
-            evaluator.check(task)
-        except ValueError as error:
-            yield f"{where}.{error}"
+        yield from (f"{where}.{fault}" for fault in evaluator.task_faults(task))
         trained, asked = task.diffusion.schedule.steps, max(evaluator.sampling_steps(), default=0)
         if asked > trained:
             yield f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"
-            return
-        if isinstance(evaluator, SampledConfig):
-            yield from self._sampler_problems(f"{where}.eval_timesteps", evaluator.eval_timesteps)
-
-    def _sampler_problems(self, where: str, counts: tuple[int, ...]) -> Iterator[str]:
-        """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
-        sampler = self.task.sampler
-        if isinstance(sampler.spacing, tuple):
-            fixed = sum(sampler.spacing)
-            if set(counts) != {fixed}:
-                yield (
-                    f"{where} is {list(counts)}, but the sections of task.sampler.spacing add up to {fixed} steps; "
-                    f"measure with [{fixed}], or set task.sampler.spacing to a name such as 'trailing'"
-                )
-            return
-        table = self.task.diffusion.create().table
-        for steps in counts:
-            try:
-                with_steps(sampler, steps).timesteps(table)
-            except ValueError as error:
-                yield f"{where} has {steps}, which task.sampler cannot take: {error}"
 
     def _monitor_problems(self) -> Iterator[str]:
         """The monitored metric must be measured, and in the direction that is better."""
