@@ -25,7 +25,7 @@ from torch import Tensor
 from dp_prior.checkpoints.direct import write_file
 from dp_prior.checkpoints.documents import LARGEST_COUNT, LARGEST_DOCUMENT, parse_document
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableError
-from dp_prior.checkpoints.reading import Patience, open_regular, read_small, told_apart
+from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
     LARGEST_HEAD,
     Snapshot,
@@ -37,6 +37,7 @@ from dp_prior.checkpoints.snapshot import (
 )
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
+from dp_prior.regular_files import UnfitError, open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -202,8 +203,8 @@ def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest
         with told_apart(directory, MANIFEST):
             try:
                 data = read_small(directory / MANIFEST, LARGEST_MANIFEST)
-            except ValueError as error:
-                raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
+            except UnfitError as error:
+                raise DamagedError(directory, f"{MANIFEST} {error.problem}") from None
             manifest = parse_manifest(data, directory)
         for name, entry in manifest.files.items():
             with told_apart(directory, name):
@@ -329,7 +330,9 @@ def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
 def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
     """Descriptor of a file with the size of the manifest and, for tensors, with a head that agrees with that size."""
     try:
-        with open_regular(directory / name) as (descriptor, size):
+        with open_regular(directory / name) as file:
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
             if size != entry.size:
                 raise DamagedError(directory, f"{name} has {size} bytes, expected {entry.size}")
             if name.endswith(".safetensors"):
@@ -338,6 +341,8 @@ def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
             elif size > LARGEST_DOCUMENT:
                 raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
             yield descriptor
+    except UnfitError as error:
+        raise DamagedError(directory, f"{name} {error.problem}") from None
     except ValueError as error:
         raise _not_its_kind(directory, name, error) from None
 

@@ -27,11 +27,11 @@ from dp_prior.checkpoints.format import (
     parse_manifest,
     read_manifest,
 )
-from dp_prior.checkpoints.reading import read_small
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, replace_file, sync_directory, temporary_beside
 from dp_prior.places.saver import Durable, Saver
+from dp_prior.regular_files import read_small
 
 FIELDS = ("step", "samples_seen", "metric")
 _COPIED_AT_ONCE = 16 << 20  # bytes

@@ -28,6 +28,7 @@ from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError
+from dp_prior.regular_files import read_small
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
@@ -125,7 +126,7 @@ class ExitFile:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
+            found = json.loads(read_small(self.path))
             return found if isinstance(found, dict) else {}
         except (OSError, ValueError, RecursionError):
             return {}
