@@ -42,6 +42,7 @@ from dp_prior.regular_files import UnfitError, open_regular, read_small
 FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
+_MOST_FILES = 1000
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds what a hostile file can cost
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
@@ -236,6 +237,9 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
         raise NewerFormatError(directory, problem)
     if unknown := content.keys() - Manifest.model_fields.keys():  # before a record with an error for each is made
         raise DamagedError(directory, f"{MANIFEST} has an unknown key {min(unknown)!r}")
+    files = content.get("files")
+    if isinstance(files, dict) and len(files) > _MOST_FILES:
+        raise DamagedError(directory, f"{MANIFEST} lists {len(files)} files, expected at most {_MOST_FILES}")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
