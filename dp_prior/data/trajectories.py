@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -56,6 +56,8 @@ class TrajectoriesConfig(Config):
     """Windows over recorded episodes: observations as condition, an action chunk as what is diffused."""
 
     type: Literal["trajectories"] = "trajectories"
+
+    provides: ClassVar = "trajectories"
 
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""

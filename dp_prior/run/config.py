@@ -74,7 +74,7 @@ class TrainConfig(Config):
         yield from self._monitor_problems()
 
     def _data_problems(self) -> Iterator[str]:
-        if self.data.type not in self.task.data_types:
+        if self.data.provides not in self.task.data_types:
             yield (
                 f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
                 f"{' or '.join(repr(name) for name in self.task.data_types)}"

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -36,6 +36,8 @@ class EmbeddingsConfig(Config):
     """Pairs of an image embedding, which is diffused, and its text embedding or encodings."""
 
     type: Literal["embeddings"] = "embeddings"
+
+    provides: ClassVar = "embeddings"
 
     image: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The image embeddings. `split.by` names a column of their metadata."""
