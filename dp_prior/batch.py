@@ -5,11 +5,12 @@ Nothing below `tasks/` knows more about the data than this file says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from dp_prior.config import Config
@@ -38,16 +39,13 @@ class Spec(Config):
     kinds: dict[str, Kind] = {}
     """Kind of each conditioning input that is not a vector."""
 
-    @model_validator(mode="after")
-    def _check_kinds(self) -> Spec:
+    def faults(self) -> Iterator[str]:
         unknown = sorted(set(self.kinds) - set(self.cond_shapes))
         if unknown:
-            raise ValueError(f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}")
-        for key, kind in self.kinds.items():
-            shape = self.cond_shapes[key]
-            if kind == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
-                raise ValueError(f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)")
-        return self
+            yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
+        for key, shape in self.cond_shapes.items():
+            if self.kind(key) == "image" and (len(shape) < 3 or shape[-1] not in (1, 3, 4)):
+                yield f"{key!r} is an image of shape {shape}; expected (..., height, width, 1, 3 or 4)"
 
     @model_serializer(mode="wrap")
     def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.config import Config
 
@@ -43,13 +44,11 @@ class Cadence(Config):
     epochs: float | None = Field(default=None, gt=0, le=1e9)
     """Every this many passes over the training set; fractions are allowed."""
 
-    @model_validator(mode="after")
-    def _one_unit(self) -> Cadence:
+    def faults(self) -> Iterator[str]:
         given = {name: value for name, value in self.arguments().items() if value is not None}
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none of them"
-            raise ValueError(f"a cadence needs exactly one of steps, samples, epochs; found {found}")
-        return self
+            yield f"a cadence needs exactly one of steps, samples, epochs; found {found}"
 
     def __str__(self) -> str:
         unit, count = next((name, value) for name, value in self.arguments().items() if value is not None)

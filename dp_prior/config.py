@@ -108,7 +108,8 @@ class Config(BaseModel):
     def faults(self) -> Iterable[str]:
         """What is wrong between fields that are each valid, one line per fault; none by default.
 
-        All lines of all records are reported together, unlike those of several validators, of which the first ends it.
+        The lines of all records are reported together. A record is asked only if its fields, records among them, are
+        valid, since its lines may depend on them.
         """
         return ()
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from dp_prior.checkpoints.direct import write_file
 from dp_prior.checkpoints.documents import LARGEST_COUNT, LARGEST_DOCUMENT, parse_document
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableError
-from dp_prior.checkpoints.reading import Patience, open_regular, read_small, told_apart
+from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
     LARGEST_HEAD,
     Snapshot,
@@ -37,10 +37,12 @@ from dp_prior.checkpoints.snapshot import (
 )
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
+from dp_prior.regular_files import UnfitError, open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
+_MOST_FILES = 1000
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds what a hostile file can cost
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
@@ -202,8 +204,8 @@ def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest
         with told_apart(directory, MANIFEST):
             try:
                 data = read_small(directory / MANIFEST, LARGEST_MANIFEST)
-            except ValueError as error:
-                raise DamagedError(directory, f"{MANIFEST} cannot be used: {error}") from None
+            except UnfitError as error:
+                raise DamagedError(directory, f"{MANIFEST} {error.problem}") from None
             manifest = parse_manifest(data, directory)
         for name, entry in manifest.files.items():
             with told_apart(directory, name):
@@ -235,6 +237,9 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
         raise NewerFormatError(directory, problem)
     if unknown := content.keys() - Manifest.model_fields.keys():  # before a record with an error for each is made
         raise DamagedError(directory, f"{MANIFEST} has an unknown key {min(unknown)!r}")
+    files = content.get("files")
+    if isinstance(files, dict) and len(files) > _MOST_FILES:
+        raise DamagedError(directory, f"{MANIFEST} lists {len(files)} files, expected at most {_MOST_FILES}")
     try:
         manifest = Manifest.model_validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
@@ -329,7 +334,9 @@ def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
 def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
     """Descriptor of a file with the size of the manifest and, for tensors, with a head that agrees with that size."""
     try:
-        with open_regular(directory / name) as (descriptor, size):
+        with open_regular(directory / name) as file:
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
             if size != entry.size:
                 raise DamagedError(directory, f"{name} has {size} bytes, expected {entry.size}")
             if name.endswith(".safetensors"):
@@ -338,6 +345,8 @@ def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
             elif size > LARGEST_DOCUMENT:
                 raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
             yield descriptor
+    except UnfitError as error:
+        raise DamagedError(directory, f"{name} {error.problem}") from None
     except ValueError as error:
         raise _not_its_kind(directory, name, error) from None
 

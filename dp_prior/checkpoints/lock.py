@@ -17,9 +17,9 @@ from types import TracebackType
 from pydantic import Field, ValidationError
 
 from dp_prior.checkpoints.errors import CheckpointError
-from dp_prior.checkpoints.reading import open_regular
 from dp_prior.config import Config
 from dp_prior.durable import is_alive, make_directory
+from dp_prior.regular_files import open_regular
 
 LOCK = "run.lock"
 _LARGEST_HOLDER = 4096  # bytes
@@ -157,8 +157,8 @@ class RunLock:
 def _read_holder(path: Path) -> Holder | None:
     """What `run.lock` says; None for anything but a holder."""
     try:
-        with open_regular(path) as (descriptor, _):
-            return Holder.model_validate_json(os.pread(descriptor, _LARGEST_HOLDER, 0), strict=True)
+        with open_regular(path) as file:
+            return Holder.model_validate_json(file.read(_LARGEST_HOLDER), strict=True)
     except (OSError, ValueError, ValidationError):
         return None
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, NewerFormatError, UnreadableError
-
-SMALL = 16 << 20  # bytes of the largest file that `read_small` reads unless told otherwise
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 _WAITS_S = (0.05, 0.25, 0.7)
@@ -81,46 +78,6 @@ def _identity(directory: Path) -> tuple[int, int, int] | None:
             return None
         raise UnreadableError(directory, error.strerror or str(error)) from None
     return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
-@contextlib.contextmanager
-def open_regular(path: Path) -> Iterator[tuple[int, int]]:
-    """Descriptor and size of a regular file. Opens no pipe, socket or device, so that it never blocks.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    for_reading = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    _check_regular(os.stat(path))
-    descriptor = os.open(path, for_reading)
-    try:
-        status = os.fstat(descriptor)
-        _check_regular(status)
-        yield descriptor, status.st_size
-    finally:
-        os.close(descriptor)
-
-
-def _check_regular(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no regular file")
-
-
-def read_small(path: Path, largest: int = SMALL) -> bytes:
-    """The content of a regular file of at most `largest` bytes.
-
-    Raises:
-        ValueError: it is larger, or no regular file.
-    """
-    with open_regular(path) as (descriptor, size):
-        if size > largest:
-            raise ValueError(f"it has {size} bytes, at most {largest} are read")
-        data = b""
-        while len(data) <= largest and (piece := os.read(descriptor, largest + 1 - len(data))):
-            data += piece
-    if len(data) > largest:
-        raise ValueError(f"it has more than {largest} bytes")
-    return data
 
 
 def holds_links(directory: Path) -> bool:

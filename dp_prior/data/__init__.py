@@ -1,4 +1,8 @@
-"""Data sets and the order of training. `DataConfig` is the union of all kinds of data."""
+"""Data sets and the order of training. `DataConfig` is the union of all kinds of data.
+
+A record's `provides` names the samples that its data set has, which a task's `data_types` lists: those of its own type,
+or those of another one that it takes the place of.
+"""
 
 from dp_prior.config import family
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig

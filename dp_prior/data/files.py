@@ -1,19 +1,15 @@
-"""Opening files of a data set: only regular files, and errors that tell damage from a system that would not read.
-
-A named pipe would block a reader forever, so nothing but a regular file is opened.
-"""
+"""Errors of reading a data set: they tell damage from a system that would not read. And bounds on what is read."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.regular_files import UnfitError
 
 REFUSED = {
     *(errno.EACCES, errno.EPERM, errno.EIO, errno.EREMOTEIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
@@ -24,10 +20,6 @@ REFUSED = {
 
 MOST_KEYS = 10_000
 """Most arrays or columns of a data set."""
-
-LARGEST_DOCUMENT = 16 << 20
-"""Most bytes of a metadata document; JSON takes seconds and some ten times its size in memory."""
-
 
 SLACK = 64 << 20
 """Bytes that an array may declare whatever is stored; few enough to do no harm."""
@@ -52,51 +44,16 @@ def reading(path: Path | str) -> Iterator[None]:
 
     Raises:
         UnreadableError: the system refused to read it.
-        DataError: there is no such file, or its path leads to something else.
+        DataError: there is no such file, it is not regular, or too large.
     """
     try:
         yield
+    except UnfitError as error:
+        raise DataError(str(path), [error.problem]) from None
     except (OSError, MemoryError) as error:
         if is_refusal(error):
             raise unreadable(path, error) from error
         raise DataError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
-
-
-def open_file(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises:
-        DataError: it is a named pipe, a socket or a device.
-        OSError: as `open`.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        check_regular(path, os.fstat(descriptor).st_mode)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def check_regular(path: Path | str, mode: int) -> None:
-    """Raises DataError unless `mode`, of the file at path, is that of a regular file."""
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
-        raise DataError(str(path), [f"is {kind}; expected a regular file"])
-
-
-def read_document(path: Path | str, most: int = LARGEST_DOCUMENT) -> bytes:
-    """All bytes of a metadata document.
-
-    Raises:
-        DataError: it is missing, no regular file, or has more than `most` bytes.
-        UnreadableError: the system refused to read it.
-    """
-    with reading(path), open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise DataError(str(path), [f"has {size} bytes; expected metadata of at most {most}"])
-        return file.read()
 
 
 def check_count(where: Path | str, count: int, what: str) -> None:

@@ -18,8 +18,9 @@ from pydantic import Field, ValidationError
 from dp_prior.config import Config
 from dp_prior.data.embeddings.files import find_files
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import open_file, read_document, reading
+from dp_prior.data.files import reading
 from dp_prior.durable import replace_file, seal, unseal
+from dp_prior.regular_files import open_regular, read_small
 
 MANIFEST = "data_manifest.json"
 Verify = Literal["sizes", "hashes"]
@@ -122,7 +123,8 @@ class Integrity:
     def _read(self) -> DataManifest | None:
         """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
-            data = read_document(self._path, LARGEST_MANIFEST)
+            with reading(self._path):
+                data = read_small(self._path, LARGEST_MANIFEST)
         except DataError:
             if self._path.exists():
                 raise
@@ -209,7 +211,7 @@ def _changed(path: Path | str) -> str:
 
 def _sha256(path: Path | str) -> str:
     digest = hashlib.sha256()
-    with reading(path), open_file(path) as file:
+    with reading(path), open_regular(path) as file:
         while piece := file.read(_READ_AT_ONCE):
             digest.update(piece)
     return digest.hexdigest()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.randomness import Randomness
@@ -43,14 +44,12 @@ class SplitConfig(Config):
     max_train_episodes: int | None = Field(default=None, ge=1)
     """Most episodes to train on; the others of the train part are not used. null means all."""
 
-    @model_validator(mode="after")
-    def _fractions_sum_to_one(self) -> SplitConfig:
+    def faults(self) -> Iterator[str]:
         total = self.train + self.val + self.test
         if abs(total - 1) > 1e-6:
-            raise ValueError(
+            yield (
                 f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
             )
-        return self
 
     def assign(self, n_episodes: int) -> Split:
         """Divide episodes 0 .. n_episodes - 1.

@@ -7,13 +7,13 @@ repeated, so that every window is one contiguous run (see `windows.py`) and a ba
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
@@ -57,6 +57,8 @@ class TrajectoriesConfig(Config):
 
     type: Literal["trajectories"] = "trajectories"
 
+    provides: ClassVar = "trajectories"
+
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""
 
@@ -96,13 +98,11 @@ class TrajectoriesConfig(Config):
     shuffle_blocks: int = Field(default=16, ge=1)
     """With embeddings: blocks of windows, from anywhere, that are mixed."""
 
-    @model_validator(mode="after")
-    def _sees_something(self) -> TrajectoriesConfig:
+    def faults(self) -> Iterator[str]:
         both = sorted(set(self.obs) & set(self.embeddings))
         if both or not (self.obs or self.embeddings):
             found = f"both name {both}" if both else "are empty"
-            raise ValueError(f"obs and embeddings {found}; a policy needs observations, each with a name of its own")
-        return self
+            yield f"obs and embeddings {found}; a policy needs observations, each with a name of its own"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with those noted by the run in `directory`."""

@@ -7,11 +7,11 @@ precision the network computes in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, NamedTuple
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
@@ -70,14 +70,13 @@ class DiffusionConfig(Config):
     guidance: Guidance | None = None
     """Classifier-free guidance while sampling; null samples the conditional model as it is."""
 
-    @model_validator(mode="after")
-    def _compatible(self) -> DiffusionConfig:
-        self.objective.check(self.schedule.table())
+    def faults(self) -> Iterator[str]:
+        try:
+            self.objective.check(self.schedule.table())
+        except ValueError as error:
+            yield str(error)
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
-            raise ValueError(
-                f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'"
-            )
-        return self
+            yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
 
     def create(self, channel_dim: int = -1) -> DiffusionProcess:
         """The process; it has no trained parameters.

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config
@@ -49,14 +49,12 @@ class _Sampler(Config):
     renoise: float = Field(default=0.5, gt=0, le=1)
     """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""
 
-    @model_validator(mode="after")
-    def _sections_add_up(self) -> _Sampler:
+    def faults(self) -> Iterator[str]:
         if isinstance(self.spacing, tuple) and self.steps not in (None, sum(self.spacing)):
-            raise ValueError(
+            yield (
                 f"steps is {self.steps}, but the sections of spacing add up to {sum(self.spacing)}; "
                 f"make them agree or set steps to null"
             )
-        return self
 
     def timesteps(self, table: NoiseTable) -> tuple[int, ...]:
         """The timesteps to visit, noisiest first.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from dp_prior.config import Config
@@ -56,16 +57,14 @@ class _Betas(_VariancePreserving):
     beta_end: float = Field(default=0.02, gt=0, lt=1)
     """Beta of the last of 1000 timesteps; for T timesteps it is 1000 / T times this."""
 
-    @model_validator(mode="after")
-    def _betas_below_one(self) -> _Betas:
+    def faults(self) -> Iterator[str]:
         largest = 1000 / self.steps * max(self.beta_start, self.beta_end)
         if largest >= 1:
-            raise ValueError(
+            yield (
                 f"with {self.steps} steps the largest beta is 1000 / {self.steps} * "
                 f"{max(self.beta_start, self.beta_end):g} = {largest:.3g}, and must stay below 1; "
                 f"use more steps, a smaller beta, or the cosine schedule"
             )
-        return self
 
     def alpha_bar(self) -> Tensor:
         """(T,) float64, falling."""
@@ -171,11 +170,9 @@ class _Span(_Continuous):
     tau: float = Field(default=1.0, gt=0)
     """Temperature of the curve."""
 
-    @model_validator(mode="after")
-    def _ordered(self) -> _Span:
+    def faults(self) -> Iterator[str]:
         if self.start >= self.end:
-            raise ValueError(f"start is {self.start:g} and end {self.end:g}; start must be below end")
-        return self
+            yield f"start is {self.start:g} and end {self.end:g}; start must be below end"
 
     @abstractmethod
     def curve(self, place: Tensor) -> Tensor:

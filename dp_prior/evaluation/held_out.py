@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -41,8 +42,9 @@ class HeldOutConfig(Config):
     seed: int = 0
     """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
 
-    def check(self, task: TaskConfig) -> None:
-        """Raise ValueError if a task of these kinds cannot be measured; none by default."""
+    def task_faults(self, task: TaskConfig) -> Iterable[str]:
+        """Why a task of these kinds cannot be measured, one line per fault that begins with a field; none by default."""
+        return ()
 
     def sampling_steps(self) -> tuple[int, ...]:
         """Numbers of sampling steps that it needs."""
@@ -70,25 +72,25 @@ class SampledConfig(HeldOutConfig):
             raise ValueError(f"{list(eval_timesteps)} should be different numbers of steps, each at least 1")
         return eval_timesteps
 
-    def check(self, task: TaskConfig) -> None:
-        """The sampler of the task must be able to take these numbers of steps.
-
-        Raises:
-            ValueError: it cannot; the message begins with the name of the field.
-        """
+    def task_faults(self, task: TaskConfig) -> Iterator[str]:
+        """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
+        sampler = task.sampler
+        if isinstance(sampler.spacing, tuple):
+            fixed = sum(sampler.spacing)
+            if set(self.eval_timesteps) != {fixed}:
+                yield (
+                    f"eval_timesteps is {list(self.eval_timesteps)}, but the sections of task.sampler.spacing add up "
+                    f"to {fixed} steps; measure with [{fixed}], or set task.sampler.spacing to a name such as "
+                    f"'trailing'"
+                )
+            return
         table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
-            if isinstance(task.sampler.spacing, tuple):
-                if steps != sum(task.sampler.spacing):
-                    raise ValueError(
-                        f"eval_timesteps has {steps}, but the sections of task.sampler.spacing add up to "
-                        f"{sum(task.sampler.spacing)}; use that, or a named spacing"
-                    )
-            elif steps <= len(table):  # more are reported with the schedule
+            if steps <= len(table):  # more are reported with the schedule
                 try:
-                    with_steps(task.sampler, steps).timesteps(table)
+                    with_steps(sampler, steps).timesteps(table)
                 except ValueError as error:
-                    raise ValueError(f"eval_timesteps has {steps}: {error}") from None
+                    yield f"eval_timesteps has {steps}, which task.sampler cannot take: {error}"
 
     def sampling_steps(self) -> tuple[int, ...]:
         """See `HeldOutConfig`."""

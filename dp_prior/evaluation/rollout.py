@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import nn
 
 from dp_prior.batch import Spec
@@ -95,15 +95,13 @@ class RolloutConfig(Config):
     videos: int = Field(default=4, ge=0)
     """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
-    @model_validator(mode="after")
-    def _films_one_block(self) -> RolloutConfig:
+    def faults(self) -> Iterator[str]:
         room = min(self.n_episodes, self.env.n_envs)
         if self.videos > room:
-            raise ValueError(
+            yield (
                 f"videos is {self.videos}, but only episodes that run side by side can be filmed, here {room}; "
                 f"lower videos or raise env.n_envs"
             )
-        return self
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
@@ -114,15 +112,11 @@ class RolloutConfig(Config):
         )
         return [f"{self.name}/{kind}" for kind in kinds]
 
-    def check(self, task: Any) -> None:
-        """The chunk must be long enough for the actions that are executed.
-
-        Raises:
-            ValueError: it is not; the message begins with the name of the field.
-        """
+    def task_faults(self, task: Any) -> Iterator[str]:
+        """The chunk must be long enough for the actions that are executed."""
         room = task.horizon - task.n_obs_steps + 1
         if (self.n_action_steps or 1) > room:
-            raise ValueError(
+            yield (
                 f"n_action_steps is {self.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
                 f"{task.n_obs_steps} leave room for {room} actions"
             )

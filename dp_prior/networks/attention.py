@@ -89,9 +89,7 @@ class RotaryPositions(nn.Module):
     def __init__(self, *, positions: Tensor, head_dim: int):
         """Args: positions: (T,) float, in control steps."""
         super().__init__()
-        rates = 100.0 ** (
-            -torch.arange(0, head_dim, 2) / head_dim
-        )  # the longest period is 600 control steps
+        rates = 100.0 ** (-torch.arange(0, head_dim, 2) / head_dim)  # the longest period is 600 control steps
         angles = positions[:, None] * rates
         self.register_buffer("cos", angles.cos(), persistent=False)  # (T, head_dim / 2)
         self.register_buffer("sin", angles.sin(), persistent=False)

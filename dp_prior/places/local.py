@@ -11,11 +11,11 @@ import os
 import re
 import shutil
 import string
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from dp_prior.checkpoints.format import (
     MANIFEST,
@@ -27,11 +27,11 @@ from dp_prior.checkpoints.format import (
     parse_manifest,
     read_manifest,
 )
-from dp_prior.checkpoints.reading import read_small
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, replace_file, sync_directory, temporary_beside
 from dp_prior.places.saver import Durable, Saver
+from dp_prior.regular_files import read_small
 
 FIELDS = ("step", "samples_seen", "metric")
 _COPIED_AT_ONCE = 16 << 20  # bytes
@@ -62,13 +62,11 @@ class LocalSaverConfig(Config):
             check_template(template)
         return template
 
-    @model_validator(mode="after")
-    def _does_something(self) -> LocalSaverConfig:
+    def faults(self) -> Iterator[str]:
         if self.save_latest_to is None and self.save_best_to is None:
-            raise ValueError("a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints")
-        if self.save_latest_to == self.save_best_to:
-            raise ValueError(f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places")
-        return self
+            yield "a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints"
+        elif self.save_latest_to == self.save_best_to:
+            yield f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places"
 
     def create(self, directory: Path, monitor: str | None) -> LocalSaver:
         """A saver for the run in `directory` whose `{metric}` is `monitor`."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
-from dp_prior.checkpoints.reading import read_small
 from dp_prior.checkpoints.store import STEP
 from dp_prior.durable import (
     is_alive,
@@ -33,6 +32,7 @@ from dp_prior.durable import (
     unseal,
 )
 from dp_prior.places.parcel import CARD, INTENT, Intent, Parcel
+from dp_prior.regular_files import read_small
 
 OUTBOX = "outbox"
 _STATE = "state.json"

@@ -17,10 +17,10 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     verify,
 )
-from dp_prior.checkpoints.reading import read_small
 from dp_prior.config import Config
 from dp_prior.durable import seal, unseal
 from dp_prior.places.pointer import Pointer
+from dp_prior.regular_files import read_small
 
 INTENT = "intent.json"
 CARD = "card"  # folder with pictures for the model card
@@ -86,7 +86,7 @@ class Parcel:
 
     def document(self, name: str) -> dict[str, Any]:
         """A JSON file of the checkpoint, {} if it is not sent."""
-        return json.loads((self.directory / name).read_bytes()) if name in self.manifest.files else {}
+        return json.loads(read_small(self.directory / name)) if name in self.manifest.files else {}
 
     def model_manifest(self) -> bytes:
         """The manifest of the files that are needed to act."""

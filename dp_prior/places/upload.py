@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.config import Config
@@ -46,11 +47,9 @@ class UploadConfig(Config):
     offline: bool = False
     """Only queue: no socket is opened until `dp-prior push` is called."""
 
-    @model_validator(mode="after")
-    def _sends_something(self) -> UploadConfig:
+    def faults(self) -> Iterator[str]:
         if not self.save_best and not self.save_latest:
-            raise ValueError("a saver needs save_best or save_latest; the run keeps its own checkpoints")
-        return self
+            yield "a saver needs save_best or save_latest; the run keeps its own checkpoints"
 
     @property
     def in_process(self) -> bool:

@@ -19,12 +19,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, FileEntry
-from dp_prior.checkpoints.reading import read_small
 from dp_prior.places.destination import DeliveryError
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, worse_than
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
+from dp_prior.regular_files import UnfitError, read_small
 
 _TIMEOUT_S = 30
 
@@ -162,8 +162,8 @@ class ArtifactSource:
                 raise RemoteError(f"wandb://{self._path}: {path} has {entry.size} bytes, expected at most {most}")
             try:
                 return read_small(Path(entry.download(root=place)), most)
-            except ValueError as error:
-                raise RemoteError(f"wandb://{self._path}: {path} is {error}") from None
+            except UnfitError as error:
+                raise RemoteError(f"wandb://{self._path}: {path} {error.problem}") from None
 
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
         """See `Source`; the client resumes nothing, so an interrupted download starts anew."""

@@ -50,7 +50,7 @@ def check_changes(
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
 
-    old, new = _flat(_completed(before["config.json"])), _flat(now["config.json"])
+    old, new = _flat(completed(before["config.json"])), _flat(now["config.json"])
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description":
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
@@ -91,7 +91,7 @@ def kind_of(key: str) -> Kind:
     return kind
 
 
-def _completed(config: dict[str, Any]) -> dict[str, Any]:
+def completed(config: dict[str, Any]) -> dict[str, Any]:
     """The stored configuration with the fields that were added since at their defaults, which keep its meaning.
 
     Unchanged if it is not valid today; the comparison then shows every key that differs.

@@ -74,7 +74,7 @@ class TrainConfig(Config):
         yield from self._monitor_problems()
 
     def _data_problems(self) -> Iterator[str]:
-        if self.data.type not in self.task.data_types:
+        if self.data.provides not in self.task.data_types:
             yield (
                 f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
                 f"{' or '.join(repr(name) for name in self.task.data_types)}"
@@ -117,10 +117,7 @@ class TrainConfig(Config):
                 f"the task is {task.type!r}"
             )
             return
-        try:
-            evaluator.check(task)
-        except ValueError as error:
-            yield f"{where}.{error}"
+        yield from (f"{where}.{fault}" for fault in evaluator.task_faults(task))
         trained, asked = task.diffusion.schedule.steps, max(evaluator.sampling_steps(), default=0)
         if asked > trained:
             yield f"{where} samples in {asked} steps, but the schedule has only {trained} timesteps; take fewer"

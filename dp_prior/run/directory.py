@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LOCK
+from dp_prior.data.errors import UnreadableError
 from dp_prior.run.config import CONFIG
 from dp_prior.run.exit_file import EXIT
 from dp_prior.run.scores import RESULT
@@ -16,20 +18,23 @@ from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 
 _FILES = (LOCK, CONFIG, EXIT, RESULT, IDENTITY, ROWS, EVENTS, CUT)
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
 class RunDirectory:
     """The directory of a run at work."""
 
     def __init__(self, path: Path):
+        self.path = path
+        self._descriptor: int | None = None
+
+    def inspect(self) -> None:
         """
         Raises:
             CheckpointError: something other than a file lies where the run writes a file; a FIFO would block it.
         """
-        self.path = path
-        self._descriptor: int | None = None
-        wrong = [path / name for name in _FILES if (path / name).exists() and not (path / name).is_file()]
+        paths = [self.path / name for name in _FILES]
+        wrong = [path for path in paths if path.exists() and not path.is_file()]
         if wrong:
             raise CheckpointError(f"{wrong[0]} is not a regular file, but the run writes one there; move it away")
 
@@ -55,11 +60,22 @@ class RunDirectory:
             self.check()
         except CheckpointError as lost:
             return lost
-        is_missing = isinstance(error, (FileNotFoundError, FileExistsError))
-        if isinstance(error, OSError) and not is_missing and (error.errno in _DISK or self._is_inside(error.filename)):
+        has_reason = isinstance(error, (FileNotFoundError, FileExistsError, UnreadableError))
+        if isinstance(error, OSError) and not has_reason and (error.errno in _DISK or self._is_inside(error.filename)):
             place = error.filename or self.path
             return CheckpointError(f"cannot write {place}: {error.strerror}; repair or free it, then start again")
         return error
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raise what `explain` makes of an error inside."""
+        try:
+            yield
+        except BaseException as error:
+            found = self.explain(error)
+            if found is error:
+                raise
+            raise found from error
 
     def current(self) -> Path | None:
         """A path that leads to the directory even if it was moved; None if it cannot be reached."""

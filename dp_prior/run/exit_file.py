@@ -24,10 +24,11 @@ from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.checkpoints.store import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError
+from dp_prior.regular_files import read_small
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
@@ -39,6 +40,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     FileNotFoundError: ("configuration", CONFIG),
     FileExistsError: ("configuration", CONFIG),
     ImportError: ("configuration", CONFIG),
+    UnreadableError: ("unreadable", UNSAVED),
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),
     DivergedError: ("diverged", DATA),
@@ -124,7 +126,7 @@ class ExitFile:
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self.path.read_bytes()) if self.path.is_file() else {}
+            found = json.loads(read_small(self.path))
             return found if isinstance(found, dict) else {}
         except (OSError, ValueError, RecursionError):
             return {}
@@ -154,7 +156,7 @@ def recorded(directory: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        with contextlib.suppress(CheckpointError):
+        with contextlib.suppress(CheckpointError, OSError):
             if directory.is_dir():
                 with RunLock(directory, wait_s=0):
                     ExitFile(directory).fail(error)

@@ -86,8 +86,9 @@ class Run:
         """
         self._begun = time.time()
         self._handles_signals = stop is None
-        with recorded(run_directory(config)):
-            RunDirectory(run_directory(config))  # refuses what would block or fail later
+        place = RunDirectory(run_directory(config))
+        with recorded(place.path), place.explaining():
+            place.inspect()
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout), stop)
             self.parts = Assembly(config, ranks, report=report)
 

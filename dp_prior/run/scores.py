@@ -9,6 +9,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.durable import encode_document, replace_file
+from dp_prior.regular_files import read_small
 
 RESULT = "result.json"
 MEDIA = "media"
@@ -37,7 +38,7 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
 def read_result(run: Path) -> dict[str, Any] | None:
     """The result of a run; None if it never finished, or if the file is damaged: the next start then measures again."""
     try:
-        found = json.loads((run / RESULT).read_bytes())
+        found = json.loads(read_small(run / RESULT))
         is_sound = all(isinstance(found[part], dict) for part in ("best", "test", "media"))
         return found if is_sound and isinstance(found["best"]["checkpoint"], str) else None
     except (OSError, ValueError, RecursionError, KeyError, TypeError):

@@ -15,6 +15,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
+from dp_prior.run.changes import completed
 from dp_prior.tasks.pretrained import load_checkpoint
 from dp_prior.tracking.tracker import Tracker
 
@@ -99,7 +100,7 @@ def _same_run(one: Path, other: Path) -> bool:
 
     def marks(directory: Path) -> list:
         documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
-        config = documents["config.json"]
+        config = completed(documents["config.json"])
         task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
         return [task, config["seed"], documents["data.json"]["fingerprint"]]
 

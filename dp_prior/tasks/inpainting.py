@@ -9,12 +9,11 @@ in training and in sampling, and the network predicts all other values. The pred
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
@@ -38,19 +37,18 @@ class InpaintingPolicyConfig(PolicyConfig):
 
     cond_dropout: ClassVar = {}
 
-    @model_validator(mode="after")
-    def _has_no_condition(self) -> InpaintingPolicyConfig:
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
         if isinstance(self.backbone, LocalUNet1DConfig):
-            raise ValueError(
+            yield (
                 "backbone 'unet1d_local' adds observations to the chunk, but in an inpainting policy they are part of "
                 "it; use 'unet1d'"
             )
         if self.diffusion.guidance is not None:
-            raise ValueError(
+            yield (
                 "diffusion.guidance compares with a model that sees no condition, but an inpainting policy has none "
                 "beside its trajectory; remove it, or use task 'policy'"
             )
-        return self
 
     def open(self, data: Any) -> Any:
         """Windows with the observations of the whole horizon; see `PolicyConfig.open`."""

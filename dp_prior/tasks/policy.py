@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.actions import RelativeActions
@@ -70,32 +70,30 @@ class PolicyConfig(Config):
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM()
     """How chunks are drawn at evaluation and on the robot; can be replaced when a policy is loaded."""
 
-    @model_validator(mode="after")
-    def _check(self) -> PolicyConfig:
+    def faults(self) -> Iterator[str]:
         room = self.horizon - self.n_obs_steps + 1
         if self.n_action_steps > room:
-            raise ValueError(
+            yield (
                 f"n_action_steps is {self.n_action_steps}, but horizon {self.horizon} and n_obs_steps "
                 f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
             )
         factor = self.backbone.length_factor
         if self.horizon % factor:
             above = self.horizon + factor - self.horizon % factor
-            raise ValueError(
+            yield (
                 f"horizon is {self.horizon}, but backbone {self.backbone.type!r} halves it and needs a multiple of "
                 f"{factor}; use {above}" + (f" or {above - factor}" if above > factor else "")
             )
         try:
             self.sampler.timesteps(self.diffusion.schedule.table())
         except ValueError as error:
-            raise ValueError(f"sampler does not fit diffusion.schedule: {error}") from None
+            yield f"sampler does not fit diffusion.schedule: {error}"
         for key, encoder in self.encoders.items():
             if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
-                raise ValueError(
+                yield (
                     f"normalizer.{key} is {self.normalizer[key].type!r}, but the {encoder.type} encoder reads data "
                     f"units; remove it or use identity"
                 )
-        return self
 
     def open(self, data: Any) -> Any:
         """The windows that such a policy learns from, of the data that a record of `data_types` describes."""

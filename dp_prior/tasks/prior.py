@@ -6,12 +6,12 @@ Ramesh et al. 2022 (arXiv:2204.06125), section 2.2. In data units an embedding h
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
@@ -79,36 +79,34 @@ class PriorConfig(Config):
     candidates: int = Field(default=2, ge=1)
     """Embeddings drawn for a text, of which the one most similar to the text embedding is returned."""
 
-    @model_validator(mode="after")
-    def _check(self) -> PriorConfig:
+    def faults(self) -> Iterator[str]:
         diffusion = self.diffusion
         try:
             self.sampler.timesteps(diffusion.schedule.table())
         except ValueError as error:
-            raise ValueError(f"sampler does not fit diffusion.schedule: {error}") from None
+            yield f"sampler does not fit diffusion.schedule: {error}"
         if diffusion.guidance is not None and not self.text_dropout:
-            raise ValueError(
+            yield (
                 "diffusion.guidance compares with a model that sees no text, but training never withholds it; "
                 "give text_dropout a share, for example 0.1"
             )
         if self.image_dropout and not diffusion.self_condition:
-            raise ValueError(
+            yield (
                 "image_dropout withholds the network's own estimate, which diffusion.self_condition 0 never shows; "
                 "raise the one or remove the other"
             )
         if self.clamp_training and diffusion.objective.type != "x0":
-            raise ValueError(
+            yield (
                 f"clamp_training needs a network that predicts the embedding; diffusion.objective is "
                 f"{diffusion.objective.type!r}, use 'x0'"
             )
         if isinstance(diffusion.clip, BoundsClip):
-            raise ValueError("diffusion.clip 'bounds' needs ranges, which embeddings have none of; use 'l2norm'")
+            yield "diffusion.clip 'bounds' needs ranges, which embeddings have none of; use 'l2norm'"
         if isinstance(diffusion.clip, L2NormClip) and diffusion.clip.radius != self.embedding_scale:
-            raise ValueError(
+            yield (
                 f"diffusion.clip.radius is {diffusion.clip.radius}, but embeddings have length embedding_scale, "
                 f"{self.embedding_scale}; give both the same value (null: the root of the dimension)"
             )
-        return self
 
     def open(self, data: Any) -> Any:
         """The pairs that a prior learns from, of the data that a record of `data_types` describes."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.config import Config, family
 from dp_prior.places import ResumeConfig, SaverConfig
@@ -60,17 +61,15 @@ class TrackerConfig(Config):
     patience_s: float = Field(default=10.0, ge=0)
     """Seconds that the end of the run waits for all loggers together; then it exits without them."""
 
-    @model_validator(mode="after")
-    def _one_of_each(self) -> TrackerConfig:
+    def faults(self) -> Iterator[str]:
         names = [one.tracker if isinstance(one, AccelerateConfig) else one.type for one in self.log]
-        for name in names:
+        for name in dict.fromkeys(names):
             if names.count(name) > 1:
-                raise ValueError(f"logger {name!r} is listed {names.count(name)} times; keep one")
+                yield f"logger {name!r} is listed {names.count(name)} times; keep one"
         places = [saver.place for saver in self.save if isinstance(saver, UploadConfig)]
-        for place in places:
+        for place in dict.fromkeys(places):
             if places.count(place) > 1:
-                raise ValueError(f"two savers send to {place}; one can send both the latest and the best")
-        return self
+                yield f"two savers send to {place}; one can send both the latest and the best"
 
     @property
     def farewell_s(self) -> float:

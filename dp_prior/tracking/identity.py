@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.durable import encode_document, replace_file
+from dp_prior.regular_files import read_small
 
 IDENTITY = "run.json"
 ID = r"[A-Za-z0-9_-]{1,64}"
@@ -58,7 +59,7 @@ def claim_identity(
 
 def _read(path: Path) -> Identity | None:
     try:
-        return _parse(json.loads(path.read_bytes()))
+        return _parse(json.loads(read_small(path)))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
 

@@ -19,6 +19,7 @@ import numpy as np
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import replace_file, sync_directory
+from dp_prior.regular_files import open_regular
 from dp_prior.tracking.logger import Logger
 
 ROWS = "metrics.jsonl"
@@ -47,7 +48,7 @@ class JsonlLogger(Logger):
         self._events = open(directory / EVENTS, "ab", buffering=0)  # noqa: SIM115
         self._cut_beyond(None)
         end = self._events.tell()
-        with open(directory / EVENTS, "rb") as events:
+        with open_regular(directory / EVENTS) as events:
             events.seek(max(0, end - 1))
             if end and events.read() != b"\n":  # a killed process wrote half an event
                 self._events.write(b"\n")
@@ -123,7 +124,7 @@ class JsonlLogger(Logger):
         self._row, self._start, end, length = None, 0, 0, 0
         kept: list[list[int]] = []  # [start, stop] offsets, which need less memory than the rows
         cut: list[bytes] = []
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 start, end = end, end + len(line)
                 row = parse_row(line)
@@ -165,7 +166,7 @@ def _refuse(name: str) -> float:
 def iterate_rows(directory: Path) -> Iterator[dict[str, Any]]:
     """The rows of a run, oldest first, without lines that cannot be parsed; none if there is no log."""
     if (directory / ROWS).exists():
-        with open(directory / ROWS, "rb") as file:
+        with open_regular(directory / ROWS) as file:
             for line in file:
                 if (row := parse_row(line)) is not None:
                     yield row

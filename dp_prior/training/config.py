@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Change, Config
@@ -90,19 +91,13 @@ class TrainingConfig(Config):
                 raise ValueError(f"{name!r} cannot name an average; use a plain word other than 'online'")
         return ema
 
-    @model_validator(mode="after")
-    def _one_budget(self) -> TrainingConfig:
+    def faults(self) -> Iterator[str]:
         given = [name for name in _UNITS if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none"
-            raise ValueError(f"a run needs exactly one of samples, epochs, steps; found {found}")
-        return self
-
-    @model_validator(mode="after")
-    def _may_roll_back(self) -> TrainingConfig:
+            yield f"a run needs exactly one of samples, epochs, steps; found {found}"
         if self.divergence == "roll back" and self.rollback == 0:
-            raise ValueError("divergence is 'roll back', but rollback is 0; set rollback to how many times it may")
-        return self
+            yield "divergence is 'roll back', but rollback is 0; set rollback to how many times it may"
 
     @property
     def unit(self) -> str:

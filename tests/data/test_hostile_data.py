@@ -151,7 +151,7 @@ def cases(place) -> dict[str, tuple[str, dict, str]]:
         "lerobot-document": (
             "lerobot",
             lerobot(place / "o", note="a" * (17 << 20)),
-            "bytes; expected metadata of at most",
+            "bytes; expected at most",
         ),
     }
     for name in ("zarr-fifo-chunk", "zarr-fifo-metadata"):

@@ -1,6 +1,5 @@
 """A backbone from an installed package: trained from JSON, resumed and loaded, without an edit of ours."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import tiny
+from tests.extension.installed import assert_unknown, installed, lay_out, lines_of
+from tests.tiny import train, write
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = '''\
@@ -44,16 +44,39 @@ class GRU(nn.Module):
         start = torch.cat([t[:, None].to(x_t), cond.flatten(1)], dim=1)
         return self.head(self.dropout(self.cells(x_t, self.start(start)[None])[0]))
 '''
-ENTRY_POINTS = "[dp_prior.backbones]\ngru = outside_gru:GRUConfig\n"
+ENTRY_POINTS = {"backbones.gru": "outside_gru:GRUConfig"}
+BACKBONE = {"type": "gru", "width": 8}
 
 
-def install(place: Path) -> None:
-    """Lay the package out as an installer would."""
-    (place / "outside_gru.py").write_text(PACKAGE)
-    metadata = place / "outside_gru-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-gru\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+def test_backbone_of_30_lines_trains_resumes_and_loads(tmp_path):
+    """PACKAGE and one entry point are all there is: no file of ours knows the name."""
+    assert lines_of(PACKAGE) <= 30
+    assert_unknown("gru")
+    with installed(tmp_path, "outside_gru", PACKAGE, ENTRY_POINTS) as tiny:
+        from dp_prior import load_policy
+
+        for steps in (4, 8):
+            done = tiny.train(tiny.write(tmp_path, train__steps=steps, task__backbone=BACKBONE))
+            assert done.exit_code == 0, done.output
+        assert "step_00000004" in done.output, "the second start goes on from the first"
+        assert tiny.rows(tmp_path / "run")[-1]["step"] == 8
+        assert type(load_policy(tmp_path / "run").backbone).__module__ == "outside_gru"
+    done = train(tmp_path / "config.json")
+    assert done.exit_code == 64 and "task.backbone.type: 'gru' is not known" in done.output
+
+
+@pytest.mark.slow
+def test_backbone_of_another_package_in_processes_of_their_own(tmp_path):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    lay_out(packages, "outside_gru", PACKAGE, ENTRY_POINTS)
+    config = write(tmp_path, train__steps=4, task__backbone=BACKBONE)
+    done = call(tmp_path, str(ROOT / "train_policy.py"), "--config_file", str(config), packages=packages)
+    assert done.returncode == 0, done.stdout + done.stderr
+    program = "from dp_prior import load_policy; print(type(load_policy('run').backbone).__module__)"
+    assert call(tmp_path, "-c", program, packages=packages).stdout == "outside_gru\n"
+    done = call(tmp_path, str(ROOT / "train_policy.py"), "--config_file", str(config), packages=None)
+    assert done.returncode == 64 and "task.backbone.type: 'gru' is not known" in done.stdout + done.stderr
 
 
 def call(place: Path, *arguments: str, packages: Path | None) -> subprocess.CompletedProcess[str]:
@@ -66,28 +89,3 @@ def call(place: Path, *arguments: str, packages: Path | None) -> subprocess.Comp
         text=True,
         timeout=200,
     )
-
-
-@pytest.mark.slow
-def test_backbone_of_30_lines_trains_resumes_and_loads(tmp_path):
-    """PACKAGE and one entry point are all there is: no file of ours knows the name."""
-    assert len([line for line in PACKAGE.splitlines() if line.strip()]) <= 30
-    assert not [path for path in (ROOT / "dp_prior").rglob("*.py") if '"gru"' in path.read_text(encoding="utf-8")]
-    packages = tmp_path / "site-packages"
-    packages.mkdir()
-    install(packages)
-    for steps in (4, 8):
-        config = tiny(tmp_path, train__steps=steps, task__backbone={"type": "gru", "width": 8})
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        done = call(tmp_path, str(ROOT / "train_policy.py"), "--config_file", "config.json", packages=packages)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "step_00000004" in done.stdout, "the second start goes on from the first"
-    losses = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert max(row["step"] for row in losses) == 8
-
-    program = "from dp_prior import load_policy; print(type(load_policy('run').backbone).__module__)"
-    done = call(tmp_path, "-c", program, packages=packages)
-    assert done.stdout == "outside_gru\n", done.stderr
-
-    done = call(tmp_path, str(ROOT / "train_policy.py"), "--config_file", "config.json", packages=None)
-    assert done.returncode != 0 and "task.backbone.type: 'gru' is not known" in done.stdout + done.stderr

@@ -146,6 +146,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "train.save_every": "harmless",
     "train.monitor": "harmless",
     "train.nonfinite_limit": "harmless",
+    "train.divergence": "harmless",
     "train.rollback": "harmless",
     "train.divergence": "harmless",
     "train.dist_timeout": "harmless",

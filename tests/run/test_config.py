@@ -59,3 +59,46 @@ def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
 def test_metric_that_is_better_when_lower_is_not_monitored_for_its_maximum(tmp_path):
     (problem,) = problems(tmp_path, train__monitor={"metric": "validation/ema/loss", "mode": "max"})
     assert problem.startswith("train.monitor.mode is 'max', which would select the worst checkpoint")
+
+
+EACH_BY_ITSELF = {  # independent faults between fields: change, where it is reported, how the line begins
+    "chunk": ({"task__n_action_steps": 9}, "task: n_action_steps is 9, but"),
+    "sampler": ({"task__sampler": {"type": "ddim", "steps": 99}}, "task: sampler does not fit diffusion.schedule"),
+    "data units": (
+        {"task__encoders": {"goal": {"type": "angle"}}, "task__normalizer": {"goal": {"type": "limits"}}},
+        "task: normalizer.goal is 'limits'",
+    ),
+    "budget": ({"train__epochs": 2}, "train: a run needs exactly one of samples, epochs, steps"),
+    "rolling back": ({"train__divergence": "roll back"}, "train: divergence is 'roll back', but rollback is 0"),
+    "cadence": ({"checkpoints": {}, "evaluate__0__every": {"steps": 1, "samples": 8}}, "evaluate.0.every: a cadence"),
+    "split": ({"data__split": {"train": 0.5, "val": 0.1}}, "data.split: train 0.5 + val 0.1"),
+    "names": ({"data__embeddings": {"goal": {"folder": {"path": "x"}}}}, "data: obs and embeddings both name ['goal']"),
+    "metadata": (
+        {"data__embeddings__goal__folder": {"path": "x", "format": "parquet_npy"}},
+        "data.embeddings.goal.folder: format 'parquet_npy' needs metadata",
+    ),
+    "loggers": ({"tracker__log": [{"type": "csv"}, {"type": "csv"}]}, "tracker: logger 'csv' is listed 2 times"),
+    "savers": (
+        {"tracker__save": [{"type": "fsspec", "url": "memory://a"}] * 2},
+        "tracker: two savers send to fsspec memory://a",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *((name,) for name in EACH_BY_ITSELF),
+        *(("chunk", "sampler"), ("chunk", "data units"), ("chunk", "sampler", "data units")),
+        *(("budget", "rolling back"), ("loggers", "savers"), ("split", "metadata", "cadence")),
+        *(("chunk", "budget", "loggers"), ("split", "rolling back", "savers"), ("names", "sampler", "cadence")),
+        ("chunk", "sampler", "data units", "budget", "rolling back", "names", "loggers", "savers"),
+    ],
+    ids=" and ".join,
+)
+def test_independent_faults_are_each_reported_once(names, tmp_path):
+    """In one record and in several. A record is asked once its parts have no fault, since it may rest on them."""
+    found = problems(tmp_path, **{key: value for name in names for key, value in EACH_BY_ITSELF[name][0].items()})
+    expected = [EACH_BY_ITSELF[name][1] for name in names]
+    assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected), found
+    assert len(found) == len(expected)

@@ -1,5 +1,6 @@
 """A run directory that is gone, full, or holds something else than files: exit code 74, one line, no traceback."""
 
+import errno
 import json
 import os
 import shutil
@@ -86,14 +87,37 @@ def test_what_is_no_file_where_a_file_belongs_is_refused_at_the_start(name, make
         "dp_prior.run.run.replace_file",
     ],
 )
-def test_full_disk_at_the_start_is_74(place, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE])
+def test_disk_that_fails_at_the_start_is_74(code, place, tmp_path, monkeypatch):
+    def failing(*arguments):
+        raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(place, full)
+    monkeypatch.setattr(place, failing)
     done = train(write(tmp_path, **SHORT))
-    assert done.exit_code == 74 and "No space left on device; repair or free it, then start again" in done.output
+    assert done.exit_code == 74 and f"{os.strerror(code)}; repair or free it, then start again" in done.output
     assert told(tmp_path / "run")["reason"] == "not saved"
+
+
+def test_file_of_the_run_that_may_not_be_opened_is_74(tmp_path, monkeypatch):
+    def refused(*arguments):
+        raise OSError(errno.EACCES, "Permission denied", str(tmp_path / "run" / "metrics.jsonl"))
+
+    monkeypatch.setattr("dp_prior.tracking.jsonl.JsonlLogger._cut_beyond", refused)
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74 and f"cannot write {tmp_path / 'run' / 'metrics.jsonl'}: Perm" in done.output
+
+
+def test_directory_that_may_not_be_looked_into_is_74(tmp_path, monkeypatch):
+    config, look = write(tmp_path, **SHORT), os.stat
+
+    def refused(path, *arguments, **keywords):
+        if str(path).startswith(str(tmp_path / "run")):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "stat", refused)
+    done = train(config)
+    assert done.exit_code == 74 and f"cannot write {tmp_path / 'run'}" in done.output
 
 
 @pytest.mark.parametrize(

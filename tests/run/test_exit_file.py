@@ -1,5 +1,6 @@
 """exit.json tells how a run ended, whatever the way; a launcher's exit code does not."""
 
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import UnreadableError
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.run import exit_file
 from dp_prior.run.exit_file import ExitFile, classify
@@ -61,6 +63,7 @@ def test_error_that_nobody_foresaw_is_told_with_its_traceback(tmp_path, monkeypa
         (ConfigError("a", ["b"]), "configuration", 64),
         (NotFiniteError("nan"), "not finite", 65),
         (CheckpointError("full"), "not saved", 74),
+        (UnreadableError(5, "cannot be read now", "/data"), "unreadable", 74),
         (KeyboardInterrupt(), "interrupted", 130),
         (RankLostError(Verdict(1, LOST, "rank 1 is gone")), "rank lost", 76),
         (RankLostError(Verdict(1, 74, "full", "not saved")), "not saved", 74),
@@ -105,6 +108,22 @@ def test_what_fails_before_the_run_begins_is_told_where_there_is_a_run(tmp_path)
     (tmp_path / "run").mkdir()
     assert train(config).exit_code == 65
     assert (told(tmp_path)["reason"], told(tmp_path)["code"]) == ("data", 65)
+
+
+def test_data_that_cannot_be_read_now_are_74_and_one_line(tmp_path, monkeypatch):
+    config = write(tmp_path, **SHORT)
+    assert train(config, "--set", "train.steps=2").exit_code == 0
+
+    def refuse(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr("dp_prior.data.episodes.npz.zipfile.ZipFile", refuse)
+    done = train(config)
+    assert done.exit_code == 74 and "Traceback" not in done.output
+    (line,) = [line for line in done.output.splitlines() if "error: " in line]
+    assert "cannot be read now: Input/output error" in line and str(tmp_path / "toy.npz") in line
+    found = told(tmp_path)
+    assert (found["reason"], found["code"], found["durable"]["global_step"]) == ("unreadable", 74, 2)
 
 
 def test_exit_is_told_without_the_command_too(tmp_path):

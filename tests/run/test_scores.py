@@ -1,12 +1,14 @@
 """The result of a run belongs to the weights it was measured on, wherever the run is moved."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 
 from dp_prior.checkpoints.format import Manifest, write_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write_result
+from dp_prior.run.scores import RESULT, has_result_of, read_result, shown_on_card, write_result
 from tests.checkpoints.documents import progress_of
 
 
@@ -56,3 +58,9 @@ def test_a_run_that_was_moved_keeps_result_and_pictures(run, tmp_path):
 def test_the_card_of_other_weights_shows_nothing_of_these(run):
     write_result(run, checkpoint(run, "step_2", 2, 0.5), {"test/score": 0.25}, {})
     assert shown_on_card(run, checkpoint(run, "step_3", 3, 0.5)) == ({}, {})
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_result_that_is_no_file_is_none(make, tmp_path):
+    make(tmp_path / RESULT)
+    assert read_result(tmp_path) is None

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import open_file, reading
+from dp_prior.data.files import reading
+from dp_prior.regular_files import open_regular
 
 DTYPES = ("uint8", "float16", "float32", "float64")
 
@@ -42,7 +43,7 @@ def map_npy(path: Path) -> MappedColumn:
     Raises:
         DataError: it is no such file, or its size is not what its header declares.
     """
-    with reading(path), open_file(path) as file:
+    with reading(path), open_regular(path) as file:
         try:
             version = npy_format.read_magic(file)
             read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
@@ -68,7 +69,7 @@ def _map(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int) -> Ma
     if dtype.name not in DTYPES or dtype.byteorder == ">" or not shape or min(shape) < 0:
         raise DataError(str(path), [f"holds {dtype.str} of shape {shape}; expected rows of {', '.join(DTYPES)}"])
     expected = offset + math.prod(shape) * dtype.itemsize
-    with reading(path), open_file(path) as file:
+    with reading(path), open_regular(path) as file:
         size = file.seek(0, 2)
         if size != expected:
             raise DataError(str(path), [f"has {size} bytes, but {dtype.name} of shape {shape} takes {expected}"])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import check_regular, open_file, reading
+from dp_prior.data.files import reading
+from dp_prior.regular_files import check_regular, open_regular
 
 PARALLEL_FILES = 32
 """Headers that are read at the same time: on a remote store latency dominates."""
@@ -37,7 +38,10 @@ class Files:
 
     def open(self, path: str) -> Any:
         """Open one of the files for reading; on a local disk it must be a regular file."""
-        return open_file(path) if self.is_local else self.fs.open(path, "rb")
+        if not self.is_local:
+            return self.fs.open(path, "rb")
+        with reading(path):
+            return open_regular(path)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by its name below the place, `.` where the place is a file itself."""

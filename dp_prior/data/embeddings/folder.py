@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.data.embeddings.files import find_files
@@ -64,11 +64,9 @@ class FolderConfig(Config):
     tokens: int | None = Field(default=None, ge=1)
     """Embeddings in a row, for text encodings; null: a row is one embedding."""
 
-    @model_validator(mode="after")
-    def _has_metadata(self) -> FolderConfig:
+    def faults(self) -> Iterator[str]:
         if self.format == "parquet_npy" and self.metadata is None:
-            raise ValueError("format 'parquet_npy' needs metadata, the folder of the parquet files; or use 'npy'")
-        return self
+            yield "format 'parquet_npy' needs metadata, the folder of the parquet files; or use 'npy'"
 
     def places(self) -> dict[str, tuple[str, ...]]:
         """Endings of the files that are read, by path or URL."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import is_refusal, open_file, reading, unreadable
+from dp_prior.data.files import is_refusal, reading, unreadable
+from dp_prior.regular_files import open_regular
 
 WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
 """Most bytes, as float32, and files of one call of embedding-reader. A file's share is one piece, each with a thread;
@@ -141,7 +142,7 @@ class NpyRows:
         header = self._headers[number]
         into = out if out.dtype == header.dtype else np.empty(out.shape, header.dtype)
         path = self.paths[number]
-        with reading(path), open_file(path) as file:
+        with reading(path), open_regular(path) as file:
             file.seek(header.offset + begin * self.dimension * header.dtype.itemsize)
             left = memoryview(into).cast("B")
             while len(left):

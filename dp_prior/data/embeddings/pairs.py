@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
@@ -35,6 +36,8 @@ class EmbeddingsConfig(Config):
     """Pairs of an image embedding, which is diffused, and its text embedding or encodings."""
 
     type: Literal["embeddings"] = "embeddings"
+
+    provides: ClassVar = "embeddings"
 
     image: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The image embeddings. `split.by` names a column of their metadata."""
@@ -66,13 +69,11 @@ class EmbeddingsConfig(Config):
     shuffle_blocks: int = Field(default=16, ge=1)
     """Blocks from anywhere that are mixed; a multiple of the number of ranks lets each read blocks of its own."""
 
-    @model_validator(mode="after")
-    def _has_text(self) -> EmbeddingsConfig:
+    def faults(self) -> Iterator[str]:
         if self.text is None and self.text_encodings is None:
-            raise ValueError("an image embedding is predicted from text; name text, text_encodings, or both")
+            yield "an image embedding is predicted from text; name text, text_encodings, or both"
         if self.image.tokens is not None or (self.text is not None and self.text.tokens is not None):
-            raise ValueError("tokens are of text_encodings; an image or text embedding is one")
-        return self
+            yield "tokens are of text_encodings; an image or text embedding is one"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files with those noted by the run in `directory`."""

@@ -7,11 +7,11 @@ of rows is stored; the rows of a part are recomputed a chunk at a time when they
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder
@@ -42,14 +42,12 @@ class EmbeddingSplitConfig(Config):
     """Metadata column whose equal values stay together, for example the path of an image that has several captions.
     The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
-    @model_validator(mode="after")
-    def _fractions_sum_to_one(self) -> EmbeddingSplitConfig:
+    def faults(self) -> Iterator[str]:
         total = self.train + self.val + self.test
         if abs(total - 1) > 1e-6:
-            raise ValueError(
+            yield (
                 f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
             )
-        return self
 
     def assign(self, folder: Folder) -> dict[str, Part]:
         """The parts of the rows of a folder, by name.

@@ -19,14 +19,13 @@ import numpy as np
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import (
-    LARGEST_DOCUMENT,
     check_count,
     check_memory,
-    check_regular,
     is_refusal,
-    read_document,
+    reading,
     unreadable,
 )
+from dp_prior.regular_files import SMALL, check_regular, read_small
 
 if TYPE_CHECKING:
     import pyarrow
@@ -283,7 +282,8 @@ def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why
 
     try:
         found = os.stat(path)
-        check_regular(path, found.st_mode)
+        with reading(path):
+            check_regular(path, found.st_mode)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names
         check_memory(str(path), 8 * file.metadata.num_rows, stored=found.st_size, ratio=LARGEST_RATIO)
@@ -307,9 +307,10 @@ def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why
             raise DataError(str(path), [f"is damaged: {error}"]) from None
 
 
-def _read_text(path: Path, most: int = LARGEST_DOCUMENT) -> str:
+def _read_text(path: Path, most: int = SMALL) -> str:
     try:
-        return read_document(path, most).decode("utf-8")
+        with reading(path):
+            return read_small(path, most).decode("utf-8")
     except DataError as error:
         raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
     except ValueError as error:

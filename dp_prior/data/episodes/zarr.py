@@ -23,16 +23,13 @@ import numpy as np
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import (
-    LARGEST_DOCUMENT,
     check_count,
     check_memory,
-    check_regular,
     is_refusal,
-    open_file,
-    read_document,
     reading,
     unreadable,
 )
+from dp_prior.regular_files import SMALL, check_regular, open_regular, read_small
 
 if TYPE_CHECKING:
     import zarr
@@ -237,7 +234,7 @@ def _documents_in_zip(path: Path) -> dict[str, Any]:
         found = sorted({info.filename: info for info in archive.infolist() if _is_metadata(info.filename)}.items())
         check_count(path, len(found), "arrays and groups")
         for name, info in found:
-            if info.file_size > LARGEST_DOCUMENT:
+            if info.file_size > SMALL:
                 raise DataError(f"{path}/{name}", [f"declares {info.file_size} bytes of metadata"])
         return {name: json.loads(archive.read(name)) for name, _ in found}
 
@@ -249,7 +246,8 @@ def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
             for name in names:
                 path = Path(inside, name)
                 found = path.stat()
-                check_regular(path, found.st_mode)
+                with reading(path):
+                    check_regular(path, found.st_mode)
                 yield path.relative_to(folder).as_posix(), found.st_size
 
 
@@ -262,11 +260,16 @@ def _documents_in(path: Path) -> dict[str, Any]:
     documents: dict[str, Any] = {}
     for folder, inside, names in os.walk(path, followlinks=True, onerror=_raise):
         inside.sort()
-        here = {name: json.loads(read_document(Path(folder, name))) for name in sorted(filter(_is_metadata, names))}
+        here = {name: _read_json(Path(folder, name)) for name in sorted(filter(_is_metadata, names))}
         documents |= {Path(folder, name).relative_to(path).as_posix(): found for name, found in here.items()}
         if any(map(_is_array, here.values())):
             inside.clear()
     return documents
+
+
+def _read_json(path: Path) -> Any:
+    with reading(path):
+        return json.loads(read_small(path))
 
 
 def _is_metadata(name: str) -> bool:
@@ -327,7 +330,7 @@ def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:
     for file in folder.rglob("*"):
         if file.is_file() and not _is_hidden(file) and file.name not in (".zarray", ".zattrs", "zarr.json"):
             size = file.stat().st_size
-            with open_file(file) as stream:
+            with reading(file), open_regular(file) as stream:
                 header = stream.read(16)
             declared = struct.unpack("<I", header[12:])[0] if len(header) == 16 else 16
             if size != declared:

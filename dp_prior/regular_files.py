@@ -1,0 +1,61 @@
+"""Reading that neither blocks nor fills the memory: only regular files are opened, and small ones read up to a bound.
+
+A named pipe would block its reader forever, and opening a device can have effects of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+SMALL = 16 << 20
+"""Most bytes that `read_small` reads unless told otherwise; JSON takes seconds and ten times its size in memory."""
+
+
+class UnfitError(ValueError):
+    """A file that is not regular or too large; `problem` says so without its path."""
+
+    def __init__(self, path: Path | str, problem: str):
+        self.problem = problem
+        super().__init__(f"{path} {problem}")
+
+
+def check_regular(path: Path | str, mode: int) -> None:
+    """Raises UnfitError unless `mode`, of the file at path, is that of a regular file."""
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a named pipe, socket or device"
+        raise UnfitError(path, f"is {kind}; expected a regular file")
+
+
+def open_regular(path: Path | str) -> BinaryIO:
+    """Open a regular file for reading, without blocking.
+
+    Raises:
+        UnfitError: it is something else.
+        OSError: as `open`.
+    """
+    check_regular(path, os.stat(path).st_mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(path, os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_small(path: Path | str, most: int = SMALL) -> bytes:
+    """The content of a regular file of at most `most` bytes.
+
+    Raises:
+        UnfitError: it is larger, or no regular file.
+        OSError: as `open`.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most + 1) if size <= most else b""
+        if max(size, len(data)) > most:
+            raise UnfitError(path, f"has {max(size, len(data))} bytes; expected at most {most}")
+        return data

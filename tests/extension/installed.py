@@ -1,0 +1,60 @@
+"""A package of one module in this process, as if an installer had put it beside dp_prior."""
+
+import contextlib
+import importlib
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).parent.parent.parent / "dp_prior"
+OURS = ("dp_prior", "tests.tiny")
+
+
+def lay_out(place: Path, name: str, source: str, entry_points: dict[str, str]) -> None:
+    """The files of a distribution.
+
+    Args:
+        entry_points: `module:Record` by `family.name`.
+    """
+    (place / f"{name}.py").write_text(source)
+    metadata = place / f"{name}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"[dp_prior.{key.split('.')[0]}]\n{key.split('.')[1]} = {value}\n" for key, value in entry_points.items()]
+    (metadata / "entry_points.txt").write_text("".join(lines))
+
+
+@contextlib.contextmanager
+def installed(place: Path, name: str, source: str, entry_points: dict[str, str]) -> Iterator[ModuleType]:
+    """Inside, dp_prior is imported anew and finds the package. Gives `tests.tiny`, imported anew as well."""
+    lay_out(place, name, source, entry_points)
+    before = {key: module for key, module in sys.modules.items() if key.startswith(OURS)}
+    for key in before:
+        del sys.modules[key]
+    sys.path.insert(0, str(place))
+    importlib.invalidate_caches()
+    try:
+        yield importlib.import_module("tests.tiny")
+    finally:
+        sys.path.remove(str(place))
+        for key in [key for key in sys.modules if key.startswith((*OURS, name))]:
+            del sys.modules[key]
+        sys.modules.update(before)
+
+
+def lines_of(source: str) -> int:
+    """Lines of a module that hold more than space, comments and docstrings."""
+    kinds = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in kinds]
+    texts = [token for token in tokens if not token.string.startswith('"""')]
+    return len({line for token in texts for line in range(token.start[0], token.end[0] + 1)})
+
+
+def assert_unknown(*names: str) -> None:
+    """No file of ours knows these names."""
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert not [name for name in names if f'"{name}"' in text], path
