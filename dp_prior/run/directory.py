@@ -11,7 +11,7 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.run.config import CONFIG
 from dp_prior.run.exit_file import EXIT
-from dp_prior.run.scores import RESULT
+from dp_prior.run.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 
@@ -25,13 +25,17 @@ class RunDirectory:
     def __init__(self, path: Path):
         """
         Raises:
-            CheckpointError: something other than a file lies where the run writes a file; a FIFO would block it.
+            CheckpointError: something other than a file lies where the run writes a file, for example a FIFO, which
+                would block it, or a link to nothing; or something other than a directory where it writes pictures.
         """
         self.path = path
         self._descriptor: int | None = None
-        wrong = [path / name for name in _FILES if (path / name).exists() and not (path / name).is_file()]
+        wrong = [path / name for name in _FILES if os.path.lexists(path / name) and not (path / name).is_file()]
         if wrong:
             raise CheckpointError(f"{wrong[0]} is not a regular file, but the run writes one there; move it away")
+        media = path / MEDIA
+        if os.path.lexists(media) and not media.is_dir():
+            raise CheckpointError(f"{media} is not a directory, but the run writes its pictures there; move it away")
 
     def open(self) -> None:
         """Remember which directory this is. It must exist."""
