@@ -35,6 +35,14 @@ class _Best(_Document):
     step: int | None = Field(ge=0, le=LARGEST_COUNT)
 
 
+class _LossLevel(_Document):
+    seen: int = Field(ge=0, le=LARGEST_COUNT)
+    mean: float
+    lowest: float | None = Field(gt=0)
+    in_a_row: int = Field(ge=0, le=LARGEST_COUNT)
+    since: int | None = Field(ge=0, le=LARGEST_COUNT)
+
+
 class ProgressDocument(_Clock):
     """`progress.json`: where training stood."""
 
@@ -58,6 +66,9 @@ class ProgressDocument(_Clock):
 
     rollbacks: int = Field(default=0, ge=0, le=LARGEST_COUNT)
     """How often the run went back to earlier weights."""
+
+    divergence: _LossLevel | None = None
+    """The level that the loss has had, by which a divergence is noticed."""
 
     versions: dict[str, str] = {}
     """Of the libraries."""

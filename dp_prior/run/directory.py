@@ -13,7 +13,7 @@ from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
 from dp_prior.run.config import CONFIG
 from dp_prior.run.exit_file import EXIT
-from dp_prior.run.scores import RESULT
+from dp_prior.run.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 
@@ -31,12 +31,16 @@ class RunDirectory:
     def inspect(self) -> None:
         """
         Raises:
-            CheckpointError: something other than a file lies where the run writes a file; a FIFO would block it.
+            CheckpointError: something other than a file lies where the run writes a file, for example a FIFO, which
+                would block it, or a link to nothing; or something other than a directory where it writes pictures.
         """
         paths = [self.path / name for name in _FILES]
-        wrong = [path for path in paths if path.exists() and not path.is_file()]
+        wrong = [path for path in paths if os.path.lexists(path) and not path.is_file()]
         if wrong:
             raise CheckpointError(f"{wrong[0]} is not a regular file, but the run writes one there; move it away")
+        media = self.path / MEDIA
+        if os.path.lexists(media) and not media.is_dir():
+            raise CheckpointError(f"{media} is not a directory, but the run writes its pictures there; move it away")
 
     def open(self) -> None:
         """Remember which directory this is. It must exist."""

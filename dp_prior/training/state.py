@@ -106,7 +106,7 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])
     trainer.measured = {name: math.nan if value is None else value for name, value in progress["metrics"].items()}
     trainer.rollbacks = progress.get("rollbacks", 0)
-    if "divergence" in progress:
+    if progress.get("divergence") is not None:  # older runs did not record it
         trainer.divergence.load(progress["divergence"])
     if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
         trainer.accelerator.scaler.load_state_dict(progress["scaler"])

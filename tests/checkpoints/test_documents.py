@@ -63,6 +63,7 @@ def assert_passed_over(store, longest_s=15):
 
 
 CLOCKS = [-1, 2**63, 1.5, True, "1", None, [1], {}, 10**400]
+LEVEL = {"seen": 50, "mean": 1.0, "lowest": 0.5, "in_a_row": 0, "since": None}
 PROGRESS = [
     *[("samples_seen", value) for value in CLOCKS],
     *[("global_step", value) for value in CLOCKS],
@@ -77,6 +78,9 @@ PROGRESS = [
     *[("scaler", value) for value in (3, {"scale": "a"})],
     *[("averages", value) for value in (3, [1], {"ema": 1})],
     *[("versions", value) for value in (3, {"torch": 2})],
+    *[("divergence", value) for value in (3, {}, *({**LEVEL, key: bad} for key in LEVEL for bad in ("1", [])))],
+    *[("divergence", {**LEVEL, key: -1}) for key in LEVEL if key != "mean"],
+    ("divergence", {**LEVEL, "mean": None}),
 ]
 
 

@@ -79,6 +79,29 @@ def test_what_is_no_file_where_a_file_belongs_is_refused_at_the_start(name, make
         assert told(tmp_path / "run")["code"] == 74
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "config.json", "exit.json"])
+def test_link_to_nothing_where_a_file_belongs_is_refused_at_the_start(name, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "not mounted" / name)
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74, done.output
+    assert f"error: {tmp_path / 'run' / name} is not a regular file" in done.output
+
+
+def link_to_nothing(path):
+    path.symlink_to(path.parent / "not mounted")
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, link_to_nothing])
+def test_what_is_no_directory_where_pictures_belong_is_refused_at_the_start(make, tmp_path):
+    (tmp_path / "run").mkdir()
+    make(tmp_path / "run" / "media")
+    done = train(write(tmp_path, **SHORT))
+    assert done.exit_code == 74, done.output
+    assert f"error: {tmp_path / 'run' / 'media'} is not a directory" in done.output and "move it away" in done.output
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 @pytest.mark.parametrize(
     "place",
     [
