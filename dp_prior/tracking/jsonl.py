@@ -70,13 +70,13 @@ class JsonlLogger(Logger):
         self._write(row)
 
     def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Note where pictures are, or their shape if they are nowhere."""
+        """Record the paths of pictures, or their shape if they have none."""
         for name, image in images.items():
             place = {"shape": list(image.shape)} if isinstance(image, np.ndarray) else {"path": str(image)}
             self._event("image", progress, name=name, **place)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
-        """Note where a file is."""
+        """Record the path of a file."""
         self._event("file", progress, name=name, path=str(path))
 
     def log_error(self, message: str, progress: Progress) -> None:
