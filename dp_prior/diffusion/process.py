@@ -92,7 +92,7 @@ class Loss(NamedTuple):
     """The training loss of B samples.
 
     Attributes:
-        total: () weighted cost over the valid elements, divided by the denominator: what is differentiated.
+        total: () weighted cost over the valid elements, divided by the denominator; the loss to differentiate.
         per_sample: (B,) mean weighted cost over each sample's valid elements, without the factors of importance
             sampling; 0 for a sample without any.
         t: (B,) int64 timesteps.
@@ -461,7 +461,7 @@ class DiffusionProcess(nn.Module):
         wanted: bool,
         stages: list[Stage],
     ) -> Network:
-        """The network with its own estimate of x_0 as further input, or zeros where that is not wanted."""
+        """The network with its own estimate of x_0 as further input, or zeros in its place."""
         memory = SelfCondition(torch.zeros_like(x_t), self.channel_dim)
         network = memory.widen(network)
         if wanted:

@@ -1,4 +1,4 @@
-"""What the evaluators of one part of the data share."""
+"""Base classes of the evaluators that measure one part of the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HeldOutConfig(Config):
     """Kinds of tasks that can be measured; None for all."""
 
     metrics: ClassVar[tuple[Metric, ...]]
-    """What is measured, by name; see `dp_prior.metric_names`."""
+    """Descriptions of the metrics; see `dp_prior.metric_names`."""
 
     reports: ClassVar[bool] = True
     """Whether it writes files, named after it and the step."""
@@ -33,7 +33,7 @@ class HeldOutConfig(Config):
     """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
+    """Part of the data to measure on."""
 
     batch_size: int = Field(default=256, ge=1)
     """Samples per batch and rank; changes memory and speed, not the result."""
@@ -96,7 +96,7 @@ class SampledConfig(HeldOutConfig):
 
 
 class HeldOutEvaluator:
-    """Measures as its record says; a subclass has `run`."""
+    """Base class of the evaluators; a subclass has `run`."""
 
     def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
         """

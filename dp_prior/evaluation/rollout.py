@@ -54,7 +54,7 @@ class RolloutConfig(Config):
         Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
         Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
         Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
-        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; no number if nothing tells."),
+        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; NaN if success is not reported."),
         Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
         Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
         Metric("<name>/episodes", "episodes", None, "Episodes run."),
@@ -115,10 +115,9 @@ class RolloutConfig(Config):
         return [f"{self.name}/{kind}" for kind in kinds]
 
     def check(self, task: Any) -> None:
-        """The chunk must be long enough for the actions that are executed.
-
+        """
         Raises:
-            ValueError: it is not; the message begins with the name of the field.
+            ValueError: the chunk is too short for `n_action_steps`; the message begins with the name of the field.
         """
         room = task.horizon - task.n_obs_steps + 1
         if (self.n_action_steps or 1) > room:
@@ -162,8 +161,8 @@ class RolloutConfig(Config):
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
                 if any(not np.array_equal(first[key], again[key], equal_nan=True) for key in first):
                     log.warning(
-                        "the environment of evaluator %r starts otherwise each time it is reset with seed %d, "
-                        "so scores will not repeat; let it draw from self.np_random alone", self.name, self.first_seed,
+                        "the environment of evaluator %r starts differently each time it is reset with seed %d, "
+                        "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
                     )  # fmt: skip
                 if is_filmed:
                     env.render([0])
@@ -269,7 +268,7 @@ class RolloutEvaluator:
                 raise error
             failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
             if len(failed):
-                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; its output tells why")
+                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; see the output of that rank")
             rounds.append(gathered.reshape(-1, 4))
         rows = np.concatenate(rounds)
         rows = rows[rows[:, 0] >= 0]

@@ -30,15 +30,15 @@ def attend(
     mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention, whose weights go through `dropout`.
+    """Scaled dot-product attention with `dropout` on its weights.
 
-    torch's fused kernels draw dropout from torch's generator, so the weights are computed here when any are dropped.
+    torch's fused kernels draw dropout from torch's generator, so with active dropout the weights are computed here.
 
     Args:
         queries: (B, n_heads, T, d).
         keys: (B, n_heads, S, d); values likewise.
-        mask: (T, S) bool, True where a query sees a key; None for everywhere.
-        is_causal: query i sees the keys up to i; in place of a mask.
+        mask: (T, S) bool, True where a query attends to a key; None for all.
+        is_causal: query i attends to the keys up to i; instead of a mask.
 
     Returns:
         (B, n_heads, T, d).
@@ -89,9 +89,7 @@ class RotaryPositions(nn.Module):
     def __init__(self, *, positions: Tensor, head_dim: int):
         """Args: positions: (T,) float, in control steps."""
         super().__init__()
-        rates = 100.0 ** (
-            -torch.arange(0, head_dim, 2) / head_dim
-        )  # the longest period is 600 control steps
+        rates = 100.0 ** (-torch.arange(0, head_dim, 2) / head_dim)  # the longest period is 600 control steps
         angles = positions[:, None] * rates
         self.register_buffer("cos", angles.cos(), persistent=False)  # (T, head_dim / 2)
         self.register_buffer("sin", angles.sin(), persistent=False)
