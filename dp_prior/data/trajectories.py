@@ -53,7 +53,7 @@ def _good_key(value: str) -> str:
 
 
 class TrajectoriesConfig(Config):
-    """Windows over recorded episodes: observations as condition, an action chunk as what is diffused."""
+    """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
 
     type: Literal["trajectories"] = "trajectories"
 
@@ -83,12 +83,12 @@ class TrajectoriesConfig(Config):
     """Where the data are kept: auto moves columns to the training device, smallest first, into half its free memory."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
-    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
-    files, too. Embeddings are hashed only if their first start asks for it."""
+    """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
+    files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
-    own serves several runs."""
+    """Manifest of the data set: names, sizes and hashes of its files, written once; several runs may share one. null puts
+    it in the run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
     """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""

@@ -53,12 +53,12 @@ class EmbeddingsConfig(Config):
     """Samples per rank and micro-batch."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
-    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
-    files, too. Embeddings are hashed only if their first start asks for it."""
+    """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
+    files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
-    own serves several runs."""
+    """Manifest of the data set: names, sizes and hashes of its files, written once; several runs may share one. null puts
+    it in the run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
     """Neighbouring rows in a block, which is read at once and shuffled inside."""

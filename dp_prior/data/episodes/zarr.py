@@ -185,7 +185,7 @@ class ZarrStore:
     def _missing_chunks(self, name: str, metadata: dict[str, Any], present: Collection[str]) -> str:
         """Number of missing chunks, and the first of them with the episodes of their rows; empty if none is missing."""
         total = math.prod(_grid(metadata))
-        looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # among so many, four are missing
+        looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # at least four of them are missing
         chunks = list(itertools.islice(_chunks(metadata), looked_at))
         missing = [chunk for chunk in chunks if chunk[0] not in present]
         if not missing:
