@@ -87,8 +87,8 @@ class TrajectoriesConfig(Config):
     files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Manifest of the data set: names, sizes and hashes of its files, written once; several runs may share one. null puts
-    it in the run directory."""
+    """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
+    run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
     """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""

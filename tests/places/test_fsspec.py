@@ -163,7 +163,7 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize(("url", "message"), [("runs/x", "is not the URL"), ("s3://bucket/a@best", "is no URL")])
+@pytest.mark.parametrize(("url", "message"), [("runs/x", "is not the URL"), ("s3://bucket/a@best", "is not the URL")])
 def test_what_is_no_url_is_refused(url, message):
     with pytest.raises(ValidationError, match=message):
         FsspecSaverConfig(url=url)

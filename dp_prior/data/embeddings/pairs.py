@@ -57,8 +57,8 @@ class EmbeddingsConfig(Config):
     files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Manifest of the data set: names, sizes and hashes of its files, written once; several runs may share one. null puts
-    it in the run directory."""
+    """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
+    run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
     """Neighbouring rows in a block, which is read at once and shuffled inside."""
