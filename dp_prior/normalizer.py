@@ -74,7 +74,7 @@ class Limits(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=5.0, ge=1)
-    """Normalised values are clipped to +- this: live input far off the data stays bounded. null does not clip."""
+    """Normalised values are clipped to +- this, which bounds live input far from the data. null does not clip."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
@@ -87,7 +87,7 @@ class Quantile(Config):
     type: Literal["quantile"] = "quantile"
 
     range_eps: float = Field(default=1e-6, ge=0, lt=1)
-    """Where the quantiles are no further apart than this fraction of their magnitude, the limits are used instead."""
+    """If the quantiles differ by at most this fraction of their magnitude, the limits are used instead."""
 
     clip: float | None = Field(default=5.0, ge=1)
     """Normalised values are clipped to +- this, outliers of the data included; null does not clip."""
@@ -109,7 +109,7 @@ class Gaussian(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=10.0, ge=1)
-    """Normalised values are clipped to +- this; dimensions that reach further are scaled to fit. null: neither."""
+    """Normalised values are clipped to +- this; dimensions with a larger range are scaled to fit. null: neither."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""

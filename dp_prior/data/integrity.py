@@ -1,4 +1,4 @@
-"""The files of a data set, noted once and compared at every start, so that damage is named before training.
+"""The manifest of a data set: files are recorded once and compared at every start, to detect damage before training.
 
 Formats detect little themselves: zarr returns zeros for a lost chunk, and a flipped bit passes through most codecs.
 """

@@ -61,17 +61,17 @@ class TrajectoriesConfig(Config):
     """The recorded data set."""
 
     obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
-    """What the policy sees: the policy's name of each observation, and its key in the data set."""
+    """Observations: the policy's name of each one, and its key in the data set."""
 
     embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
-    """Further observations that are embeddings in folders, by the policy's name. They are read from disk during
-    training, which then takes its windows in blocks."""
+    """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
+    which then shuffles its windows in blocks."""
 
     action: KeyConfig
-    """What the policy does: one axis of numbers per step."""
+    """The action: one vector per step."""
 
     split: SplitConfig = SplitConfig()
-    """Which episodes are trained on, validated on and tested on."""
+    """Split of the episodes into training, validation and test parts."""
 
     batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
@@ -80,7 +80,7 @@ class TrajectoriesConfig(Config):
     """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
 
     device: Annotated[Literal["auto", "cpu"], Change("harmless")] = "auto"
-    """Where the data are kept: auto moves columns to the training device, smallest first, into half its free memory."""
+    """Device of the data: auto moves columns to the training device, smallest first, into half its free memory."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
     """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
@@ -94,18 +94,18 @@ class TrajectoriesConfig(Config):
     """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """With embeddings: blocks of windows, from anywhere, that are mixed."""
+    """With embeddings: number of blocks of windows that are mixed."""
 
     @model_validator(mode="after")
     def _sees_something(self) -> TrajectoriesConfig:
         both = sorted(set(self.obs) & set(self.embeddings))
         if both or not (self.obs or self.embeddings):
             found = f"both name {both}" if both else "are empty"
-            raise ValueError(f"obs and embeddings {found}; a policy needs observations, each with a name of its own")
+            raise ValueError(f"obs and embeddings {found}; a policy needs observations with different names")
         return self
 
     def integrity(self, directory: Path) -> Integrity:
-        """Compares the files of the data set with those noted by the run in `directory`."""
+        """Compares the files of the data set with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
         places: dict[str, tuple[str, ...]] = {}
         for record in self.embeddings.values():

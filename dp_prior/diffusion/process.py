@@ -30,13 +30,13 @@ Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=
 
 
 class DiffusionConfig(Config):
-    """How noise is added in training, and what the network learns from it."""
+    """The diffusion process: noise schedule, objective, loss and its weights."""
 
     schedule: NoiseScheduleConfig = Cosine()
     """Signal and noise level of every timestep."""
 
     objective: ObjectiveConfig = Eps()
-    """What the network predicts."""
+    """The prediction target of the network."""
 
     criterion: CriterionConfig = L2()
     """Cost of an error of the prediction."""

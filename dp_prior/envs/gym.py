@@ -38,7 +38,7 @@ class GymConfig(Config):
 
     success_score: float | None = None
     """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`. If
-    no episode's info has either, the success rate is not a number."""
+    no episode's info has either, the success rate is NaN."""
 
     @field_validator("id")
     @classmethod

@@ -30,7 +30,7 @@ class HeldOutConfig(Config):
     """Whether it writes files, named after it and the step."""
 
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     split: Literal["train", "val", "test"] = "val"
     """Part of the data to measure on."""
@@ -39,7 +39,7 @@ class HeldOutConfig(Config):
     """Samples per batch and rank; changes memory and speed, not the result."""
 
     seed: int = 0
-    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
+    """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
 
     def check(self, task: TaskConfig) -> None:
         """Raise ValueError if a task of these kinds cannot be measured; none by default."""

@@ -71,7 +71,7 @@ class RolloutConfig(Config):
     """The environment."""
 
     model: str = "ema"
-    """Which weights act: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
 
     n_episodes: int = Field(default=50, ge=2)
     """Episodes in all."""
@@ -80,13 +80,13 @@ class RolloutConfig(Config):
     """Seed of the first episode; the others count up. Keep it away from the seeds of demonstrations."""
 
     noise_seed: int = 0
-    """Chooses the noise the policy samples from, together with the episode and its step."""
+    """Seed of the policy's noise, together with the episode and its step."""
 
     n_action_steps: int | None = Field(default=None, ge=1)
-    """Actions executed before the next prediction; null for the policy's own."""
+    """Actions executed before the next prediction; null for the policy's setting."""
 
     sampler: SamplerConfig | None = None
-    """Replaces the policy's own sampler; null keeps it."""
+    """Replaces the policy's sampler; null keeps it."""
 
     warm_start: bool = False
     """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`

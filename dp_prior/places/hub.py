@@ -47,10 +47,10 @@ class HuggingFaceSaverConfig(UploadConfig):
     """The repository, `user/name`; created if it does not exist."""
 
     private: bool = True
-    """Whether a repository that has to be created is private."""
+    """Whether to create the repository as a private one, if it does not exist."""
 
     license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null for none."""
+    """License of the weights in the model card, by its name on the Hub, such as `mit`; null for none."""
 
     @property
     def place(self) -> str:

@@ -26,7 +26,7 @@ CONFIG = "config.json"
 
 
 class TrainConfig(Config):
-    """One run: task, data, training, evaluation, and where results go."""
+    """One run: task, data, training, evaluation, and tracking of its results."""
 
     description: str = ""
     """Free text: source, command, hardware, expected score. Saved with the run."""

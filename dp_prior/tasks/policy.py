@@ -48,8 +48,8 @@ class PolicyConfig(Config):
     """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
 
     relative_to: str | None = None
-    """Observation of the robot's own position, in the units and with the numbers of an action. Actions are then
-    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses them as they are."""
+    """Relative actions: the observation of the robot's position, with the shape and units of an action. Actions are
+    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
 
     encoders: dict[str, EncoderConfig] = {}
     """Encoder of each observation key; the default of a key is the state encoder."""

@@ -39,7 +39,7 @@ class TrackerConfig(Config):
     """Savers; they receive each checkpoint once it is durable in the run directory."""
 
     load: ResumeConfig = LocalResumeConfig()
-    """Where a run that resumes finds its checkpoint."""
+    """The place to resume from."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
     """Id of the run in experiment trackers. null keeps that of the run directory or, in a fresh one, of the checkpoint

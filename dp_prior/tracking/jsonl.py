@@ -27,7 +27,7 @@ EVENTS = "events.jsonl"
 
 
 class JsonlConfig(Config):
-    """The JSONL log. It is always there; listing it changes nothing."""
+    """The JSONL log. It is always active; listing it changes nothing."""
 
     type: Literal["jsonl"] = "jsonl"
 

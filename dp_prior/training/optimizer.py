@@ -23,8 +23,8 @@ class LearningRate(Config):
     """Highest learning rate, reached at the end of the warm-up."""
 
     warmup_steps: int = Field(default=500, ge=0)
-    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, and so
-    Diffusion Policy, begins at 0 and is one step behind until the peak."""
+    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, which
+    Diffusion Policy uses, begins at 0 and is one step behind until the peak."""
 
     def at(self, step: int, total_steps: int, spent_steps: int | None = None) -> float:
         """The learning rate of optimizer step `step`, counted from 0.

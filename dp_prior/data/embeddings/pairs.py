@@ -47,7 +47,7 @@ class EmbeddingsConfig(Config):
     null: none."""
 
     split: EmbeddingSplitConfig = EmbeddingSplitConfig()
-    """Which rows are trained on, validated on and tested on."""
+    """Split of the rows into training, validation and test parts."""
 
     batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
@@ -61,10 +61,10 @@ class EmbeddingsConfig(Config):
     run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
-    """Neighbouring rows in a block, which is read at once and shuffled inside."""
+    """Neighbouring rows in a block, which is read in one go; rows are shuffled within it."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """Blocks from anywhere that are mixed; a multiple of the number of ranks lets each read blocks of its own."""
+    """Number of blocks that are mixed; with a multiple of the number of ranks each rank reads its own blocks."""
 
     @model_validator(mode="after")
     def _has_text(self) -> EmbeddingsConfig:
@@ -75,7 +75,7 @@ class EmbeddingsConfig(Config):
         return self
 
     def integrity(self, directory: Path) -> Integrity:
-        """Compares the files with those noted by the run in `directory`."""
+        """Compares the files with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
         places: dict[str, tuple[str, ...]] = {}
         for record in (self.image, self.text, self.text_encodings):

@@ -62,8 +62,8 @@ class ZarrStoreConfig(Config):
     """Array that holds the exclusive end row of each episode."""
 
     missing_chunks: Literal["error", "fill"] = "error"
-    """Chunks without a file: a data set copied in part looks like that (error), and so does one whose writer left out
-    chunks that hold nothing but the fill value, as zarr 3 does unless told otherwise (fill)."""
+    """Chunks without a file: `error` treats them as an incomplete copy, `fill` as chunks of the fill value, which
+    zarr 3 does not write by default."""
 
     def create(self) -> ZarrStore:
         """Open the store; arrays are read when asked for.
