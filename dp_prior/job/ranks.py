@@ -94,7 +94,7 @@ class Ranks:
                     outcome[0] = choose()
             except Exception as error:  # not swallowed: raised below, here and on every other rank
                 cause = error
-                outcome[1:] = type(error), str(error)  # an error with arguments of its own does not pickle
+                outcome[1:] = type(error), str(error)  # an error with custom arguments does not pickle
         if self.num_processes > 1:
             if patience_s is not None:
                 self._await_main(patience_s)

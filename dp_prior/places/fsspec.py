@@ -1,6 +1,6 @@
 """Folders behind a URL that fsspec knows, to send to and to read from: s3://, gs://, az://, sftp://, file://, memory://.
 
-Each checkpoint goes to a folder of its own, `URL/checkpoints/step_00012000`, is read back and compared, and only then
+Each checkpoint is uploaded to its own folder, `URL/checkpoints/step_00012000`, read back and compared, and only then
 does `URL/best.json` or `URL/latest.json` name it. A store that replaces an object as a whole, as all object stores do,
 therefore never shows half a checkpoint. Credentials are those of the file system's own configuration.
 """

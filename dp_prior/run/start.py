@@ -66,7 +66,7 @@ def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
 
 
 def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
-    """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to go on from.
+    """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to resume from.
 
     An empty place, or one that does not exist for a client with a token, belongs to a run that has not saved yet.
 

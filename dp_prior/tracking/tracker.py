@@ -65,7 +65,7 @@ class Tracker:
         Args:
             data_path: the run directory.
             loggers: called synchronously in this order; the first is the log of record.
-            background: slow loggers, each with a thread of its own that starts with `begin`.
+            background: slow loggers, each with its own thread, which starts with `begin`.
             max_failures: consecutive failures after which a logger is muted.
             retry_s: seconds until a muted logger is retried; doubles with each failure.
             queue_size: maximum length of the queue of a background logger.

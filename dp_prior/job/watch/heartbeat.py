@@ -339,7 +339,7 @@ class Heartbeat:
                 progress, self._moved = (self._marks, self._beats), now
             own, peers = self._own(), self._sightings()
             behind = furthest_behind(own, peers)
-            if behind != self._behind:  # messages are older than what a rank knows of itself: start timing anew
+            if behind != self._behind:  # messages are older than a rank's own state: restart the timer
                 self._behind, self._behind_since = behind, now
             verdict = judge(own, peers, now, behind_since=self._behind_since, timeout_s=self.timeout_s)
             if verdict is not None:
