@@ -1,7 +1,7 @@
-"""Packaging. What the code imports and nothing else; heavy or optional packages are extras, imported where used.
+"""Packaging. Requires only what the code imports; heavy or optional packages are extras, imported where they are used.
 
-The suite passes with every lower bound at once (torch excepted: 2.6 is the first with all that is called) and with the
-versions of constraints.txt, which are those that the commands install.
+The suite passes with all lower bounds at once (except torch, whose bound is the first version with the functions used)
+and with constraints.txt, which the commands install.
 """
 
 import re

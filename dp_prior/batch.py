@@ -1,4 +1,4 @@
-"""`Batch`: what is diffused (`x`) and what it is conditioned on (`cond`). `Spec`: shape and kind of each of its keys.
+"""`Batch`: the diffused variable (`x`) and its conditions (`cond`). `Spec`: shape and kind of each of its keys.
 
 Nothing below `tasks/` knows more about the data than this file says.
 """
@@ -31,7 +31,7 @@ class Spec(Config):
     """Shapes and kinds of one sample, without the batch axis. It comes from the data and is saved with the weights."""
 
     x_shape: tuple[int, ...]
-    """Shape of what is diffused; (horizon, action_dim) for a policy."""
+    """Shape of the diffused variable; (horizon, action_dim) for a policy."""
 
     cond_shapes: dict[str, tuple[int, ...]]
     """Shape of each conditioning input by key; (n_obs_steps, ...) for a policy's observations."""

@@ -1,4 +1,4 @@
-"""The commands. This is the only place that reads arguments, prints, and turns errors into exit codes."""
+"""The commands: the only module that reads arguments, prints, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def main() -> None:
 @main.command()
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
-@click.option("--check", is_flag=True, help="Build all, do each thing once in a temporary place, print the plan.")
+@click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
 @click.option(
     "--resume",
     type=click.Choice(["auto", "never", "must"]),
     default="auto",
     show_default=True,
-    help="Go on where there is a checkpoint (auto), refuse to go on (never), or refuse to start afresh (must).",
+    help="Resume if there is a checkpoint (auto), refuse to resume (never), or refuse to start without one (must).",
 )
-@click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting makes it another run.")
+@click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting changed; repeatable.")
 def train(
     config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
 ) -> None:
-    """Train the policy that a JSON file describes; the same command again goes on where it stopped."""
+    """Train the model that a JSON file describes; the same command resumes a run that was stopped."""
     _quiet()
     from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
     from dp_prior.job.stop import Stop
 
-    with _said(), contextlib.ExitStack() as ends:
+    with _optional_stdout(), contextlib.ExitStack() as ends:
         stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
         if check:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,20 +79,20 @@ def train(
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
-            found = check_run(config, ranks, _say, allow_change)
+            found = check_run(config, ranks, _print, allow_change)
             if ranks.is_main_process:
-                _say(found)
+                _print(found)
             ranks.end()
             return
         if is_launched:
             ends.enter_context(end_with_parent(stop))
         job = SlurmJob.of(os.environ)
-        run = Run(config, report=_say, stop=stop)
+        run = Run(config, report=_print, stop=stop)
         outcome = run.run(resume, None if job is None else job.end, allow_change)
         run.parts.report(_farewell(outcome, config))
         is_main = run.parts.ranks.is_main_process
         if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
-            _say(job.requeue())
+            _print(job.requeue())
         run.parts.ranks.end()
     if outcome.status == "stopped":
         sys.exit(STOPPED)
@@ -101,9 +101,9 @@ def train(
 @main.command()
 @click.argument("checkpoint")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
-@click.option("--out", type=click.Path(path_type=Path), help="A folder for reports, films and pictures; must be empty.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
-    """Measure a checkpoint, or the best one of a run, as its own run did, and compare with what is stored in it."""
+    """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
     _quiet()
     with exit_codes():
         from dp_prior.run.commands import evaluate_checkpoint
@@ -118,14 +118,14 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 
 @main.group()
 def checkpoints() -> None:
-    """Look after the checkpoints of a run."""
+    """List, verify, prune and repair the checkpoints of a run."""
     _quiet()
 
 
 @checkpoints.command("ls")
 @click.argument("run", type=click.Path(path_type=Path))
 def list_checkpoints(run: Path) -> None:
-    """Show what is there; newest first."""
+    """List the checkpoints, newest first."""
     _show_checkpoints(run, compare_hashes=False)
 
 
@@ -140,12 +140,12 @@ def verify_checkpoints(run: Path) -> None:
 
 @checkpoints.command("prune")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of what the run's configuration says.")
-@click.option("--keep-best", type=click.IntRange(min=0), help="Likewise.")
-@click.option("--keep-every", type=click.IntRange(min=1), help="Likewise.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of checkpoints.keep_latest of the run.")
+@click.option("--keep-best", type=click.IntRange(min=0), help="Instead of checkpoints.keep_best of the run.")
+@click.option("--keep-every", type=click.IntRange(min=1), help="Instead of checkpoints.keep_every of the run.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, delete nothing.")
 def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
-    """Delete the checkpoints that need not be kept. What is damaged or in quarantine stays."""
+    """Delete the checkpoints that retention does not keep. Damaged and quarantined ones stay."""
     with exit_codes():
         from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
 
@@ -162,7 +162,7 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 @checkpoints.command("repair")
 @click.argument("run", type=click.Path(path_type=Path))
 def repair_checkpoints(run: Path) -> None:
-    """Set damaged checkpoints aside, bring back those that are sound again, clear leftovers, write the index anew."""
+    """Set damaged checkpoints aside, restore those that verify again, delete leftovers, rewrite index.json."""
     with exit_codes():
         from dp_prior.checkpoints.upkeep import repair, root_of, store_of
 
@@ -172,7 +172,7 @@ def repair_checkpoints(run: Path) -> None:
 
 
 def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
-    """One line each; returns how many are damaged and not yet set aside."""
+    """Print a line for each checkpoint; returns how many are damaged and not yet set aside."""
     from dp_prior.checkpoints.upkeep import root_of, take_stock
 
     damaged = 0
@@ -191,10 +191,10 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
 
 @main.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--repo", help="Queue the best checkpoint for this repository of the Hugging Face Hub, user/name, first.")
-@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to go on trying.")
+@click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
+@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
 def push(run: Path, repo: str | None, limit_s: float) -> None:
-    """Send what waits in the outbox of a run."""
+    """Upload the checkpoints in the outbox of a run."""
     _quiet()
     with exit_codes():
         from dp_prior.run.commands import push_run
@@ -208,7 +208,7 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 @main.command()
 @click.argument("checkpoint")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--whole", is_flag=True, help="Everything needed to continue, not only what is needed to act.")
+@click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
 def export(checkpoint: str, directory: Path, whole: bool) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
     _quiet()
@@ -217,17 +217,17 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
 
         source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")
-    click.echo(f"behind a web server it is https://.../{directory.name}#sha256={digest}")
+    click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
 
 
 @main.command()
 @click.argument("run")
-@click.option("--relative-width", required=True, type=float, help="Width of the average, as a share of the run.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The directory to write.")
-@click.option("--max-error", default=0.1, show_default=True, help="Refuse a profile further than this from the wanted.")
+@click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
 def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
-    """Make an average of any width from the power-function averages in the checkpoints of a run, or up to one of them,
-    RUN@step_00012000."""
+    """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
+    them, or from those up to RUN@step_00012000."""
     _quiet()
     with exit_codes():
         from dp_prior.training.posthoc import reconstruct
@@ -244,9 +244,9 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the first episode.")
-@click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is the same.")
+@click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is equal.")
 def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None) -> None:
-    """Let the scripted expert solve Push-T and record it."""
+    """Record demonstrations of Push-T by the scripted expert."""
     with exit_codes():
         from dp_prior.envs.pusht_demonstrations import write_demonstrations
 
@@ -255,10 +255,10 @@ def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None
 
 
 @main.command("embed-demonstrations")
-@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Push-T as .npz.")
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 def embed_demonstrations(episodes: Path, out: Path) -> None:
-    """Embed a picture of every frame of Push-T demonstrations, for policies that see embeddings."""
+    """Embed a picture of every frame of Push-T demonstrations, for policies that observe embeddings."""
     with exit_codes():
         from dp_prior.envs.pusht_pictures import write_embeddings
 
@@ -267,13 +267,13 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 
 
 def _farewell(outcome: Outcome, config: TrainConfig) -> str:
-    """How the run ended, the scores, where things are, and what to try next."""
+    """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
     result, best = outcome.result(), outcome.best
     larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
     head = {
         "finished": "finished",
-        "stopped": f"stopped on {outcome.stopped_by}; the same command goes on from here",
-        "complete": f"already complete; nothing to do. A larger budget ({larger}) goes on from here",
+        "stopped": f"stopped on {outcome.stopped_by}; the same command resumes it",
+        "complete": f"already complete; nothing to do. To continue, raise the budget ({larger})",
     }[outcome.status]
     lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
     if result is not None and outcome.status != "stopped":
@@ -290,18 +290,18 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
 
 
-def _say(line: str) -> None:
-    """Print; a training does not end because nobody reads on, or because its log is on a full disk."""
+def _print(line: str) -> None:
+    """Print a line. A closed pipe or a full disk under the log must not end the training."""
     with contextlib.suppress(OSError):
         click.echo(line)
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[None]:
-    """Print to nowhere if stdout is closed, and drop what could not be printed: the interpreter would try again at its
-    end and change the exit code."""
+def _optional_stdout() -> Iterator[None]:
+    """Discard output if stdout is closed or fails; otherwise the interpreter flushes it again when it exits, fails and
+    changes the exit code."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as long as the process)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     try:
         yield
     finally:
@@ -312,11 +312,11 @@ def _said() -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Warnings of our own are shown; the libraries' chatter below a warning is not."""
-    handler = logging.lastResort  # looks for standard error anew each time: the live display takes its place meanwhile
-    handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # else told twice
+    """Show warnings; hide what libraries log below that level."""
+    handler = logging.lastResort  # looks up sys.stderr at every message, because the live display replaces it
+    handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # no duplicates
     logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
-    # torch has a new name for the option that accelerate passes on; on several ranks each would say so
+    # torch renamed an option that accelerate passes; every rank would warn of it
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
 
 

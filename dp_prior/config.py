@@ -25,14 +25,14 @@ MOST_PROBLEMS = 50
 
 
 MOST_CHARACTERS = 4_000_000
-"""A longer text is no configuration; checking one with as many unknown keys takes seconds."""
+"""Maximum length of a configuration; checking one with that many unknown keys takes seconds."""
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; `problems` holds one line per fault, the first `MOST_PROBLEMS` of them."""
 
     def __init__(self, source: str, problems: list[str], more: int = 0):
-        """Args: more: faults that are not among `problems`."""
+        """Args: more: number of faults beyond `problems`."""
         total = len(problems) + more
         self.source = source
         self.problems = problems[:MOST_PROBLEMS]
@@ -43,7 +43,7 @@ class ConfigError(ValueError):
 
 
 class Faults(ValueError):
-    """What is wrong between the fields of one record, one line per fault."""
+    """Fields of one record that contradict each other, one line per fault."""
 
     def __init__(self, lines: list[str]):
         self.lines = lines
@@ -89,7 +89,7 @@ class Config(BaseModel):
             record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:
             faults = error.errors(include_url=False)
-            if faults[0]["type"] == "json_invalid":  # Python parsed it, so what is left is pydantic's depth limit
+            if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
                 raise ConfigError(source, [_TOO_DEEP]) from None
             lines = [line for fault in faults[:MOST_PROBLEMS] for line in _describe(cls, data, fault)]
             raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
@@ -103,10 +103,10 @@ class Config(BaseModel):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in, in place, what a file may omit although it has no fixed default; nothing by default."""
+        """Fill in, in place, omitted keys whose default depends on other keys; nothing by default."""
 
     def faults(self) -> Iterable[str]:
-        """What is wrong between fields that are each valid, one line per fault; none by default.
+        """Contradictions between fields that are each valid, one line per fault; none by default.
 
         The lines of all records are reported together. A record is asked only if its fields, records among them, are
         valid, since its lines may depend on them.
@@ -179,7 +179,7 @@ def _rank_of_override(override: str) -> float:
 def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> None:
     """Set `a.b.c=value` in place.
 
-    Parts that the file leaves out start from their default; a changed `type` starts that part afresh.
+    Parts that the file omits start from their default; changing a `type` resets that part to its defaults.
     """
     source = f"--set {override if len(override) <= 200 else _short(override)}"
     path, equals, text = override.partition("=")
@@ -341,7 +341,7 @@ def child(annotation: Any, key: str | int) -> Any:
 
 
 def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
-    """A pydantic error as lines, usually one: JSON path, what is wrong, and the remedy."""
+    """A pydantic error as lines, usually one: JSON path, problem and remedy."""
     kind, location, found = problem["type"], problem["loc"], problem.get("input")
     annotation, value, record, path = cls, data, None, []
     for depth, part in enumerate(location):

@@ -74,7 +74,7 @@ class Limits(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=5.0, ge=1)
-    """Normalised values are clipped to +- this: live input far off the data stays bounded. null does not clip."""
+    """Normalised values are clipped to +- this, which bounds live input far from the data. null does not clip."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
@@ -87,7 +87,7 @@ class Quantile(Config):
     type: Literal["quantile"] = "quantile"
 
     range_eps: float = Field(default=1e-6, ge=0, lt=1)
-    """Where the quantiles are no further apart than this fraction of their magnitude, the limits are used instead."""
+    """If the quantiles differ by at most this fraction of their magnitude, the limits are used instead."""
 
     clip: float | None = Field(default=5.0, ge=1)
     """Normalised values are clipped to +- this, outliers of the data included; null does not clip."""
@@ -109,7 +109,7 @@ class Gaussian(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=10.0, ge=1)
-    """Normalised values are clipped to +- this; dimensions that reach further are scaled to fit. null: neither."""
+    """Normalised values are clipped to +- this; dimensions with a larger range are scaled to fit. null: neither."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
@@ -122,7 +122,7 @@ class Gaussian(Config):
 
 
 class Identity(Config):
-    """Leaves values as they are; for angles that become cosine and sine, and for data in [-1, 1] already."""
+    """Changes nothing; for angles that are encoded as cosine and sine, and for data already in [-1, 1]."""
 
     type: Literal["identity"] = "identity"
 
@@ -145,13 +145,13 @@ def _float32(values: np.ndarray) -> np.ndarray:
 
 
 def varies_in(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray:
-    """Whether each dimension's range counts as one: relative to its magnitude, and not below any unit's noise."""
+    """Whether each dimension varies: its range exceeds `range_eps` times its magnitude, and numerical noise."""
     magnitude = np.maximum(np.abs(low), np.abs(high))
     return high - low > np.maximum(range_eps * magnitude, SMALLEST_RANGE)
 
 
 def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Map [low, high] to [-1, 1], and where that is one value, the value to 0.
+    """Map [low, high] to [-1, 1], and a constant dimension to 0.
 
     The scale of a constant dimension is a power of two, hence exact, that brings its magnitude to at most 1: a live
     value off by one per cent comes out as at most 0.01, whatever the unit.
@@ -172,8 +172,8 @@ class Normalizer(nn.Module):
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], modes: Mapping[str, NormalizerConfig | None]):
         """Args:
-        shapes: feature shape of each key, without batch and time; what is diffused has the key "x".
-        modes: how to normalise each key, None for not by statistics; keys left out get `Limits()`.
+        shapes: feature shape of each key, without batch and time; the diffused variable has the key "x".
+        modes: how to normalise each key, None for no normalisation; keys left out get `Limits()`.
         """
         super().__init__()
         unknown = sorted(set(modes) - set(shapes))
@@ -219,7 +219,7 @@ class Normalizer(nn.Module):
         self._set_divisors()
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
-        """(..., *feature_shape) in data units of any dtype -> float32, normalised; as it is without statistics."""
+        """(..., *feature_shape) in data units of any dtype -> float32, normalised; unchanged if the mode is None."""
         if key in self._untouched:
             return value
         self._check(key, value)
@@ -254,7 +254,7 @@ class Normalizer(nn.Module):
             if key == "x" and stuck:
                 log.warning(
                     "dimensions %s of x vary in these data, but were constant in those that the loaded normalizer was "
-                    "fitted to; they stay so in what is predicted",
+                    "fitted to; their predictions stay constant",
                     stuck,
                 )
         self.has_statistics = True

@@ -71,7 +71,7 @@ def _counters(count: int, device: torch.device) -> Tensor:
 class Randomness:
     """Random numbers for the B rows of a batch, a pure function of each row's key.
 
-    Drawing is stateless: the same call gives the same numbers, so every purpose takes a `stream` of its own.
+    Drawing is stateless: the same call gives the same numbers, so every purpose takes its own `stream`.
     """
 
     def __init__(self, keys: Tensor):

@@ -1,5 +1,5 @@
-# Sourced by ./demo and ./runtests with the wanted extras: makes .venv ready on first use and after changes of what is
-# required, and puts it first on PATH. Needs nothing but Python >= 3.11.
+# Sourced by ./demo and ./runtests with the extras as arguments: creates or updates .venv when the requirements have
+# changed, and puts it first on PATH. Needs only Python >= 3.11.
 
 extras=$1
 for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do

@@ -94,7 +94,7 @@ SETTINGS = {
     ),
     "selection by the test split": (
         {"evaluate": [{**LOSS, "split": "test"}]},
-        "evaluate.0 looks at the test split; move it to `test`",
+        "evaluate.0 measures on the test split; move it to `test`",
     ),
     "empty split": (
         {"data__split": {"train": 1.0, "val": 0.0}},
@@ -237,7 +237,7 @@ def test_second_run_in_the_same_directory_is_refused_naming_the_first(tmp_path):
         refused = train(write(tmp_path))
     assert refused.exit_code == 73
     assert f"run directory {tmp_path / 'run'} is in use by process {os.getpid()} on host" in refused.output
-    assert "Stop that run, or give this one a directory of its own" in refused.output
+    assert "Stop that run, or choose another directory for this one" in refused.output
     assert train(write(tmp_path, train__steps=2)).exit_code == 0
 
 
@@ -297,7 +297,7 @@ def test_disk_that_is_full_for_a_while_costs_only_the_saves_meanwhile(tmp_path, 
     said = output.read_text()
     assert said.count("cannot save checkpoint step_000000") == 2 and "File too large" in said
     assert "Older checkpoints are intact; the newest is step_00000005" in said
-    assert "Training goes on; failed save 2 in a row, the run ends at 3" in said
+    assert "Training continues; failed save 2 in a row, the run ends at 3" in said
     assert_equal(state(tmp_path / "run"), reference)
 
 

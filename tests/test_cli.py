@@ -186,7 +186,7 @@ def test_evaluate_of_nothing_is_refused(tmp_path):
 def test_evaluate_of_an_export_is_refused_and_of_a_whole_one_is_not(measured, tmp_path):
     command("export", measured, tmp_path / "model")
     refused = command("evaluate", tmp_path / "model")
-    assert refused.exit_code == 64 and "holds only what is needed to act; name the checkpoint itself" in refused.output
+    assert refused.exit_code == 64 and "holds only the files for inference; name the checkpoint" in refused.output
     command("export", measured, tmp_path / "whole", "--whole")
     assert command("evaluate", tmp_path / "whole").exit_code == 0
 

@@ -112,7 +112,7 @@ def test_a_repository_that_may_be_hidden_does_not_become_a_fresh_start(tmp_path,
     monkeypatch.delenv("HF_TOKEN")
     config = write(tmp_path, tracker__load={"type": "remote", "reference": "hf://me/tiny"}, train__steps=2)
     refused = train(config)
-    assert refused.exit_code == 69 and "set HF_TOKEN to go on from there" in refused.output
+    assert refused.exit_code == 69 and "set HF_TOKEN to resume from it" in refused.output
     assert train(config, "--resume", "never").exit_code == 0
 
 
@@ -130,7 +130,7 @@ def test_what_is_only_a_model_cannot_be_gone_on_from(tmp_path, hub):
     other.mkdir()
     changes = {"tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
     refused = train(write(other, data__episodes__path=str(tmp_path / "toy.npz"), **changes))
-    assert refused.exit_code == 64 and "holds only what is needed to act" in refused.output
+    assert refused.exit_code == 64 and "holds only the files for inference" in refused.output
 
 
 @pytest.mark.promise("E1")
@@ -154,7 +154,7 @@ def test_no_trouble_of_the_hub_costs_training_anything_and_push_ends_it(tmp_path
         assert not hub.requests
     hub.heal()
     hub.role = "write"
-    assert _push(tmp_path / "run") == "huggingface me/tiny: everything is up\n"
+    assert _push(tmp_path / "run") == "huggingface me/tiny: everything is uploaded\n"
     assert json.loads(hub.files("me/tiny")["best.json"])["step"] == 8
     assert not list((tmp_path / "run" / "outbox").glob("*/0*"))
 

@@ -75,7 +75,7 @@ def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(
     assert all(torch.isfinite(value).all() for name, value in found.items() if "safetensors" in name)
     assert found["training.safetensors:skipped"].tolist() == [3, 0, 13]
     warning = next(line for line in lines if "rolled back" in line)
-    assert "to the weights of step_00000008, 1 of 2 times; the samples since are passed over" in warning
+    assert "to the weights of step_00000008, 1 of 2 times; the samples since are skipped" in warning
     assert [row["step"] for row in rows(tmp_path / "run")] == sorted({*range(2, 21, 2), 7, 14})
 
 

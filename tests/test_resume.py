@@ -156,7 +156,7 @@ def test_complete_run_says_so_and_writes_nothing_anew(tmp_path):
     before = everything_in(tmp_path / "run")
     again = train(config)
     assert again.exit_code == 0
-    assert "already complete; nothing to do. A larger budget (--set train.steps=...) goes on" in again.output
+    assert "already complete; nothing to do. To continue, raise the budget (--set train.steps=...)" in again.output
     after = everything_in(tmp_path / "run")
     assert after.keys() == before.keys()
     for name in ("checkpoints/index.json", "config.json"):  # written again, and the same
@@ -245,10 +245,10 @@ def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tm
     assert "seed: 0 in the checkpoint, 3 now" in other.output
     assert "task.backbone.hidden_dim: 16 in the checkpoint, 24 now" in other.output
     assert "train in another directory (--set tracker.data_path=...)" in other.output
-    assert "go on with --allow-change seed --allow-change task.backbone" in other.output
+    assert "resume with --allow-change seed --allow-change task.backbone" in other.output
     still = train(config, "--set", "task.backbone.hidden_dim=24", "--allow-change", "task.backbone")
     assert still.exit_code == 64
-    assert "--allow-change: 1 problem" in still.output and "do not fit what was changed: " in still.output
+    assert "--allow-change: 1 problem" in still.output and "do not fit the changed settings: " in still.output
 
 
 @pytest.mark.promise("B5")

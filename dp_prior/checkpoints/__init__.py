@@ -1,1 +1,1 @@
-"""Checkpoints that survive kill -9, power cuts and full disks, and the bookkeeping around them."""
+"""Checkpoints that survive kill -9, power cuts and full disks: writing, verification, retention and repair."""

@@ -1,7 +1,7 @@
 """Direct I/O: writes gigabytes past the page cache, so that the kernel neither copies them nor evicts other pages.
 
-A save then costs no CPU time but the hash. Small or unaligned pieces, and file systems or devices without O_DIRECT, use
-ordinary writes; the file is the same.
+The hash is then the only CPU time of a save. Small or unaligned pieces, and file systems or devices without O_DIRECT,
+use ordinary writes; the file is the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The documents of a checkpoint that decide how a run goes on, as records: a malformed one is refused before use.
+"""The documents of a checkpoint that a resume reads, as records: a malformed one is refused before use.
 
-Keys that are not listed here are allowed, since other versions write other ones.
+Unknown keys are allowed, since other versions write other keys.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _LossLevel(_Document):
 
 
 class ProgressDocument(_Clock):
-    """`progress.json`: where training stood."""
+    """`progress.json`: clock, counters and metrics of the training."""
 
     best: _Best
     """Best value of the monitored metric so far."""
@@ -62,10 +62,10 @@ class ProgressDocument(_Clock):
     """Names of the averages of the weights, the exported one first."""
 
     unmeasured: _Clock | None = None
-    """When the evaluation that is still due began."""
+    """The clock at which the postponed evaluation was due."""
 
     rollbacks: int = Field(default=0, ge=0, le=LARGEST_COUNT)
-    """How often the run went back to earlier weights."""
+    """Number of rollbacks so far."""
 
     divergence: _LossLevel | None = None
     """The level that the loss has had, by which a divergence is noticed."""
@@ -75,7 +75,7 @@ class ProgressDocument(_Clock):
 
 
 class DataDocument(_Document):
-    """`data.json`: which data the run was trained on."""
+    """`data.json`: identifies the data of the run."""
 
     fingerprint: str = Field(max_length=256)
     """Hash of the content of the data set."""
@@ -94,7 +94,7 @@ def parse_document(name: str, data: bytes) -> Any:
     """The content of a document of a checkpoint.
 
     Raises:
-        ValueError: it is not JSON, or not what its name promises.
+        ValueError: it is not JSON, or not the record that its name requires.
     """
     try:
         content = json.loads(data)

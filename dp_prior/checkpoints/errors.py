@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint; each kind has another consequence."""
+"""Errors of checkpoints, by how they are handled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnusableError(CheckpointError):
 
 
 class DamagedError(UnusableError):
-    """A checkpoint whose files are not what its manifest says."""
+    """A checkpoint whose files differ from its manifest."""
 
     def __init__(self, path: Path | str, problem: str):
         super().__init__(path, problem, f"checkpoint {path} is damaged: {problem}. Use another checkpoint of the run.")

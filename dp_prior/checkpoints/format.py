@@ -41,12 +41,12 @@ from dp_prior.regular_files import UnfitError, open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # what is needed to act
+MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # enough for inference
+LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
 _MOST_FILES = 1000
-LARGEST_MANIFEST = 4 << 20  # bytes; bounds what a hostile file can cost
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_HASHED_AT_ONCE = 1 << 20  # bytes; small enough to be hashed from the processor's cache
+_HASHED_AT_ONCE = 1 << 20  # bytes; fits the CPU cache, so that hashing reads from it
 _READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
 _READING_THREADS = 3  # mapping fresh memory takes as long as hashing, so that hashing is the bottleneck
 _MOST_METRICS = 100_000
@@ -54,7 +54,7 @@ _MOST_FILES = 10_000
 
 
 class FileEntry(Config):
-    """What the manifest says of one file."""
+    """The manifest's entry of one file."""
 
     size: int = Field(ge=0, le=LARGEST_COUNT)
     """Bytes."""
@@ -218,14 +218,14 @@ def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest
 
 
 def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
-    """The manifest in these bytes; it lists only plain names of safetensors and JSON files.
+    """Parse a manifest; it may list only plain names of safetensors and JSON files.
 
     Args:
-        directory: where it comes from, for messages.
+        directory: of the checkpoint, for messages.
 
     Raises:
-        DamagedError: it is none, or it was altered.
-        NewerFormatError: it is of a newer version.
+        DamagedError: it is invalid or was altered.
+        NewerFormatError: a newer version wrote it.
     """
     try:
         content = unseal(data)
@@ -235,7 +235,7 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
     if isinstance(version, int) and version > FORMAT:
         problem = f"it has format {version}, but this dp_prior reads up to {FORMAT}; install a newer one"
         raise NewerFormatError(directory, problem)
-    if unknown := content.keys() - Manifest.model_fields.keys():  # before a record with an error for each is made
+    if unknown := content.keys() - Manifest.model_fields.keys():  # cheaper than a validation error for each key
         raise DamagedError(directory, f"{MANIFEST} has an unknown key {min(unknown)!r}")
     files = content.get("files")
     if isinstance(files, dict) and len(files) > _MOST_FILES:
@@ -251,7 +251,7 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
 
 
 def verify(directory: Path, manifest: Manifest, patience: Patience | None = None) -> None:
-    """Compare the hashes of all files, and that each is what its name says.
+    """Compare the hashes of all files, and check that each has the format of its name.
 
     Raises:
         DamagedError, UnreadableError, GoneError: see `read_manifest`.
@@ -295,7 +295,7 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
 def _each(
     directory: Path, task: Callable[[str], None], manifest: Manifest, names: Iterable[str], patience: Patience
 ) -> None:
-    """Do a task for each file in two threads, the largest first."""
+    """Run a task for each file in two threads, the largest first."""
     names = sorted(names, key=lambda name: -manifest.files[name].size)
     if len(names) == 1:
         patience(lambda: task(names[0]))
@@ -306,7 +306,7 @@ def _each(
 
 
 def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
-    """Tensors by name, or the content of a document; what the file claims is checked before memory is taken for it."""
+    """Tensors by name, or the content of a document. Sizes in the file are checked before memory is allocated."""
     with told_apart(directory, name), _opened(directory, name, entry) as descriptor:
         try:
             image = allocate(entry.size)
@@ -332,7 +332,7 @@ def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
 
 @contextlib.contextmanager
 def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
-    """Descriptor of a file with the size of the manifest and, for tensors, with a head that agrees with that size."""
+    """Descriptor of a file whose size, and for tensors also its header, agrees with the manifest."""
     try:
         with open_regular(directory / name) as file:
             descriptor = file.fileno()
@@ -352,7 +352,7 @@ def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
 
 
 def _not_its_kind(directory: Path, name: str, error: ValueError) -> DamagedError:
-    kind = "a safetensors file" if name.endswith(".safetensors") else "the JSON document that it should be"
+    kind = "a safetensors file" if name.endswith(".safetensors") else "a valid JSON document"
     return DamagedError(directory, f"{name} is not {kind}: {error}")
 
 

@@ -30,10 +30,10 @@ class LockedError(CheckpointError):
 
 
 class Holder(Config):
-    """The process that holds the lock, for messages only; the content of `run.lock`."""
+    """The process that holds the lock, as in `run.lock`; used in messages only."""
 
     host: str = Field(max_length=256)
-    """Name of its machine."""
+    """Host name of its machine."""
 
     pid: int = Field(ge=1)
     """Its process id."""
@@ -43,7 +43,7 @@ class Holder(Config):
 
     @property
     def is_alive(self) -> bool | None:
-        """None if it runs on another machine."""
+        """None if it is on another machine."""
         return is_alive(re.sub(r"[^A-Za-z0-9.-]", "-", self.host), self.pid)
 
 
@@ -115,7 +115,7 @@ class RunLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object still keeps others out."""
+        """Whether this object holds the lock."""
         return self._is_held
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class RunLock:
             )
 
     def release(self) -> None:
-        """Let others in. Releasing twice is allowed."""
+        """Release the lock. Releasing twice is allowed."""
         if self._is_held:
             self._is_held = False
             with contextlib.suppress(OSError):
@@ -155,7 +155,7 @@ class RunLock:
 
 
 def _read_holder(path: Path) -> Holder | None:
-    """What `run.lock` says; None for anything but a holder."""
+    """The content of `run.lock`; None if it is not a valid holder."""
     try:
         with open_regular(path) as file:
             return Holder.model_validate_json(file.read(_LARGEST_HOLDER), strict=True)
@@ -171,5 +171,5 @@ def _refusal(directory: Path, holder: Holder | None) -> str:
         orphans = " That process is dead, but one of its worker processes is still running."
     return (
         f"run directory {directory} is in use by {who}.{orphans} "
-        "Stop that run, or give this one a directory of its own."
+        "Stop that run, or choose another directory for this one."
     )

@@ -1,4 +1,4 @@
-"""Reads that end in bounded time and memory and tell damage from trouble.
+"""Reads in bounded time and memory that distinguish a damaged file from one that cannot be read.
 
 Damage is a file that is missing or has other content than the manifest says. Everything else that can go wrong while
 reading (permissions, a failing disk or network, no descriptors or memory left) says nothing about the checkpoint: it is
@@ -45,10 +45,10 @@ class Patience:
 
 @contextlib.contextmanager
 def told_apart(directory: Path, name: str) -> Iterator[None]:
-    """Raise `DamagedError` for a file that is missing and `UnreadableError` for all other trouble inside.
+    """Convert errors inside: `DamagedError` for a missing file, `UnreadableError` for all others.
 
     Raises:
-        GoneError: what looked like damage was a directory that is no longer there, or another one under its name.
+        GoneError: the directory was deleted or replaced, which would otherwise look like damage.
     """
     before = _identity(directory)
     try:

@@ -1,6 +1,6 @@
-"""Which checkpoints stay: a pure function of their manifests, so that a restart loses nothing.
+"""Retention: decides which checkpoints are kept, as a pure function of their manifests, so it needs no saved state.
 
-Kept is the union of the newest, the best and one for every N steps. Only good checkpoints are counted.
+Kept are the newest, the best, and one for every N steps. Only good checkpoints count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Mode = Literal["min", "max"]
 
 @dataclass(frozen=True)
 class Record:
-    """What retention needs to know of a checkpoint.
+    """The properties of a checkpoint that retention depends on.
 
     Attributes:
         sequence: number of the save within the run, from 1; newer is larger.
@@ -33,32 +33,32 @@ class Record:
 
 
 class RetentionConfig(Config):
-    """Which checkpoints of a run are kept; the others are deleted once a newer one is durable."""
+    """Retention: the checkpoints of a run that are kept. Others are deleted once a newer one is durable."""
 
     keep_latest: int = Field(default=2, ge=2)
     """Newest checkpoints kept; never fewer than 2, so that one damaged file does not end a run."""
 
     keep_best: int = Field(default=1, ge=0)
-    """Checkpoints kept for the best values of the monitored metric; of equal values the older stays."""
+    """Checkpoints kept for the best values of the monitored metric; of equal values the older is kept."""
 
     keep_every: int | None = Field(default=None, ge=1)
-    """Keep for ever the first checkpoint at or after each multiple of this many optimizer steps; null for none."""
+    """Keep permanently the first checkpoint at or after each multiple of this many optimizer steps; null for none."""
 
     max_failed_saves: int = Field(default=3, ge=1)
     """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
     def kept(self, records: Iterable[Record], mode: Mode) -> set[int]:
-        """Sequence numbers of the checkpoints that stay."""
+        """Sequence numbers of the checkpoints to keep."""
         return self.decide(records, mode)[0]
 
     def decide(self, records: Iterable[Record], mode: Mode) -> tuple[set[int], set[int]]:
-        """Sequence numbers of the checkpoints that stay, and of those among them in whose favour another one goes.
+        """Sequence numbers of the checkpoints to keep, and of those kept ones that replace a deleted checkpoint.
 
-        The latter must be known to be good before anything is deleted.
+        Verify the latter before deleting anything.
         """
         records = sorted(records, key=lambda record: record.sequence)
-        rules: list[tuple[Sequence[Record], int]] = [  # records in order of preference, and how many of them stay
+        rules: list[tuple[Sequence[Record], int]] = [  # records in order of preference, and the number to keep
             (records[::-1], self.keep_latest),
             (ranked(records, mode), self.keep_best),
         ]
@@ -79,7 +79,7 @@ class RetentionConfig(Config):
 
 
 def ranked(records: Iterable[Record], mode: Mode) -> list[Record]:
-    """Records from best to worst; those whose value is missing or not finite are not among them."""
+    """Records from best to worst, without those whose value is missing or not finite."""
     measured = [record for record in records if record.value is not None and math.isfinite(record.value)]
     sign = 1.0 if mode == "min" else -1.0
     return sorted(measured, key=lambda record: (sign * record.value, record.sequence))

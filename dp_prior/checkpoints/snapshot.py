@@ -1,7 +1,7 @@
-"""The content of a checkpoint in memory, copied once into the very bytes of its files.
+"""Snapshots: the content of a checkpoint in memory, in the layout of its files.
 
-A safetensors file is a head (length, JSON, padding) and the tensors end to end. Memory that holds a snapshot is laid
-out like that from the start of a page, so it goes to the disk as it is: nothing is serialised a second time.
+A safetensors file is a head (length, JSON, padding) and the tensors end to end. The buffer of a snapshot has the same
+layout and starts at a page, so it is written without being serialised or copied again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch import Tensor
 
 from dp_prior.durable import encode_document
 
-PAGE = 4096  # bytes; heads are padded to it, so that tensors start where direct input and output can
-_PIECE = 16 << 20  # bytes handed to the kernel or a hash at once; a multiple of the page, flat from 4 to 64 MB
-_COPIED_AT_ONCE = 2 << 20  # bytes; small enough that no thread is left alone with much at the end
-_COPYING_THREADS = 4  # more do not copy faster; one nearly fills the memory bus of a small machine
-_WORTH_A_THREAD = 16 << 20  # bytes to copy below which another thread costs more than it brings
+PAGE = 4096  # bytes; heads are padded to it, so that tensors are aligned for direct I/O
+_PIECE = 16 << 20  # bytes per call of write or hash; a multiple of the page; 4 to 64 MB are equally fast
+_COPIED_AT_ONCE = 2 << 20  # bytes; small, so that all threads finish at about the same time
+_COPYING_THREADS = 4  # more are not faster; one nearly saturates the memory bandwidth of a small machine
+_WORTH_A_THREAD = 16 << 20  # bytes to copy below which another thread costs more than it saves
 LARGEST_HEAD = 100 << 20  # bytes; the limit of the safetensors library
 _MOST_AXES = 64  # of a tensor, as in torch
 _LONGEST_AXIS = 2**63 - 1
@@ -56,7 +56,7 @@ class Snapshot:
 
     Attributes:
         tensors: tensors by name, by file name ending in `.safetensors`.
-        documents: what JSON can hold, by file name ending in `.json`.
+        documents: JSON values, by file name ending in `.json`.
     """
 
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Snapshot:
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
     def copy(self) -> Snapshot:
-        """The same content in memory of its own, on the CPU."""
+        """A copy on the CPU that owns its memory."""
         memory = SnapshotMemory()
         held = memory.hold(self)
         memory.settle()
@@ -76,9 +76,9 @@ class Snapshot:
 
 
 class SnapshotMemory:
-    """Owned CPU memory that takes the place of one snapshot after another.
+    """A CPU buffer that is reused for one snapshot after another.
 
-    The pages stay mapped between saves, because mapping them anew costs several times the copy itself.
+    Its pages stay mapped between saves, because mapping them again costs several times as much as the copy.
     """
 
     def __init__(self) -> None:
@@ -86,12 +86,12 @@ class SnapshotMemory:
         self._unsettled: list[tuple[Tensor, tuple[int, ...]]] = []
 
     def reserve(self, snapshot: Snapshot) -> None:
-        """Take the memory that a snapshot like this one will need, and have its pages mapped."""
+        """Allocate the memory for a snapshot like this one and map its pages."""
         for name, tensors in snapshot.tensors.items():
-            self._room(name, tensors).image.numpy()[PAGE::PAGE] = 0
+            self._buffer(name, tensors).image.numpy()[PAGE::PAGE] = 0
 
     def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Copy a snapshot into this memory; it may be read after `settle`. What was held before is overwritten."""
+        """Copy a snapshot into this buffer, overwriting the previous one. Call `settle` before reading it."""
         self._unsettled.clear()
         documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
         copies: list[tuple[np.ndarray, np.ndarray]] = []
@@ -104,30 +104,31 @@ class SnapshotMemory:
         return Snapshot(tensors, documents)
 
     def settle(self) -> None:
-        """Put what was copied as it lay into the order of a file; needs memory for a second copy of one tensor."""
+        """Make contiguous the tensors that were copied in another memory order; needs a second copy of one tensor."""
         while self._unsettled:
             held, order = self._unsettled.pop()
-            as_it_lay = held.view([held.shape[axis] for axis in order])
-            held.copy_(as_it_lay.permute(sorted(range(held.ndim), key=order.__getitem__)).contiguous())
+            copied = held.view([held.shape[axis] for axis in order])
+            held.copy_(copied.permute(sorted(range(held.ndim), key=order.__getitem__)).contiguous())
 
     def _place(
         self, name: str, tensors: dict[str, Tensor], copies: list[tuple[np.ndarray, np.ndarray]]
     ) -> dict[str, Tensor]:
-        """Give each tensor of a file its place; copy the difficult ones and note the others as (to, from) bytes."""
-        file = self._room(name, tensors)
+        """Assign each tensor its position in the file. Strided and GPU tensors are copied now; the copies of the others
+        are appended to `copies` as (to, from) bytes."""
+        file = self._buffer(name, tensors)
         for key, tensor in tensors.items():
             tensor, held = tensor.detach(), file.tensors[key]
             if tensor.device.type == "cpu" and tensor.is_contiguous():
                 copies.append((file.flat[key], _bytes(tensor)))
             elif tensor.device.type == "cpu" and (order := _order_in_memory(tensor)) is not None:
-                copies.append((file.flat[key], _bytes(tensor.permute(order))))  # to turn it around takes much longer
+                copies.append((file.flat[key], _bytes(tensor.permute(order))))  # slow to permute; see `settle`
                 self._unsettled.append((held, order))
             else:
                 held.copy_(tensor, non_blocking=tensor.is_cuda)
         return dict(file.tensors)
 
-    def _room(self, name: str, tensors: dict[str, Tensor]) -> _File:
-        """Memory for one file: what is there if it is for such tensors, or else its bytes if they are as many."""
+    def _buffer(self, name: str, tensors: dict[str, Tensor]) -> _File:
+        """The buffer of one file; the present one is reused if its tensors are the same, its bytes if the size is."""
         described = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]
         known = self._files.pop(name, None)
         if known is None or known.described != described:
@@ -136,7 +137,7 @@ class SnapshotMemory:
             if known is not None and known.image.numel() == size:
                 image = known.image
             else:
-                known = None  # before more is taken
+                known = None  # free it before allocating another
                 image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
             known = _File.of(described, image, head, places)
         self._files[name] = known
@@ -145,11 +146,11 @@ class SnapshotMemory:
 
 @dataclass(frozen=True)
 class _File:
-    """The memory of one file.
+    """The buffer of one file.
 
     Attributes:
-        described: the tensors that it is for.
-        image: (size,) uint8, the whole file; the head is written already.
+        described: name, dtype and shape of its tensors.
+        image: (size,) uint8, the whole file, with its head filled in.
         tensors: views of it.
         flat: the same as (nbytes,) uint8.
     """
@@ -172,7 +173,7 @@ class _File:
 
 
 def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of the safetensors file of these tensors, in pieces. Held tensors are passed on as they lie."""
+    """The bytes of the safetensors file of these tensors, in pieces; a buffer of `Held` is passed on without a copy."""
     head, places = _lay_out(tensors)
     image = _image(tensors, head, places)
     if image is not None:
@@ -184,7 +185,7 @@ def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
 
 
 def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dtype, list[int], int]]:
-    """What the head of a safetensors file says of its tensors.
+    """Parse the head of a safetensors file.
 
     Args:
         data: the file from its start, at least its head.
@@ -194,7 +195,7 @@ def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dty
         Dtype, shape and position in the file of each tensor by name.
 
     Raises:
-        ValueError: it is none, or its tensors are not laid out end to end until the end of the file.
+        ValueError: it is not a head, or its tensors do not fill the file end to end.
     """
     length = int.from_bytes(data[:8], "little")
     start = 8 + length
@@ -209,7 +210,7 @@ def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dty
         for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
             dtype, shape = _DTYPES_BY_NAME[entry["dtype"]], entry["shape"]
             if len(shape) > _MOST_AXES or not all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in shape):
-                raise ValueError(f"tensor {key!r} has a shape that no tensor has")
+                raise ValueError(f"tensor {key!r} has an impossible shape")
             end = position + math.prod(shape) * dtype.itemsize
             if entry["data_offsets"] != [position - start, end - start] or end > size:
                 expected = [position - start, end - start]
@@ -236,11 +237,11 @@ def file_tensors(image: Tensor) -> dict[str, Tensor]:
     tensors = {}
     for key, (dtype, shape, position) in parse_head(data, len(data)).items():
         flat = image[position : position + math.prod(shape) * dtype.itemsize]
-        if position % dtype.itemsize:  # other writers need not align
+        if position % dtype.itemsize:  # other writers may not align tensors
             flat = flat.clone()
         try:
             tensors[key] = flat.view(dtype).view(shape)
-        except RuntimeError as error:  # strides of an empty tensor that no integer holds
+        except RuntimeError as error:  # strides of an empty tensor overflow an integer
             raise ValueError(f"tensor {key!r} has shape {shape}: {error}") from None
     return tensors
 
@@ -251,16 +252,16 @@ def nonfinite(tensors: dict[str, Tensor]) -> list[str]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """A sum over NaN or infinity is never finite, so a finite sum clears a tensor at the speed of memory."""
+    """Whether all elements are finite. A finite sum proves it at the speed of memory; otherwise each is tested."""
     if tensor.dtype in (torch.float32, torch.float64):
         values = tensor.detach().cpu().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
-    return bool(torch.isfinite(tensor.float()).all())  # the narrowest types have no test of their own
+    return bool(torch.isfinite(tensor.float()).all())  # torch cannot test the narrowest types
 
 
 def _lay_out(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int]]:
-    """The head of a file, and the place in it of each tensor in order: wide elements first, so that all are aligned."""
+    """The head of a file, and the position of each tensor in it; wide elements first, so that all are aligned."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     places: dict[str, int] = {}
     position = 0
@@ -282,7 +283,7 @@ def _lay_out(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int]]:
 
 
 def _image(tensors: dict[str, Tensor], head: bytes, places: dict[str, int]) -> np.ndarray | None:
-    """The memory around these tensors, if it is byte for byte their file; else None."""
+    """The buffer around these tensors, if it is byte for byte their file; else None."""
     first = next((tensors[key] for key in places if tensors[key].numel()), None)
     if first is None or first.device.type != "cpu":
         return None
@@ -298,7 +299,7 @@ def _image(tensors: dict[str, Tensor], head: bytes, places: dict[str, int]) -> n
 
 
 def _cut(data: memoryview) -> Iterator[memoryview]:
-    """Pieces of whole pages, and the rest."""
+    """Split into pieces of whole pages, and a rest."""
     pages = len(data) // PAGE * PAGE
     for start in range(0, pages, _PIECE):
         yield data[start : min(start + _PIECE, pages)]
@@ -314,13 +315,13 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
-    """The order of axes in which the elements lie end to end; None if they do not."""
+    """The order of axes in which the tensor is contiguous; None if there is none."""
     order = tuple(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
     return order if tensor.permute(order).is_contiguous() else None
 
 
 def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Copy bytes in a few threads that take piece after piece.
+    """Copy bytes in a few threads that share a queue of pieces.
 
     Torch's own parallel copy meets at a barrier after every tensor: when another process holds one of the cores it
     was measured 10 to 20 times slower than this (1.06 GB in 420 tensors on 2 cores, 2026).
@@ -334,7 +335,7 @@ def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:
 
     def work() -> None:
         while True:
-            with lock:  # a generator must not be entered twice
+            with lock:  # threads must not enter a generator at the same time
                 piece = next(pieces, None)
             if piece is None:
                 return
@@ -350,7 +351,7 @@ def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:
 
 
 def allocate(size: int, is_pinned: bool = False) -> Tensor:
-    """(size,) uint8 from the start of a page; in huge pages where granted, since each page costs a fault at first."""
+    """(size,) uint8 that starts at a page; in huge pages if the kernel grants them, to avoid page faults."""
     if size == 0:
         return torch.empty(0, dtype=torch.uint8)
     if is_pinned:

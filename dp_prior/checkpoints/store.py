@@ -1,8 +1,8 @@
-"""The checkpoints of one run: which are good, which is the newest and the best, and which are deleted.
+"""The checkpoints of one run: saves, verifies and deletes them, and finds the newest and the best.
 
-The source of truth is the scan of directories with a sound manifest; `index.json` repeats it for people and is only a
-hint. Damaged checkpoints are renamed, never deleted; what is a symbolic link or holds one was archived, and is only
-read. Only the holder of the run's lock changes anything, so it scans once and then remembers what is there.
+The source of truth is a scan for directories with a valid manifest; `index.json` is only a summary for people. Damaged
+checkpoints are renamed, never deleted; symbolic links, and directories that contain one, are archived checkpoints and
+only read. Only the holder of the run's lock changes the directory, so it scans once and caches the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dp_prior.durable import (
 INDEX = "index.json"
 SET_ASIDE = "damaged_"
 STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
-_LOOKS = 5  # at a directory that is replaced each time
+_LOOKS = 5  # of a directory that is replaced each time
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Stored:
     """A checkpoint on disk.
 
     Attributes:
-        is_linked: it is a symbolic link or holds one, and is therefore only read.
+        is_linked: whether it is a symbolic link or contains one, and is therefore only read.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class Stored:
         return Progress(self.manifest.samples_seen, self.manifest.step)
 
     def record(self, monitor: str | None) -> Record:
-        """What retention needs to know of it."""
+        """The record for `RetentionConfig.decide`."""
         value = None if monitor is None else self.manifest.metrics.get(monitor)
         return Record(self.manifest.sequence, self.manifest.step, value)
 
@@ -87,7 +87,7 @@ class Saved:
 
 
 class CheckpointStore:
-    """Saves and finds the checkpoints of one run, in `root`; the run directory around it is what gets locked."""
+    """Saves and finds the checkpoints of one run, in `root`; the lock is that of the run directory around it."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class CheckpointStore:
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
-        """Lock the run directory for this process, check that it can be written, and delete leftovers of others.
+        """Lock the run directory, check that it is writable, and delete leftovers of other processes.
 
         Raises:
             LockedError: another run works there.
@@ -128,7 +128,7 @@ class CheckpointStore:
         try:
             self.root.mkdir(exist_ok=True)
             sync_directory(self.root.parent)
-            with contextlib.suppress(PermissionError):  # it may be writable and yet not readable
+            with contextlib.suppress(PermissionError):  # a writable directory may be unreadable
                 sync_directory(self.root.parent.parent)
             self._remove_stale()  # first, since it frees space
             self.write_index()
@@ -151,7 +151,7 @@ class CheckpointStore:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
 
         Raises:
-            UnreadableError: one cannot be read, so that nothing can be said of it.
+            UnreadableError: one cannot be read, so it is unknown whether it is good.
         """
         for stored in self._scan():
             if self._is_sound(stored):
@@ -162,21 +162,21 @@ class CheckpointStore:
 
         Raises:
             UnreadableError: see `good`.
-            CheckpointError: there are checkpoints, but none can be used; going on without them would be a fresh start.
+            CheckpointError: there are checkpoints, but none can be used, and a silent fresh start would hide that.
         """
         newest = next((stored.path for stored in self.good()), None)
         if newest is None and (names := self._unusable()):
             run = self.root.parent
             raise CheckpointError(
                 f"{self.root} holds checkpoints, but none of them can be used: {_some(names)}. A fresh start is "
-                f"refused, since it would bury them. Mend them and run `dp-prior checkpoints repair {run}`, which "
-                "brings back what is sound again; or start afresh in another directory (--resume never "
-                "--set tracker.data_path=...), or here after moving them away."
+                f"refused. Repair the files and run `dp-prior checkpoints repair {run}`, which restores those that "
+                "verify again; or start in another directory (--resume never --set tracker.data_path=...), or here "
+                "after moving them away."
             )
         return newest
 
     def _unusable(self) -> list[str]:
-        """Names of directories that are, or were, checkpoints to go on from."""
+        """Names of directories that are, or were, checkpoints to resume from."""
         named = [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
         return [name for name in named if os.path.isdir(self.root / name) or os.path.islink(self.root / name)]
 
@@ -192,7 +192,7 @@ class CheckpointStore:
         """Save a snapshot, which must not change during the call, then apply retention. On return it is durable.
 
         Args:
-            metrics: measured at this very step; a value carried over from an earlier one would be ranked again.
+            metrics: measured at this step; a value carried over from an earlier one would be ranked again.
             is_best: passed on in the result; the best by rank is found from the metrics.
 
         Raises:
@@ -217,8 +217,8 @@ class CheckpointStore:
         try:
             path, manifest = self._write(snapshot, manifest)
         except CheckpointError:
-            self._known = None  # the disk is not what it was
-            self._lock.check()  # says more clearly that the run directory is gone
+            self._known = None  # the cached scan may be wrong
+            self._lock.check()  # raises a clearer error if the run directory is gone
             raise
         if manifest.nonfinite:
             log.warning(
@@ -231,7 +231,7 @@ class CheckpointStore:
         known.append(Stored(path, manifest))
         try:
             self._retain()
-        except CheckpointError as error:  # the new checkpoint is durable; when in doubt nothing is deleted
+        except CheckpointError as error:  # the new checkpoint is durable, and nothing is deleted
             log.warning("retention was not applied after %s: %s", path.name, error)
         return Saved(path, progress, metrics, is_latest=True, is_best=is_best, nonfinite=[])
 
@@ -275,7 +275,7 @@ class CheckpointStore:
         return self._retain()
 
     def _retain(self) -> list[Path]:
-        """As `prune`, by what is remembered; looks only at the few checkpoints in whose favour others go."""
+        """As `prune`, from the cached scan; verifies only the checkpoints that replace a deleted one."""
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
@@ -290,7 +290,7 @@ class CheckpointStore:
         return [one.path for one in own if one.path in dropped and self._delete(one.path)]
 
     def write_index(self, stored: list[Stored] | None = None) -> None:
-        """Repeat in `index.json` what a scan finds, or these checkpoints, newest first."""
+        """Write `index.json` from a scan, or from these checkpoints, newest first."""
         stored = self._scan() if stored is None else stored
         best = next(iter(self._by_rank(stored)), None)
         index = {
@@ -301,7 +301,7 @@ class CheckpointStore:
             "kept": [],
         }
         text = encode_document(index)
-        if stored:  # each line is encoded once in the life of a checkpoint, which is most of the work
+        if stored:  # encoding is most of the work, so each entry is cached
             lines = ",\n".join(map(self._line, stored))
             text = text.removesuffix(b"[]\n}\n") + f"[\n{lines}\n  ]\n}}\n".encode()
         replace_file(self.root / INDEX, text)
@@ -316,10 +316,10 @@ class CheckpointStore:
         return self._lines[one.path]
 
     def _scan(self) -> list[Stored]:
-        """Checkpoints whose manifest and sizes are right, newest first; damaged ones are set aside.
+        """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
 
         Raises:
-            UnreadableError: one cannot be read, so that their order is not known.
+            UnreadableError: one cannot be read, so their order is unknown.
         """
         found, damages = scan(self.root)
         self._known, self._records, self._lines = None, {}, {}
@@ -348,13 +348,13 @@ class CheckpointStore:
         return [by_sequence[record.sequence] for record in ranked(map(self._record, stored), self.mode)]
 
     def _record(self, one: Stored) -> Record:
-        """As `Stored.record`, made once for each checkpoint that is remembered."""
+        """As `Stored.record`, cached for each checkpoint."""
         if one.path not in self._records:
             self._records[one.path] = one.record(self.monitor)
         return self._records[one.path]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
-        """Compare all hashes, once in the life of this process; set the checkpoint aside if they differ.
+        """Compare all hashes, once per process; set the checkpoint aside if they differ.
 
         Args:
             again: compare at least the sizes even if the hashes were compared before.
@@ -374,7 +374,7 @@ class CheckpointStore:
         return True
 
     def _set_aside(self, damage: DamagedError) -> None:
-        """Rename a damaged checkpoint, unless this process may not or it was archived."""
+        """Rename a damaged checkpoint; only log it if this process holds no lock or the checkpoint is archived."""
         path = Path(damage.path)
         self._forget(path)
         try:
@@ -389,10 +389,10 @@ class CheckpointStore:
         log.warning("checkpoint %s is damaged: %s; it was set aside as %s", path, damage.problem, aside.name)
 
     def _delete(self, path: Path) -> bool:
-        """Rename out of sight, then delete the manifest, then the rest: no half checkpoint ever looks whole."""
+        """Rename to a temporary name, delete the manifest, then the rest: a partial checkpoint never looks complete."""
         doomed = temporary_beside(path)
         try:
-            if holds_links(path):  # made just now
+            if holds_links(path):  # it was linked just now
                 return False
             os.rename(path, doomed)
             self._forget(path)
@@ -407,9 +407,9 @@ class CheckpointStore:
     def _remove_stale(self) -> None:
         """Delete what other processes left under temporary names.
 
-        Only a holder of the lock writes in the directory of checkpoints, so everything temporary there is stale,
-        whatever host and process id it carries: a container gets another host name at each start. In the run directory
-        a living process of this host may be writing.
+        Only the holder of the lock writes in the directory of checkpoints, so all temporary names there are stale,
+        whatever their host and process id: a container gets a new host name at each start. In the run directory another
+        live process of this host may be writing.
         """
         for directory in (self.root, self.root.parent):
             for name in sorted(os.listdir(directory)):
@@ -430,7 +430,7 @@ class CheckpointStore:
 
 
 def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
-    """Checkpoints with a sound manifest and files of the right sizes, newest first; and the damaged ones. Read-only.
+    """Checkpoints with a valid manifest and files of the right size, newest first; and the damaged ones. Read-only.
 
     Raises:
         UnreadableError: the directory or a checkpoint in it cannot be read.
@@ -449,7 +449,7 @@ def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
 
 
 def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
-    """Each checkpoint in a directory, or what is wrong with it, in order of names."""
+    """Each checkpoint in a directory, or its error, in order of names."""
     patience = Patience()
     for name in patience(lambda: _names(root)):
         if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
@@ -459,7 +459,7 @@ def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
 def look_at(
     path: Path, patience: Patience, *, compare_hashes: bool = False
 ) -> Stored | DamagedError | UnreadableError | None:
-    """The checkpoint at a path, or what is wrong with it. None for what is no directory, or is deleted meanwhile."""
+    """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
     for _ in range(_LOOKS):
         try:
             stored = patience(lambda: _look_at(path, patience))
@@ -515,7 +515,7 @@ def _finite_or_none(value: float) -> float | None:
 
 
 def _free_bytes(path: Path) -> int | None:
-    """Bytes that may still be written, None where the file system does not tell."""
+    """Free bytes for this user, None if the file system does not report them."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize if status.f_blocks else None
 

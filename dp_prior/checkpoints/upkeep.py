@@ -24,13 +24,13 @@ _LARGEST_CONFIG = 16 << 20  # bytes
 
 @dataclass(frozen=True)
 class Found:
-    """Something in the directory of checkpoints.
+    """An entry of the directory of checkpoints.
 
     Attributes:
-        kind: `damaged` has not been noticed by a run yet, `set aside` has; nothing is known of an `unreadable` one.
-        manifest: None where it cannot be read.
+        kind: `set aside` is a damaged one that was renamed, `damaged` one that was not yet; `unreadable` is unknown.
+        manifest: None if it cannot be read.
         roles: `latest` and `best`, of a good one.
-        remark: what is wrong with it.
+        remark: the problem, if any.
     """
 
     path: Path
@@ -58,9 +58,9 @@ def root_of(run: Path) -> Path:
 
 
 def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
-    """Everything there, good checkpoints first and newest first. Changes nothing and needs no lock.
+    """All entries, good checkpoints first, newest first. Changes nothing and needs no lock.
 
-    A run may work there meanwhile: what it is writing, or deletes before it is looked at, is left out.
+    A run may be writing: its unfinished and just deleted checkpoints are left out.
 
     Args:
         compare_hashes: read every byte; otherwise only sizes are compared.
@@ -130,19 +130,19 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 
 
 def superfluous(store: CheckpointStore) -> list[Path]:
-    """What `prune` would delete; compares sizes, not hashes."""
+    """The checkpoints that `prune` would delete; compares sizes, not hashes."""
     own = [one for one in scan(store.root)[0] if not one.is_linked]
     kept = store.retention.kept([one.record(store.monitor) for one in own], store.mode)
     return [one.path for one in own if one.manifest.sequence not in kept]
 
 
 def repair(store: CheckpointStore) -> list[str]:
-    """Repair a locked store: bring back what is sound again, set aside what is damaged, write the index again.
+    """Repair a locked store: restore checkpoints that verify again, set damaged ones aside, rewrite the index.
 
-    Nothing is deleted but leftovers of other processes, which locking does. Archived checkpoints are not touched.
+    Deletes nothing; locking has deleted leftovers of other processes. Archived checkpoints are not touched.
 
     Returns:
-        One line for everything that was changed.
+        One line for each change.
     """
     done = []
     for path in sorted(store.root.iterdir()):
@@ -168,7 +168,7 @@ def repair(store: CheckpointStore) -> list[str]:
 
 
 def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
-    """The manifest, or None and what is wrong."""
+    """The manifest, or None and the problem."""
     try:
         return read_manifest(path), ""
     except GoneError:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """Hands snapshots to a store from a thread of its own."""
+    """Passes snapshots to a store in a background thread."""
 
     def __init__(
         self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None, max_failed_saves: int = 1
@@ -103,7 +103,7 @@ class CheckpointWriter:
             if count >= limit:
                 self._failed.clear()
                 raise
-            log.warning("%s Training goes on; failed save %d in a row, the run ends at %d.", error, count, limit)
+            log.warning("%s Training continues; failed save %d in a row, the run ends at %d.", error, count, limit)
             return
         self._failed.clear()
         if self._on_durable is not None:

@@ -1,4 +1,4 @@
-"""The files of a data set, noted once and compared at every start, so that damage is named before training.
+"""The manifest of a data set: files are recorded once and compared at every start, to detect damage before training.
 
 Formats detect little themselves: zarr returns zeros for a lost chunk, and a flipped bit passes through most codecs.
 """
@@ -136,7 +136,7 @@ class Integrity:
                 raise ValueError(f"{leaving[0]!r} leaves the data set")
         except (ValueError, ValidationError) as error:
             problem = f"is not a manifest of a data set ({str(error).splitlines()[0]})"
-            raise DataError(str(self._path), [f"{problem}; delete it to have it written anew"]) from None
+            raise DataError(str(self._path), [f"{problem}; delete it, and the next start writes it again"]) from None
         return manifest if manifest.root == self._root_name() else None
 
     def _compare(self, name: str, expected: FileNote) -> str | None:

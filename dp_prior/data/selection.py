@@ -12,7 +12,7 @@ from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
 
 ACTION = "x"
-"""Key of the action among columns, statistics and normalizers; the action is what is diffused."""
+"""Key of the action among columns, statistics and normalizers; the action is the diffused variable."""
 
 
 def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:

@@ -33,16 +33,16 @@ class SplitConfig(Config):
     """Fraction of the episodes to train on; at least one episode is."""
 
     val: float = Field(default=0.1, ge=0, le=1)
-    """Fraction of the episodes to validate on; above 0 it is at least one episode where there are two."""
+    """Fraction of the episodes to validate on; above 0, at least one of two or more episodes."""
 
     test: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of the episodes kept for a final test; above 0 it is at least one episode where there are three."""
+    """Fraction of the episodes for a final test; above 0, at least one of three or more episodes."""
 
     seed: int = 0
-    """Decides which episodes go where. Keep it across runs that are compared."""
+    """Seed of the split. Keep it for runs that are compared."""
 
     max_train_episodes: int | None = Field(default=None, ge=1)
-    """Most episodes to train on; the others of the train part are not used. null means all."""
+    """Maximum number of episodes to train on; the rest of the train part is not used. null means all."""
 
     def faults(self) -> Iterator[str]:
         total = self.train + self.val + self.test

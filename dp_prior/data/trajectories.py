@@ -53,7 +53,7 @@ def _good_key(value: str) -> str:
 
 
 class TrajectoriesConfig(Config):
-    """Windows over recorded episodes: observations as condition, an action chunk as what is diffused."""
+    """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
 
     type: Literal["trajectories"] = "trajectories"
 
@@ -63,17 +63,17 @@ class TrajectoriesConfig(Config):
     """The recorded data set."""
 
     obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
-    """What the policy sees: the policy's name of each observation, and its key in the data set."""
+    """Observations: the policy's name of each one, and its key in the data set."""
 
     embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
-    """Further observations that are embeddings in folders, by the policy's name. They are read from disk during
-    training, which then takes its windows in blocks."""
+    """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
+    which then shuffles its windows in blocks."""
 
     action: KeyConfig
-    """What the policy does: one axis of numbers per step."""
+    """The action: one vector per step."""
 
     split: SplitConfig = SplitConfig()
-    """Which episodes are trained on, validated on and tested on."""
+    """Split of the episodes into training, validation and test parts."""
 
     batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
@@ -82,30 +82,30 @@ class TrajectoriesConfig(Config):
     """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
 
     device: Annotated[Literal["auto", "cpu"], Change("harmless")] = "auto"
-    """Where the data are kept: auto moves columns to the training device, smallest first, into half its free memory."""
+    """Device of the data: auto moves columns to the training device, smallest first, into half its free memory."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
-    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
-    files, too. Embeddings are hashed only if their first start asks for it."""
+    """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
+    files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
-    own serves several runs."""
+    """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
+    run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
     """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """With embeddings: blocks of windows, from anywhere, that are mixed."""
+    """With embeddings: number of blocks of windows that are mixed."""
 
     def faults(self) -> Iterator[str]:
         both = sorted(set(self.obs) & set(self.embeddings))
         if both or not (self.obs or self.embeddings):
             found = f"both name {both}" if both else "are empty"
-            yield f"obs and embeddings {found}; a policy needs observations, each with a name of its own"
+            yield f"obs and embeddings {found}; a policy needs observations with different names"
 
     def integrity(self, directory: Path) -> Integrity:
-        """Compares the files of the data set with those noted by the run in `directory`."""
+        """Compares the files of the data set with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
         places: dict[str, tuple[str, ...]] = {}
         for record in self.embeddings.values():

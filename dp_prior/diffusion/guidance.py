@@ -84,7 +84,7 @@ class L2NormClip(Config):
     """The length, over all dimensions of a sample, in normalised units; null: the root of the number of dimensions."""
 
     def stage(self, bounds: Bounds | None) -> Stage:
-        """Maps an estimate (B, ...) to the one of the wanted length."""
+        """Maps an estimate (B, ...) to the requested length."""
 
         def clip(x_0: Tensor) -> Tensor:
             flat = x_0.flatten(1)

@@ -30,13 +30,13 @@ Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=
 
 
 class DiffusionConfig(Config):
-    """How noise is added in training, and what the network learns from it."""
+    """The diffusion process: noise schedule, objective, loss and its weights."""
 
     schedule: NoiseScheduleConfig = Cosine()
     """Signal and noise level of every timestep."""
 
     objective: ObjectiveConfig = Eps()
-    """What the network predicts."""
+    """The prediction target of the network."""
 
     criterion: CriterionConfig = L2()
     """Cost of an error of the prediction."""
@@ -91,7 +91,7 @@ class Loss(NamedTuple):
     """The training loss of B samples.
 
     Attributes:
-        total: () weighted cost over the valid elements, divided by the denominator: what is differentiated.
+        total: () weighted cost over the valid elements, divided by the denominator; the loss to differentiate.
         per_sample: (B,) mean weighted cost over each sample's valid elements, without the factors of importance
             sampling; 0 for a sample without any.
         t: (B,) int64 timesteps.
@@ -460,7 +460,7 @@ class DiffusionProcess(nn.Module):
         wanted: bool,
         stages: list[Stage],
     ) -> Network:
-        """The network with its own estimate of x_0 as further input, or zeros where that is not wanted."""
+        """The network with its own estimate of x_0 as further input, or zeros in its place."""
         memory = SelfCondition(torch.zeros_like(x_t), self.channel_dim)
         network = memory.widen(network)
         if wanted:

@@ -30,15 +30,15 @@ class GymConfig(Config):
     """Further keyword arguments of the environment."""
 
     obs_key: str = "state"
-    """Key of the observation where the environment returns a plain array. A Dict keeps its keys; what is not a Box
-    is dropped."""
+    """Key of the observation if the environment returns a plain array. A Dict keeps its keys, and its entries other
+    than a Box are dropped."""
 
     score: ScoreRule = "sum"
     """The score of an episode: sum, max or last of its rewards, or success (1 or 0)."""
 
     success_score: float | None = None
     """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`. If
-    no episode's info has either, the success rate is not a number."""
+    no episode's info has either, the success rate is NaN."""
 
     @field_validator("id")
     @classmethod
@@ -55,7 +55,7 @@ class GymConfig(Config):
     def _not_ours(cls, make_arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name in ("max_episode_steps", "render_mode", "disable_env_checker", "vectorization_mode"):
             if name in make_arguments:
-                raise ValueError(f"{name!r} is decided here, not by the environment; the field max_steps sets a limit")
+                raise ValueError(f"{name!r} is set by this package; set a limit with the field max_steps")
         return make_arguments
 
     def create(self) -> Lockstep:

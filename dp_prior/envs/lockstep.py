@@ -100,13 +100,13 @@ class Lockstep:
 
 
 def _as_rgb(picture: Any) -> np.ndarray:
-    """What an environment renders as (height, width, 3) uint8: grey becomes three channels, a fourth is dropped."""
+    """A rendered picture as (height, width, 3) uint8: grey becomes three channels, a fourth is dropped."""
     array = np.asarray(picture)
     array = array[..., None] if array.ndim == 2 else array
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3, 4) or min(array.shape[:2]) < 2:
         found = "None" if picture is None else f"{array.dtype} of shape {np.shape(picture)}"
         raise ValueError(
             f"the environment renders {found}; expected uint8 (height, width, 3). "
-            f"Let it render rgb_array so, or set the evaluator's videos to 0"
+            f"Make rgb_array render that, or set the evaluator's videos to 0"
         )
     return np.broadcast_to(array[..., :3], (*array.shape[:2], 3))

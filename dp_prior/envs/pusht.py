@@ -30,13 +30,13 @@ class PushTConfig(Config):
     """Side of a rendered picture, in pixels."""
 
     embedding: bool = False
-    """Gives the observation `embedding` too, that of a picture of the state; see `dp-prior embed-demonstrations`."""
+    """Add the observation `embedding`, of a picture of the state; see `dp-prior embed-demonstrations`."""
 
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
-        and state (5,), which is the three in this order; if wanted embedding (256,) of length 1.
+        and state (5,), which is the three in this order; with `embedding` also embedding (256,) of length 1.
 
-        Actions are where the agent should go, (2,) px in [0, 512].
+        Actions are target positions of the agent, (2,) px in [0, 512].
         """
         try:
             from gym_pusht.envs import PushTEnv

@@ -16,9 +16,9 @@ from dp_prior.durable import replacing
 from dp_prior.envs.pusht_expert import PushTExpert
 
 MAX_STEPS = 300
-DISTURBANCE_RATE = 0.04  # chance per step that a disturbance begins
+DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
 DISTURBANCE_STEPS = 2, 7  # fewest and most steps it lasts
-DISTURBANCE_PX = 30.0  # standard deviation, in x and in y, of what it adds to the action
+DISTURBANCE_PX = 30.0  # standard deviation, in x and in y, of the offset that it adds to the action
 
 
 def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarray, np.ndarray, bool]:
@@ -29,7 +29,7 @@ def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarra
 
     Returns:
         state: (T, 5) float32 before the action of its row: agent x, agent y, block x, block y in px, block angle in
-            [0, 2 pi). In the last row of a solved episode the block lies where it should.
+            [0, 2 pi). In the last row of a solved episode the block is at the goal.
         action: (T, 2) float32: target position of the agent in px, 0..512.
         is_solved: whether the block came to cover more than 95 % of the goal.
     """
@@ -85,7 +85,7 @@ def write_demonstrations(
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; a set needs at least 1.")
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission shows before the work
+    path.parent.mkdir(parents=True, exist_ok=True)  # so that a missing permission fails early
     solved: list[tuple[np.ndarray, np.ndarray]] = []
     tried = 0
     with get_context("spawn").Pool(workers) as pool:

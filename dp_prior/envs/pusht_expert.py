@@ -1,8 +1,7 @@
-"""A scripted expert for Push-T: at every step it imagines pushes all around the block and follows the best one.
+"""A scripted expert for Push-T: at every step it simulates pushes all around the block and executes the best one.
 
-It is a function of the state alone, without memory, so that a policy which sees the state can imitate it. Points and
-vectors are complex numbers x + iy in px (y down): to multiply by a unit number `turn` is to rotate. Times are in
-control steps of 0.1 s.
+It is a pure function of the state, so that a policy which sees the state can imitate it. Points and vectors are complex
+numbers x + iy in px (y down); multiplying by a unit number `turn` rotates them. Times are in control steps of 0.1 s.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def push_out(agent: np.ndarray, centre: np.ndarray, turn: np.ndarray) -> tuple[n
 
 
 def goal_error(outline: np.ndarray) -> np.ndarray:
-    """Mean distance (...) in px between the corners (..., 8) of a block and where they belong."""
+    """Mean distance (...) in px between the corners (..., 8) of a block and those of the goal."""
     return np.mean(np.abs(outline - GOAL_OUTLINE), -1)
 
 
@@ -71,14 +70,14 @@ def outside(points: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
 
 
 def shortest_ways(first: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shortest ways from a place to N nodes over a graph (Bellman-Ford).
+    """Shortest paths from a source to N nodes of a graph (Bellman-Ford).
 
     Args:
-        first: (N,) lengths of the direct ways, inf where there is none.
+        first: (N,) lengths of the edges from the source, inf where there is none.
         edges: (N, N) lengths between nodes, inf where there is none.
 
     Returns:
-        (N,) lengths, inf where unreachable, and (N,) the node before, -1 where the way is direct.
+        (N,) lengths, inf where unreachable, and (N,) the predecessor of each node, -1 for the source.
     """
     length, before = first.copy(), np.full(len(first), -1)
     for _ in first:
@@ -94,7 +93,7 @@ def shortest_ways(first: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.
 
 @dataclass(frozen=True)
 class PushTExpert:
-    """Chooses the push for which way, push and estimated time to finish add up to the least, and steers towards it."""
+    """Chooses the push with the lowest sum of path, push and estimated time to finish, and steers towards it."""
 
     spacing: float = 7.5  # px between the contacts considered on the outline
     clearance: float = 15.0  # px between agent and block where a push begins
@@ -109,7 +108,7 @@ class PushTExpert:
     change_cost: float = 10.0  # steps lost with a change of contact, besides the way
     halving_cost: float = 14.0  # steps to halve the goal error, all in all
     error_cost: float = 0.25  # steps per px of goal error, besides
-    solved_error: float = 1.2  # px of goal error that cannot be felt
+    solved_error: float = 1.2  # px of goal error that count as none
 
     @cached_property
     def contacts(self) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +137,7 @@ class PushTExpert:
 
     @cached_property
     def push_strides(self) -> np.ndarray:
-        """px by which imagined pushes advance: finely at first, 111 px in all."""
+        """px by which simulated pushes advance: finely at first, 111 px in all."""
         return np.minimum(1.0 + 0.4 * np.arange(22), 8.0)
 
     def effort(self, start: np.ndarray, stop: np.ndarray, margin: float) -> np.ndarray:
@@ -164,7 +163,7 @@ class PushTExpert:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Steps (K,) that remain when straight pushes from (K,) along (K,) begin, and their best lengths (K,).
 
-        Pushes that leave the error as it is, or press the block into a wall, take for ever.
+        Pushes that do not reduce the error, or press the block into a wall, take infinitely many.
         """
         centre, turn = np.full(start.shape, centre), np.full(start.shape, turn)
         outline = centre[:, None] + turn[:, None] * OUTLINE

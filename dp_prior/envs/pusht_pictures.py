@@ -1,4 +1,4 @@
-"""Embeddings of pictures of Push-T: a stand-in for a frozen vision encoder that costs nothing.
+"""Embeddings of pictures of Push-T: a cheap stand-in for a frozen vision encoder.
 
 A state is drawn as a small picture with two channels, block and agent, and multiplied by a fixed random matrix. The
 embedding is a fixed function of the picture, as with a frozen network, and a policy has to locate the block from it.
@@ -51,7 +51,7 @@ class PictureEncoder:
 
 
 def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 8192) -> int:
-    """Embed every frame of demonstrations as `write_demonstrations` leaves them, in the layout of clip-retrieval.
+    """Embed every frame of demonstrations by `write_demonstrations`, in the layout of clip-retrieval.
 
     Args:
         folder: gets `img_emb/*.npy`, float16, and `metadata/*.parquet` with the columns episode and frame.

@@ -34,13 +34,13 @@ class ToyConfig(Config):
     """Longest move in one step."""
 
     obstacle_radius: float = Field(default=0.4, ge=0, le=0.45)
-    """Radius of the disc around the origin; the agent does not move where it would enter. 0 leaves one straight way."""
+    """Radius of the disc around the origin, which the agent cannot enter. 0 removes it."""
 
     render_size: int = Field(default=128, ge=16, le=4096)
     """Side of a rendered picture, in pixels."""
 
     def create(self) -> Toy:
-        """The environment. Observations: agent_pos (2,), goal (2,). Actions are where the agent should go, (2,)."""
+        """The environment. Observations: agent_pos (2,), goal (2,). Actions are target positions, (2,)."""
         return Toy(**self.arguments())
 
 
@@ -128,7 +128,7 @@ def demonstrations(n: int, seed: int = 0, noise: float = 0.005) -> dict[str, np.
 
     Args:
         n: number of episodes.
-        noise: standard deviation of what is added to each action.
+        noise: standard deviation of the noise added to each action.
 
     Returns:
         state (N, 4) float32: agent_pos and goal; action (N, 2) float32; episode_ends (n,) int64.

@@ -23,12 +23,12 @@ Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
 _COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
-_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each round of the colours
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
 _AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "minutes of training"}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSONL file in order; reading stops at a line that a crash cut off."""
+    """Rows of a JSONL file in order, up to a line that a crash truncated."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
@@ -39,7 +39,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against: Against = "samples_seen") -> Path:
-    """Draw a PNG with a panel for each kind of metric that the run has.
+    """Draw a PNG with a panel for each kind of metric in the log.
 
     Args:
         metrics: JSONL file with one object of numbers per line.
@@ -62,7 +62,7 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
         raise ValueError(
             f"{metrics} holds no loss, action error or score against {against!r} yet; train a little first"
         )
-    lines = max(len(found) for _, found in panels)  # of the legends, which stand below
+    lines = max(len(found) for _, found in panels)  # of the legends below the panels
     figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
     if title:
         figure.suptitle(title, fontsize=11, fontweight="bold", color=INK, x=0.01, ha="left")
@@ -81,7 +81,7 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
 
 
 def _series(rows: list[dict[str, Any]], against: Against) -> dict[str, Series]:
-    """Each metric with its place on the axis, without values that are not finite."""
+    """Points of each metric, without values that are not finite."""
     place = _minutes(rows) if against == "minutes" else [row.get(against) for row in rows]
     points: dict[str, list[tuple[float, float]]] = {}
     for x, row in zip(place, rows, strict=True):
@@ -180,7 +180,7 @@ def _decade(value: float, _: int) -> str:
 
 
 def _smooth(y: np.ndarray) -> np.ndarray:
-    """Centred mean over about a twentieth of the curve, cut off at its ends."""
+    """Centred moving mean over about a twentieth of the curve, shorter at its ends."""
     half = len(y) // 40
     total = np.concatenate([[0.0], np.cumsum(y)])
     places = np.arange(len(y))
@@ -189,6 +189,6 @@ def _smooth(y: np.ndarray) -> np.ndarray:
 
 
 def _styles() -> Iterator[dict[str, Any]]:
-    """How the first line is drawn, the second, and so on."""
+    """Line styles in order."""
     for dash, colour in itertools.cycle(itertools.product(_DASHES, _COLOURS)):
         yield {"color": colour, "linestyle": dash, "linewidth": 1.6, "marker": "o", "markersize": 2.5}

@@ -35,7 +35,7 @@ class Film:
 
     @property
     def strips(self) -> list[list[tuple[int, np.ndarray]]]:
-        """For each episode some (step, frame), evenly spread from its first to its last."""
+        """A few (step, frame) of each episode, evenly spread from its first to its last."""
         strips = []
         for stills in self._stills:
             picked = np.linspace(0, len(stills) - 1, min(_STILLS, len(stills))).round().astype(int)

@@ -1,4 +1,4 @@
-"""What the evaluators of one part of the data share."""
+"""Base classes of the evaluators that measure one part of the data."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class HeldOutConfig(Config):
     """Kinds of tasks that can be measured; None for all."""
 
     metrics: ClassVar[tuple[Metric, ...]]
-    """What is measured, by name; see `dp_prior.metric_names`."""
+    """Descriptions of the metrics; see `dp_prior.metric_names`."""
 
     reports: ClassVar[bool] = True
     """Whether it writes files, named after it and the step."""
 
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     split: Literal["train", "val", "test"] = "val"
-    """Part of the data that is measured."""
+    """Part of the data to measure on."""
 
     batch_size: int = Field(default=256, ge=1)
     """Samples per batch and rank; changes memory and speed, not the result."""
 
     seed: int = 0
-    """Chooses the noise that each sample keeps; independent of the run's seed, so runs compare."""
+    """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
 
     def task_faults(self, task: TaskConfig) -> Iterable[str]:
         """Why a task of these kinds cannot be measured, one line per fault that begins with a field; none by default."""
@@ -98,7 +98,7 @@ class SampledConfig(HeldOutConfig):
 
 
 class HeldOutEvaluator:
-    """Measures as its record says; a subclass has `run`."""
+    """Base class of the evaluators; a subclass has `run`."""
 
     def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
         """

@@ -47,7 +47,7 @@ class LossConfig(HeldOutConfig):
     """How often it runs, besides at the end."""
 
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
     """At most this many samples, evenly spread over the split; null for all."""

@@ -54,7 +54,7 @@ class RolloutConfig(Config):
         Metric("<name>/score_std", "score", None, "Standard deviation of the score over episodes."),
         Metric("<name>/score_ci_low", "score", "higher", "Lower end of the 95 % interval of the mean (Student's t)."),
         Metric("<name>/score_ci_high", "score", "higher", "Upper end of that interval."),
-        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; no number if nothing tells."),
+        Metric("<name>/success_rate", "share", "higher", "Share of episodes solved; NaN if success is not reported."),
         Metric("<name>/success_ci_low", "share", "higher", "Lower end of the 95 % interval of the share (Wilson)."),
         Metric("<name>/success_ci_high", "share", "higher", "Upper end of that interval."),
         Metric("<name>/episodes", "episodes", None, "Episodes run."),
@@ -71,7 +71,7 @@ class RolloutConfig(Config):
     """The environment."""
 
     model: str = "ema"
-    """Which weights act: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
 
     n_episodes: int = Field(default=50, ge=2)
     """Episodes in all."""
@@ -80,13 +80,13 @@ class RolloutConfig(Config):
     """Seed of the first episode; the others count up. Keep it away from the seeds of demonstrations."""
 
     noise_seed: int = 0
-    """Chooses the noise the policy samples from, together with the episode and its step."""
+    """Seed of the policy's noise, together with the episode and its step."""
 
     n_action_steps: int | None = Field(default=None, ge=1)
-    """Actions executed before the next prediction; null for the policy's own."""
+    """Actions executed before the next prediction; null for the policy's setting."""
 
     sampler: SamplerConfig | None = None
-    """Replaces the policy's own sampler; null keeps it."""
+    """Replaces the policy's sampler; null keeps it."""
 
     warm_start: bool = False
     """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
@@ -156,8 +156,8 @@ class RolloutConfig(Config):
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
                 if any(not np.array_equal(first[key], again[key], equal_nan=True) for key in first):
                     log.warning(
-                        "the environment of evaluator %r starts otherwise each time it is reset with seed %d, "
-                        "so scores will not repeat; let it draw from self.np_random alone", self.name, self.first_seed,
+                        "the environment of evaluator %r starts differently each time it is reset with seed %d, "
+                        "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
                     )  # fmt: skip
                 if is_filmed:
                     env.render([0])
@@ -263,7 +263,7 @@ class RolloutEvaluator:
                 raise error
             failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
             if len(failed):
-                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; its output tells why")
+                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; see the output of that rank")
             rounds.append(gathered.reshape(-1, 4))
         rows = np.concatenate(rounds)
         rows = rows[rows[:, 0] >= 0]

@@ -1,4 +1,4 @@
-"""The samples that an evaluator measures: the same ones every time, shared out over the ranks."""
+"""The samples that an evaluator measures: the same ones every time, distributed over the ranks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shared_batches(
 ) -> Iterator[Batch]:
     """This rank's batches of at most `max_samples` samples, evenly spread over the split and dealt to ranks in turn.
 
-    A sample is measured once whatever the number of ranks, and draws its noise by its own id.
+    A sample is measured once on any number of ranks; its noise is a function of its id.
     """
     n = len(samples) if max_samples is None else min(max_samples, len(samples))
     ids = torch.arange(n) * len(samples) // n

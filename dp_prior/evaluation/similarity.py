@@ -78,13 +78,13 @@ class SimilarityConfig(SampledConfig):
             "<name>/<model>/difference_from_baseline_similarity[steps=<steps>]",
             "cosine",
             None,
-            "Similarity with the text less the baseline similarity.",
+            "Similarity with the text minus the baseline similarity.",
         ),
         Metric(
             "<name>/<model>/margin_over_<base>[steps=<steps>]",
             "cosine",
             "higher",
-            "Similarity with the original image less that of a baseline.",
+            "Similarity with the original image minus that of a baseline.",
         ),
         Metric(
             "<name>/<model>/margin_over_<base>_ci_<end>[steps=<steps>]",
@@ -107,7 +107,7 @@ class SimilarityConfig(SampledConfig):
     """How often it runs, besides at the end."""
 
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
-    """Which weights are measured: names of averages in `train.ema`, or `online` for the trained weights themselves."""
+    """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
     """At most this many samples, evenly spread over the split; null for all. Their embeddings are held in memory."""
@@ -116,7 +116,7 @@ class SimilarityConfig(SampledConfig):
     """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
 
     candidates: int | None = Field(default=None, ge=1)
-    """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's own setting."""
+    """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's setting."""
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""

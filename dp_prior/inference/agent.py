@@ -1,7 +1,7 @@
-"""Agents: a policy plus observation history plus action queue. Evaluation and the robot run the same code.
+"""Agents: a policy, its observation history and its action queue. Evaluation and the robot run the same code.
 
-A chunk is predicted from the newest `n_obs_steps` observations; of it the actions from index `n_obs_steps - 1` on (the
-first that belongs to the present) are executed, `n_action_steps` of them, before the next prediction.
+A chunk is predicted from the newest `n_obs_steps` observations. `n_action_steps` of its actions are executed before the
+next prediction, beginning at index `n_obs_steps - 1`, which is the present.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Policy(Protocol):
-    """What an agent needs of a policy, which is also a `torch.nn.Module`."""
+    """The interface of a policy that an agent uses; a policy is also a `torch.nn.Module`."""
 
     spec: Spec
     horizon: int
@@ -42,10 +42,10 @@ class Policy(Protocol):
 
 
 class VectorAgent:
-    """One policy in n episodes that run in lockstep, a row each.
+    """One policy in n episodes that run in lockstep, one row each.
 
-    A row's actions depend on the seed, its episode number and its observations; on other rows only through the rounding
-    of matrix products.
+    A row's actions depend on the seed, its episode number and its observations, and on other rows only through rounding
+    in matrix products.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class VectorAgent:
     ):
         """
         Args:
-            n_action_steps: actions executed before the next prediction; None for the policy's own.
-            seed: with an episode's number and step it fixes all noise.
-            sampler: replaces the policy's own, for example with fewer steps.
-            warm_start: start each prediction but the first from the rest of the last chunk, noised as far as the
-                sampler's `renoise` says: fewer steps, and plans that change less from chunk to chunk.
+            n_action_steps: actions executed before the next prediction; None for the policy's setting.
+            seed: determines all noise, together with the episode's number and step.
+            sampler: replaces the policy's sampler, for example with fewer steps.
+            warm_start: start each prediction but the first from the rest of the last chunk, noised to the sampler's
+                `renoise`: fewer steps, and smaller changes from chunk to chunk.
 
         Raises:
             ValueError: n_action_steps does not fit into the chunk.
@@ -135,7 +135,7 @@ class VectorAgent:
         return chunk[:, first : first + self.n_action_steps].float().cpu().numpy()
 
     def _previous(self, rows: Tensor) -> Tensor | None:
-        """(rows, horizon, action_dim): the last chunk shifted to the present, its last action repeated to the end."""
+        """(rows, horizon, action_dim): the last chunk shifted to the present, padded with its last action."""
         if self._chunks is None:
             return None
         left = self._chunks[rows][:, self.n_action_steps :]

@@ -1,4 +1,4 @@
-"""From a checkpoint or export to a policy that is ready to act, or a prior that is ready to predict."""
+"""Loads a policy or a prior from a checkpoint or export."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def load_policy(
     tensors, whose hashes are compared. The caller's random state is left as it was.
 
     Args:
-        reference: path of a checkpoint, an export or a run; of a run the best checkpoint is taken, unless it ends in
-            `@latest` or `@step_00012000`. Or a repository of the Hub, `user/name`, perhaps with `@revision`, if there
-            is no such path; or `hf://user/name`, `https://...#sha256=...`, `s3://...` and whatever else fsspec reads,
-            see `dp_prior.places.reference`.
-        weights: name of an average of the run (`train.ema`); None for the first of them, which is the one exported.
+        reference: path of a checkpoint, an export or a run, whose best checkpoint is loaded unless the path ends in
+            `@latest` or `@step_00012000`. If there is no such path, a Hub repository `user/name`, optionally with
+            `@revision`. Or `hf://user/name`, `https://...#sha256=...`, `s3://...` or another URL that fsspec reads, see
+            `dp_prior.places.reference`.
+        weights: name of an average of the run (`train.ema`); None for the first, which is the exported one.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.
 
     Raises:
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
-        CheckpointError: there is no usable checkpoint, or a file is not what the manifest says.
-        ConfigError: the configuration or the shapes are not ones of a policy.
-        ValueError: there is no average of that name, the weights do not fit the configuration, or dtype is none of
-            floating point.
+        CheckpointError: there is no usable checkpoint, or a file differs from the manifest.
+        ConfigError: the configuration or the shapes do not describe a policy.
+        ValueError: there is no average of that name, the weights do not fit the configuration, or dtype is not a
+            floating-point type.
     """
-    from dp_prior.tasks.policy import DiffusionPolicy  # the networks: a second that `import dp_prior` need not take
+    from dp_prior.tasks.policy import DiffusionPolicy  # late, since importing the networks takes a second
 
     return DiffusionPolicy.from_pretrained(reference, weights=weights, device=device, dtype=dtype)
 

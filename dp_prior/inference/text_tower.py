@@ -1,4 +1,4 @@
-"""Captions to what a prior reads: the text tower of CLIP, through transformers."""
+"""Text conditions of a prior from captions: the text tower of CLIP, from the package transformers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TextTower:
         """Embeddings and encodings of B captions.
 
         Returns:
-            text_embed (B, D) of length 1, and text_encodings (B, n, E), n being the longest text of the tower; behind
-            the end of a text they are zeros. Longer texts are cut.
+            text_embed (B, D) of length 1, and text_encodings (B, n, E), n being the tower's maximum; zeros after the
+            end of a text. Longer texts are truncated.
         """
         length = self.model.config.max_position_embeddings
         tokens = self.tokenizer(
@@ -40,7 +40,7 @@ class TextTower:
 
 
 def load_text_tower(folder: str | Path, *, device: torch.device | str = "cpu") -> TextTower:
-    """Load a CLIP text tower and its tokenizer from a local folder, as `save_pretrained` leaves them.
+    """Load a CLIP text tower and its tokenizer from a local folder, as `save_pretrained` writes them.
 
     Nothing is downloaded and nothing in the folder is executed: the weights must be safetensors.
 
@@ -50,7 +50,7 @@ def load_text_tower(folder: str | Path, *, device: torch.device | str = "cpu") -
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder; expected a CLIP model as save_pretrained leaves it")
+        raise FileNotFoundError(f"{folder} is not a folder; expected a CLIP model as save_pretrained writes it")
     try:
         from transformers import CLIPTextModelWithProjection, CLIPTokenizer
     except ImportError as error:

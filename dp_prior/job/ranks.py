@@ -1,7 +1,7 @@
 """The ranks of a run: one class through which every part talks to the other ranks, and the Accelerator that it wraps.
 
 Collectives have a short time limit, so that a hanging rank is found. Work of unknown length, such as a rollout or the
-last save, must therefore not lie between two collectives: the ranks first `meet`, which has no limit of its own, and
+last save, must therefore not lie between two collectives: the ranks first `meet`, which has no timeout, and
 the rank that works sends heartbeats with `beat`.
 """
 
@@ -94,7 +94,7 @@ class Ranks:
                     outcome[0] = choose()
             except Exception as error:  # not swallowed: raised below, here and on every other rank
                 cause = error
-                outcome[1:] = type(error), str(error)  # an error with arguments of its own does not pickle
+                outcome[1:] = type(error), str(error)  # an error with custom arguments does not pickle
         if self.num_processes > 1:
             if patience_s is not None:
                 self._await_main(patience_s)

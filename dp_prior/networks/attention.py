@@ -30,15 +30,15 @@ def attend(
     mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention, whose weights go through `dropout`.
+    """Scaled dot-product attention with `dropout` on its weights.
 
-    torch's fused kernels draw dropout from torch's generator, so the weights are computed here when any are dropped.
+    torch's fused kernels draw dropout from torch's generator, so with active dropout the weights are computed here.
 
     Args:
         queries: (B, n_heads, T, d).
         keys: (B, n_heads, S, d); values likewise.
-        mask: (T, S) bool, True where a query sees a key; None for everywhere.
-        is_causal: query i sees the keys up to i; in place of a mask.
+        mask: (T, S) bool, True where a query attends to a key; None for all.
+        is_causal: query i attends to the keys up to i; instead of a mask.
 
     Returns:
         (B, n_heads, T, d).

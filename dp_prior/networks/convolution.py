@@ -14,9 +14,9 @@ from dp_prior.networks.layers import Linear, as_image, as_sequence, compute_dtyp
 
 
 class Convolution(nn.Module):
-    """What the convolutions share: parameters, and the choice of the fastest way to compute.
+    """Base class of the convolutions: parameters, and the choice of the fastest kernel.
 
-    The weight's memory layout is the one its kernels need. The state dict shows it in the layout of `nn.Conv1d` or
+    The weight has the memory layout of the kernels. The state dict presents it in the layout of `nn.Conv1d` or
     `nn.ConvTranspose1d`, as a view of the same memory, and loads it in that layout.
     """
 
@@ -25,7 +25,7 @@ class Convolution(nn.Module):
     """Permutation of the weight's dimensions to the counterpart's."""
 
     def __init__(self, shape: tuple[int, int, int]):
-        """Args: shape: of the counterpart's weight; parameters start like its, uniform in +-1 / sqrt(fan in)."""
+        """Args: shape: of the counterpart's weight; initialised like it, uniform in +-1 / sqrt(fan in)."""
         super().__init__()
         bound = 1 / math.sqrt(shape[1] * shape[2])
         inverse = [self.torch_form.index(dim) for dim in range(3)]
@@ -50,11 +50,11 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def way(self, x: Tensor) -> Literal["products", "one product", "library"]:
-        """The fastest way for this input, as measured; all three agree up to rounding.
+        """The fastest of the three algorithms for this input, as measured; they agree up to rounding.
 
-        On a CPU: up to 128 rows without gradient are one product, which reads the weights once. Wide layers are one
-        product per tap over at most 4 positions (2x faster than torch), in bfloat16 over any number (up to 5x: torch's
-        weight gradient is slow). Everything else is torch's convolution.
+        On a CPU: one product for up to 128 rows without gradient, which reads the weights once; one product per tap for
+        wide layers, with at most 4 positions (2x faster than torch) or in bfloat16 (up to 5x, since torch's weight
+        gradient is slow). Otherwise torch's convolution.
         """
         positions = x.shape[1] // self.taps.sources
         if x.device.type != "cpu":

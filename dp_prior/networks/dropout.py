@@ -1,6 +1,6 @@
-"""Dropout whose masks are a function of the sample's row and the layer's place in the network, and of nothing else.
+"""Dropout whose masks are a pure function of the sample's row and the layer's position in the network.
 
-Ranks, micro-batches, compilation and the device change nothing, and a resumed run has no generator to restore. The
+They do not depend on ranks, micro-batches, compilation or device, and there is no generator state to restore. The
 model gives the rows to the layers for the duration of a forward pass: `with dropout_rows(model, random): ...`.
 """
 
@@ -21,7 +21,7 @@ _LEVELS = 2**16  # an element is decided by 16 bits, so one 64-bit number serves
 class Dropout(nn.Module):
     """`nn.Dropout` for tensors (B, ...), given one random row per sample by `dropout_rows`.
 
-    Each call within one forward pass uses the same mask, so every place in a network needs a layer of its own.
+    Each call within one forward pass uses the same mask, so every position in a network needs its own layer.
     """
 
     def __init__(self, p: float):

@@ -1,4 +1,4 @@
-"""Layers of the backbones: linear, Mish, step embedding, modulation, norm; others have files of their own.
+"""Layers of the backbones: linear, Mish, step embedding, modulation, norm.
 
 Sequences are (B, H, C), channels last, from the noisy chunk (B, H, A) to the output. A layer computes what its torch
 counterpart computes, on a CPU by a faster kernel where `kernels/` has one.
@@ -17,7 +17,7 @@ from dp_prior.networks.kernels.products import linear
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The dtype in which a layer with this weight computes: autocast's where that is on, else the weight's own."""
+    """The compute dtype of a layer with this weight: that of autocast if it is on, else that of the weight."""
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
@@ -44,8 +44,8 @@ class Mish(nn.Module):
 class SinusoidalEmbedding(nn.Module):
     """Sines and cosines of the timestep at geometric frequencies (Vaswani et al. 2017).
 
-    Computed in float32 whatever the network's dtype. The frequencies are not a buffer: casting the network would round
-    it, and angles reach hundreds, as would the error.
+    Always computed in float32. The frequencies are not a buffer: casting the network would round them, and the error
+    of an angle grows with the angle, which reaches hundreds.
     """
 
     def __init__(self, *, dim: int):
@@ -61,7 +61,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 class StepEmbedding(nn.Sequential):
-    """The timestep as features: sinusoidal embedding, then a two-layer MLP four times as wide."""
+    """Embeds the timestep: sinusoidal embedding, then a two-layer MLP four times as wide."""
 
     def __init__(self, *, dim: int):
         super().__init__(SinusoidalEmbedding(dim=dim), Linear(dim, 4 * dim), Mish(), Linear(4 * dim, dim))
@@ -73,7 +73,7 @@ class StepEmbedding(nn.Sequential):
 
 
 class FiLM(nn.Module):
-    """Feature-wise modulation by the condition: a scale and bias per channel, or a bias alone (Perez et al. 2018)."""
+    """Feature-wise modulation by the condition: a scale and bias per channel, or only a bias (Perez et al. 2018)."""
 
     def __init__(self, *, cond_dim: int, channels: int, has_scale: bool):
         super().__init__()
@@ -81,7 +81,7 @@ class FiLM(nn.Module):
         self.linear = Linear(cond_dim, channels * (2 if has_scale else 1))
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
-        """(B, H, C) features and (B, cond_dim), already through the non-linearity -> (B, H, C)."""
+        """(B, H, C) features and (B, cond_dim) condition, after its non-linearity -> (B, H, C)."""
         modulation = self.linear(cond)[:, None]
         if not self.has_scale:
             return x + modulation
@@ -98,7 +98,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """`nn.RMSNorm` in the dtype of its input; torch has no fast kernel where the weight's differs."""
+    """`nn.RMSNorm` with the weight cast to the dtype of the input; torch has no fast kernel for mixed dtypes."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)

@@ -1,4 +1,4 @@
-"""Places for checkpoints: the savers that put them there, and where a run resumes from."""
+"""Places for checkpoints: savers that copy or upload them, and the places that a run can resume from."""
 
 from dp_prior.config import family
 from dp_prior.places.fsspec import FsspecSaverConfig

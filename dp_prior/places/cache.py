@@ -40,11 +40,11 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         text: the reference, for messages.
         which: `best`, `latest` or the name of a folder; None if the reference does not say.
         prefer: the default for `which`.
-        whole: False for the files that are needed to act.
+        whole: False for the files for inference only.
 
     Raises:
         FileNotFoundError: there is no such place, or no checkpoint in it.
-        RemoteError: it cannot be reached, refuses, or its content is not what was expected.
+        RemoteError: it cannot be reached, refuses access, or has unexpected content.
         DamagedError: the manifest is not a valid one.
     """
     folder, data = _locate(source, text, which, prefer, whole)
@@ -60,7 +60,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
     cache.mkdir(parents=True, exist_ok=True)
     part = cache / f"part_{target.name}"
     with _locked(cache / f"{target.name}.lock"):
-        if target.exists():  # another process was faster, or it is damaged
+        if target.exists():  # another process was faster, or the entry is damaged
             with contextlib.suppress(DamagedError):
                 read_manifest(target)
                 return target

@@ -48,10 +48,10 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
 
 
 def snippet(repo: str, spec: dict[str, Any], kind: str = "policy") -> str:
-    """Python text that loads the model and asks it for an action, or for an embedding."""
+    """Python code that loads the model and predicts an action or an embedding."""
     shapes = spec.get("cond_shapes", {})
     if kind == "prior":
-        words = {"text": "text_embed"}  # how `predict` calls what the data call `text`
+        words = {"text": "text_embed"}  # data key -> argument of `predict`
         given = ", ".join(
             f"{words.get(key, key)}=torch.ones(1, {', '.join(map(str, shape))})" for key, shape in shapes.items()
         )

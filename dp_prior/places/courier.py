@@ -17,7 +17,7 @@ from dp_prior.places.outbox import Outbox
 from dp_prior.places.worker import Report, Sender
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
-LONG_WAIT_S = 5.0  # a longer wait of `drain` is logged
+LONG_WAIT_S = 5.0  # `drain` logs a longer wait
 COMMITS = 2  # of one delivery at most: the files, and the pointer
 _BUSY = "another process, perhaps the training itself, is about to send it"
 
@@ -56,7 +56,7 @@ class Schedule:
 
 
 class Courier:
-    """Sends what waits in one outbox, when the schedule allows it."""
+    """Uploads the entries of one outbox, when the schedule allows it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Courier:
         Args:
             place: for messages.
             deadline_s: seconds after which an attempt is killed.
-            drain_s: seconds that `close` waits for what is not sent yet.
+            drain_s: seconds that `close` waits for pending uploads.
             clock: wall clock in seconds.
             dice: jitter, which spreads the attempts of many runs.
         """
@@ -92,7 +92,7 @@ class Courier:
         self._is_closed = False
         self._stop_at: float | None = None
         self._told: set[str] = set()
-        self._outlook = f"Training goes on; checkpoints wait in {outbox.directory}"
+        self._outlook = f"Training continues; checkpoints wait in {outbox.directory}"
         self.problem = ""
         self.remark: str | None = None
         state = outbox.read_state()
@@ -102,7 +102,7 @@ class Courier:
             self.schedule.not_before = min(float(state.get("not_before", 0.0)), clock() + 3600)
 
     def start(self) -> None:
-        """Start the thread; it begins with what an earlier process left in the outbox."""
+        """Start the thread; it begins with the entries that an earlier process left in the outbox."""
         self._thread = threading.Thread(target=self._run, name=f"upload {self.place}", daemon=True)
         self._thread.start()
 
@@ -112,7 +112,7 @@ class Courier:
         self._news.set()
 
     def step(self) -> float | None:
-        """Make at most one attempt, if one is due. Returns seconds until the next may be, None if nothing waits."""
+        """Make at most one attempt, if one is due. Returns seconds until the next, None if the outbox is empty."""
         if self._right is None:
             self._right = self.outbox.exclusively()
             if self._right is None:
@@ -135,11 +135,11 @@ class Courier:
             self.outbox.remove(chosen)
         self._note(report)
         if not chosen and report.trouble is not None:
-            return None  # that was only the check; the next checkpoint retries
+            return None  # only the check failed; the next checkpoint retries
         return self.schedule.wait(self._clock()) if self.outbox.waiting() else None
 
     def drain(self, limit_s: float) -> list[str]:
-        """Send what waits from the calling thread, for a limited time; returns a line for each checkpoint left."""
+        """Upload the outbox from the calling thread, for a limited time; returns a line for each checkpoint left."""
         self._right = self.outbox.exclusively()
         if self._right is None:
             self.problem = _BUSY
@@ -192,7 +192,7 @@ class Courier:
                 self._news.clear()
                 try:
                     wait = self.step()
-                except Exception as error:  # a full disk, a directory that was removed: retried, training goes on
+                except Exception as error:  # a full disk, a directory that was removed: retried, training continues
                     self._note(Report(f"{type(error).__name__}: {error}", "unavailable"))
                     wait = 60.0
                 if self._stop_at is not None:

@@ -1,4 +1,4 @@
-"""What can be sent to: the protocol of every remote place for checkpoints, and how a delivery fails.
+"""`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the errors of a delivery.
 
 All files of a checkpoint go to a folder that never changes again, `checkpoints/step_00012000`; they are compared with
 the manifest; then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer
@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 from dp_prior.places.parcel import Parcel
 
 Trouble = Literal["refused", "unavailable", "damaged", "offline"]
-"""Refused: only a person can change that. Unavailable: retry later. Damaged: the files are not what their manifest
-says; never retry. Offline: the client is in offline mode."""
+"""Refused: needs a change by the user. Unavailable: retry later. Damaged: the files differ from their
+manifest; never retry. Offline: the client is in offline mode."""
 
 
 class DeliveryError(Exception):
@@ -38,7 +38,7 @@ class Destination(Protocol):
         """Whether it can be written to; raises DeliveryError if not."""
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Send a checkpoint; what an earlier attempt has completed is found and skipped.
+        """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:
             spend: called just before each commit or similar, since those are limited per hour.

@@ -1,6 +1,6 @@
 """Folders behind a URL that fsspec knows, to send to and to read from: s3://, gs://, az://, sftp://, file://, memory://.
 
-Each checkpoint goes to a folder of its own, `URL/checkpoints/step_00012000`, is read back and compared, and only then
+Each checkpoint is uploaded to its own folder, `URL/checkpoints/step_00012000`, read back and compared, and only then
 does `URL/best.json` or `URL/latest.json` name it. A store that replaces an object as a whole, as all object stores do,
 therefore never shows half a checkpoint. Credentials are those of the file system's own configuration.
 """
@@ -35,13 +35,15 @@ class FsspecSaverConfig(UploadConfig):
     type: Literal["fsspec"] = "fsspec"
 
     url: str
-    """The folder, for example `s3://bucket/runs/pusht`. `memory://` lives only as long as the process."""
+    """The folder, for example `s3://bucket/runs/pusht`. `memory://` ends with the process."""
 
     @field_validator("url")
     @classmethod
     def _has_a_scheme(cls, url: str) -> str:
         if "://" not in url or "@" in url.rpartition("/")[2]:
-            raise ValueError(f"{url!r} is no URL of a folder, such as s3://bucket/runs/pusht; for a path use `local`")
+            raise ValueError(
+                f"{url!r} is not the URL of a folder, such as s3://bucket/runs/pusht; for a path use `local`"
+            )
         return without_password(url.rstrip("/") if not url.endswith("://") else url)
 
     @property
@@ -77,7 +79,7 @@ class FolderDestination:
         return f"{self.url} can be written to"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Folder, comparison, pointer; what an earlier attempt completed is skipped."""
+        """Upload the folder, verify it, move the pointer; skips steps that an earlier attempt completed."""
         with self._translated():
             folder = self._folder(parcel)
             spend()
@@ -90,10 +92,10 @@ class FolderDestination:
             for kind in moved:
                 spend()
                 self._write(f"{kind}.json", pointer.encode())
-        return f"{folder} is up" + (f" as {' and '.join(moved)}" if moved else ""), reason
+        return f"{folder} is uploaded" + (f" as {' and '.join(moved)}" if moved else ""), reason
 
     def _folder(self, parcel: Parcel) -> str:
-        """The folder of this checkpoint; one where another checkpoint is complete is not used."""
+        """The folder for this checkpoint; skips folders that hold another complete checkpoint."""
         for folder in folders(parcel.intent.name):
             manifest = self._read(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
             if manifest is None or hashlib.sha256(manifest).hexdigest() == parcel.digest:
@@ -156,7 +158,7 @@ class FolderDestination:
         except DeliveryError:
             raise
         except PermissionError:
-            raise DeliveryError("refused", f"{self.url} may not be written to; look at the credentials") from None
+            raise DeliveryError("refused", f"{self.url} may not be written to; check the credentials") from None
         except FileNotFoundError:
             raise DeliveryError("refused", f"{self.url} cannot be written to: there is no such bucket") from None
         except Exception as error:

@@ -47,10 +47,10 @@ class HuggingFaceSaverConfig(UploadConfig):
     """The repository, `user/name`; created if it does not exist."""
 
     private: bool = True
-    """Whether a repository that has to be created is private."""
+    """Whether to create the repository as a private one, if it does not exist."""
 
     license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
-    """Licence of the weights in the model card, by the Hub's name for it, such as `mit`; null for none."""
+    """License of the weights in the model card, by its name on the Hub, such as `mit`; null for none."""
 
     @property
     def place(self) -> str:
@@ -78,7 +78,7 @@ class HubDestination:
         return f"user {user} may write to {self.record.repo}"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Folder, comparison, pointer, tag; what an earlier attempt completed is skipped."""
+        """Upload the folder, verify it, move the pointer, tag; skips steps that an earlier attempt completed."""
         with _translated():
             api = _connect()
             folder, found = self._folder(api, parcel, self._head(api))
@@ -97,7 +97,7 @@ class HubDestination:
             return api.repo_info(self.record.repo).sha
 
     def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
-        """The folder of this checkpoint, and whether it is complete; a folder with other files is not used."""
+        """The folder for this checkpoint, and whether it is complete; skips folders with other files."""
         for folder in folders(parcel.intent.name):
             listing = _listing(api, self.record.repo, folder, revision)
             if not listing or not _differences(parcel, listing):
@@ -126,7 +126,7 @@ class HubDestination:
             if reason is not None:
                 kinds.remove("best")
             if not kinds:
-                return f"{folder} is up", reason
+                return f"{folder} is uploaded", reason
             operations = self._pointers(api, parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
             try:
@@ -137,7 +137,7 @@ class HubDestination:
                     raise
                 continue
             api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
-            return f"{folder} is up as {' and '.join(kinds)}", reason
+            return f"{folder} is uploaded as {' and '.join(kinds)}", reason
         raise AssertionError("the last attempt returns or raises")
 
     def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:
@@ -268,7 +268,7 @@ class HubSource:
         except (RepositoryNotFoundError, HFValidationError):
             raise NoPlaceError(
                 f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
-                f"look at the name, or set HF_TOKEN",
+                f"check the name, or set HF_TOKEN",
                 may_be_hidden=not (self._options.get("token") or get_token()),
             ) from None
         except HfHubHTTPError as error:
@@ -390,9 +390,9 @@ def _translated() -> Iterator[None]:
 
 
 _REFUSALS = {
-    401: "the Hub does not accept the token (401); set HF_TOKEN anew or run `hf auth login`",
+    401: "the Hub does not accept the token (401); set a valid HF_TOKEN or run `hf auth login`",
     403: "the token may not write there (403); use one with write access, or another `repo`",
-    404: "the Hub has no such repository, or hides it from this token (404); look at `repo` and the token",
+    404: "the Hub has no such repository, or hides it from this token (404); check `repo` and the token",
     413: "the Hub refuses files of this size (413)",
 }
 

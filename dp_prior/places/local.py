@@ -50,7 +50,7 @@ class LocalSaverConfig(Config):
     """The same for each new best."""
 
     save_type: Literal["checkpoint", "model"] = "checkpoint"
-    """`checkpoint` copies everything needed to resume, `model` only what is needed to act."""
+    """`checkpoint` copies everything needed to resume, `model` only the files for inference."""
 
     keep: int | None = Field(default=None, ge=1)
     """Copies kept per template with fields, newest first; null keeps all of them."""
@@ -109,7 +109,7 @@ class LocalSaver(Saver):
                     self._prune(target, template)
 
     def _refuse_links(self, target: Path) -> None:
-        """Directories in the run are ours; the path to a directory elsewhere is the user's choice."""
+        """Refuse to write through a symbolic link below the run directory; elsewhere links are the user's choice."""
         for parent in target.parents if target.is_relative_to(self._directory) else ():
             if parent == self._directory:
                 break
@@ -183,14 +183,14 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
 
     Raises:
         DamagedError: the source is damaged; nothing was copied.
-        FileExistsError: something that is not a copy of ours is in the way.
+        FileExistsError: `target` exists and is not a copy made by this function.
     """
     manifest = read_manifest(source)
     manifest = manifest if files is None else manifest.only(files)
     target.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(target) and _own_manifest(target) is None:
         raise FileExistsError(
-            f"{target} exists and is not a checkpoint alone; it is left as it is, choose another place"
+            f"{target} exists and holds more than a checkpoint, so it is not replaced; choose another place"
         )
     _remove_stale(target)
     temporary = temporary_beside(target)

@@ -162,7 +162,7 @@ class Outbox:
             return {}
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Keep state for the next sender; on a full disk it is lost."""
+        """Store the state for the next sender; on a full disk it is lost."""
         with contextlib.suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True)
             replace_file(self.directory / _STATE, seal(state))

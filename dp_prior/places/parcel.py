@@ -1,4 +1,4 @@
-"""One checkpoint on its way to a remote place: a directory of the outbox, and what to do with it."""
+"""A parcel: one checkpoint to upload, and the pointers to move to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CARD = "card"  # folder with pictures for the model card
 
 
 class Intent(Config):
-    """What the sender has to know besides the checkpoint; `intent.json` beside its files."""
+    """The job description of an upload; `intent.json` beside the checkpoint's files."""
 
     name: str
     """Name of its folder at the destination, `step_00012000`."""
@@ -75,7 +75,7 @@ class Parcel:
         return cls(directory, kinds, intent or Intent.read(directory), manifest, digest)
 
     def files(self) -> dict[str, FileEntry]:
-        """Everything that goes to the folder: the files of the manifest and the manifest itself."""
+        """All files to upload to the folder: those of the manifest and the manifest itself."""
         size = (self.directory / MANIFEST).stat().st_size
         return self.manifest.files | {MANIFEST: FileEntry(size=size, sha256=self.digest)}
 
@@ -89,11 +89,11 @@ class Parcel:
         return json.loads(read_small(self.directory / name)) if name in self.manifest.files else {}
 
     def model_manifest(self) -> bytes:
-        """The manifest of the files that are needed to act."""
+        """The manifest of the files for inference."""
         return self.manifest.only(MODEL_FILES).encode()
 
     def pointer(self, folder: str) -> Pointer:
-        """What `best.json` or `latest.json` says once the parcel is in this folder."""
+        """The content of `best.json` or `latest.json` once the parcel is in this folder."""
         return Pointer.to(folder, self.manifest, self.digest)
 
     def verify(self) -> None:

@@ -1,4 +1,4 @@
-"""`best.json` and `latest.json`: which folder of a remote place holds that checkpoint.
+"""`best.json` and `latest.json`: pointers to the folder of a remote place that holds that checkpoint.
 
 A checkpoint folder `checkpoints/step_00012000` never changes once it is complete; only the pointer moves.
 """

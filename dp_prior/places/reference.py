@@ -1,4 +1,4 @@
-"""What a reference to a checkpoint means, as a directory on this machine.
+"""Resolves a reference to a checkpoint to a directory on this machine.
 
 | reference | checkpoint |
 |---|---|
@@ -44,16 +44,16 @@ def resolve(
 
     Args:
         reference: see the module.
-        prefer: which checkpoint a run or place stands for if the reference does not say; the other one if it is
+        prefer: the checkpoint of a run or place if the reference names none, `best` or `latest`; the other one if it is
             missing.
-        whole: False if the files that are needed to act are enough.
+        whole: False if the files for inference are enough.
         cache: directory of downloaded checkpoints; None for `~/.cache/dp_prior`.
         hub: `token`, `cache_dir`, `local_files_only`, `force_download` for the Hub's client.
 
     Raises:
         FileNotFoundError: there is nothing there, with the path tried.
         CheckpointError: there is no usable checkpoint.
-        RemoteError: a remote place cannot be reached, refuses, or its content is not what was expected.
+        RemoteError: a remote place cannot be reached, refuses access, or has unexpected content.
     """
     text = str(reference)
     if "://" not in text:
@@ -61,12 +61,12 @@ def resolve(
     cache = (CACHE if cache is None else cache).expanduser()
     source, which = _open(text, prefer, **hub)
     if isinstance(source, WebSource) and (found := cached(cache, source.digest, whole)) is not None:
-        return found  # the hash says everything, so no connection is needed
+        return found  # the hash identifies the checkpoint without a connection
     return fetch(source, text, which, prefer, whole=whole, cache=cache)
 
 
 def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
-    """The source of a reference with a scheme, and which of its checkpoints is meant."""
+    """The source of a reference with a scheme, and the name of the checkpoint in it."""
     scheme, _, rest = text.partition("://")
     if scheme in ("http", "https"):
         return WebSource(text), None

@@ -19,7 +19,7 @@ class LocalResumeConfig(Config):
     type: Literal["local"] = "local"
 
     path: str | None = None
-    """A run or checkpoint to resume from as long as this run has no checkpoint of its own; null for none."""
+    """A run or checkpoint to resume from if this run has no checkpoint yet; null for none."""
 
     choose: Literal["latest", "best"] = "latest"
     """Which checkpoint of the run at `path`."""
@@ -39,8 +39,8 @@ class LocalResumeConfig(Config):
 class RemoteResumeConfig(Config):
     """A run resumes from its own newest checkpoint; before it has one, from a remote place.
 
-    The latest and the best checkpoint of that place are copied into the run. A place without a checkpoint starts the
-    run afresh; one that cannot be reached ends the command, since a fresh start would not be what was asked for.
+    The latest and the best checkpoint of that place are copied into the run. If the place has no checkpoint, the run
+    starts fresh; if it cannot be reached, the command fails, since it may have one.
     """
 
     type: Literal["remote"] = "remote"
@@ -62,7 +62,7 @@ class RemoteResumeConfig(Config):
 
 
 class LocalResume(ResumePoint):
-    """Answers with a path; see `LocalResumeConfig`."""
+    """Resumes from a path; see `LocalResumeConfig`."""
 
     def __init__(self, *, path: str | None, choose: str, directory: Path):
         self._path = None if path is None else Path(path).expanduser()
@@ -85,7 +85,7 @@ class LocalResume(ResumePoint):
 
 
 class RemoteResume(ResumePoint):
-    """Answers with a reference; see `RemoteResumeConfig`. Opens no socket."""
+    """Resumes from a reference; see `RemoteResumeConfig`. Opens no socket."""
 
     def __init__(self, reference: str, directory: Path):
         self._reference = reference

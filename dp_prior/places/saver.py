@@ -1,4 +1,4 @@
-"""What receives the checkpoints of a run, and what says where a run resumes from."""
+"""Protocols: `Saver` receives the checkpoints of a run, `ResumePoint` names the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Durable:
     """An immutable checkpoint directory, as savers receive it.
 
     Attributes:
-        metrics: measured at this very step.
+        metrics: measured at this step.
         is_latest: False for one that must not be resumed from.
         is_best: whether the monitored metric had its best value here.
     """
@@ -31,7 +31,7 @@ class Saver:
     """Receives checkpoints. Saving the same one twice must be harmless.
 
     Attributes:
-        patience_s: longest time that `close` takes, unless it is told to leave.
+        patience_s: longest time that `close` takes.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Saver:
 
 
 class ResumePoint(Protocol):
-    """Says where a run resumes from."""
+    """Names the checkpoint that a run resumes from."""
 
     def can_recall(self) -> bool:
         """Whether `recall` has an answer."""

@@ -1,4 +1,4 @@
-"""What can be fetched from: a remote folder of checkpoints, and one verified download out of it."""
+"""`Source`, the protocol of a remote folder of checkpoints, and the verified download of one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ATTEMPTS = 5
 
 
 class RemoteError(CheckpointError):
-    """A remote place cannot be reached, refuses, or its content is not what was expected."""
+    """A remote place cannot be reached, refuses access, or has unexpected content."""
 
 
 class NoPlaceError(FileNotFoundError):

@@ -23,7 +23,7 @@ CHECK_S = 60.0  # longest time for `check`
 
 
 class UploadConfig(Config):
-    """What all savers have in common that send checkpoints to another machine."""
+    """Base record of the savers that upload checkpoints."""
 
     save_best: bool = True
     """Send each new best checkpoint."""
@@ -32,13 +32,13 @@ class UploadConfig(Config):
     """Send each checkpoint that the run saves, so that it can resume on another machine."""
 
     save_type: Literal["checkpoint", "model"] = "checkpoint"
-    """`checkpoint` sends everything needed to resume, `model` only what is needed to act."""
+    """`checkpoint` uploads everything needed to resume, `model` only the files for inference."""
 
     deadline_s: float = Field(default=900.0, gt=0)
     """Seconds after which an attempt is killed and retried; files that arrived are not sent again."""
 
     drain_s: float = Field(default=60.0, ge=0)
-    """Seconds that the end of the run waits for uploads; what is not sent by then stays in the outbox."""
+    """Seconds that the end of the run waits for uploads; the rest stays in the outbox."""
 
     max_commits_per_hour: int = Field(default=60, ge=2)
     """Limit on commits to the remote place in an hour; one delivery takes two. A newer checkpoint replaces a waiting
@@ -66,14 +66,14 @@ class UploadConfig(Config):
         raise NotImplementedError
 
     def create(self, directory: Path, monitor: str | None) -> UploadSaver:
-        """A saver for the run in `directory`; it starts to send what an earlier process left."""
+        """A saver for the run in `directory`; it also uploads what an earlier process left in the outbox."""
         saver = UploadSaver(self, directory)
         if not self.offline:
             saver.courier.start()
         return saver
 
     def courier(self, directory: Path) -> Courier:
-        """The sender of what waits for this place in the run in `directory`."""
+        """The courier of this place's outbox in the run in `directory`."""
         outbox = Outbox(directory / OUTBOX / re.sub(r"[^A-Za-z0-9.-]+", "_", self.place))
         return Courier(
             self.place,
@@ -85,11 +85,11 @@ class UploadConfig(Config):
         )
 
     def sender(self) -> Sender:
-        """What makes the attempts."""
+        """The courier."""
         return InProcess(self.destination) if self.in_process else Worker(json.loads(self.model_dump_json()))
 
     def check(self) -> str:
-        """Try once whether the place can be written to; returns what was found."""
+        """Try once whether the place is writable; returns a line that says so."""
         if self.offline:
             return "offline; `dp-prior push RUN` sends what waits"
         return self.sender().attempt(None, (), min(self.deadline_s, CHECK_S)).message
@@ -125,5 +125,5 @@ class UploadSaver(Saver):
         self.courier.wake()
 
     def close(self, leave: threading.Event) -> list[str]:
-        """Send what waits, for a limited time. Returns a line for each checkpoint that is not sent yet."""
+        """Upload the outbox, for a limited time. Returns a line for each checkpoint that was not uploaded."""
         return self.courier.close(leave)

@@ -32,7 +32,7 @@ _TIMEOUT_S = 30
 class WandbSaverConfig(UploadConfig):
     """Sends checkpoints to Weights & Biases as versions of an artifact, with the aliases `best`, `latest` and the step.
 
-    They are logged by a run of their own, of job type `checkpoints`, so that no logger has to be online.
+    A separate W&B run of job type `checkpoints` logs them, so that no logger has to be online.
     """
 
     type: Literal["wandb"] = "wandb"
@@ -94,7 +94,7 @@ class ArtifactDestination:
                     raise DeliveryError("unavailable", f"{logged.name} is not what was sent: {', '.join(wrong)}")
             finally:
                 run.finish()
-        return f"{logged.name} is up" + (f" as {' and '.join(aliases)}" if aliases else ""), reason
+        return f"{logged.name} is uploaded" + (f" as {' and '.join(aliases)}" if aliases else ""), reason
 
     def _pointer(self, wandb: Any, path: str) -> Pointer | None:
         """The metadata of the present best, which are its pointer."""
@@ -166,7 +166,7 @@ class ArtifactSource:
                 raise RemoteError(f"wandb://{self._path}: {path} {error.problem}") from None
 
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
-        """See `Source`; the client resumes nothing, so an interrupted download starts anew."""
+        """See `Source`; the client resumes nothing, so an interrupted download starts again."""
         with self._told():
             there = self._entry(path)
             if there.size is not None and there.size != entry.size:

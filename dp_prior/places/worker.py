@@ -1,4 +1,4 @@
-"""One attempt to send a checkpoint, in a process of its own that can be killed at a deadline.
+"""One attempt to upload a checkpoint, in a separate process that can be killed at a deadline.
 
 The clients of remote places may block for ever, so no thread of the trainer calls them. The parent writes a job to the
 worker's standard input; the worker answers with lines of JSON: {"commit": 1} before each commit, the outcome last.
@@ -67,11 +67,11 @@ class Worker:
         }
         with subprocess.Popen(
             [sys.executable, "-m", "dp_prior.places"],
-            cwd=Path(__file__).parents[2],  # where the package is found, installed or not
+            cwd=Path(__file__).parents[2],  # finds the package even if it is not installed
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C goes to the trainer alone, which then decides
+            start_new_session=True,  # only the trainer receives Ctrl-C
         ) as process:
             self._process = process
             if self._is_over:
@@ -120,7 +120,7 @@ def perform(
     kinds: tuple[str, ...],
     tell: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Make an attempt. Every outcome, an exception included, is told in one last line."""
+    """Make one attempt; the last line printed reports the outcome, exceptions included."""
     outcome: dict[str, Any] = {"trouble": None, "retry_after": None, "remark": None}
     try:
         place = destination()
@@ -136,7 +136,7 @@ def perform(
         outcome |= {"message": f"the checkpoint is damaged: {error.problem}", "trouble": "damaged"}
     except ImportError as error:
         outcome |= {"message": str(error), "trouble": "refused"}
-    except Exception as error:  # only its type is told: the text may quote a secret
+    except Exception as error:  # report only its type: the text may contain a secret
         outcome |= {"message": f"{type(error).__name__} in the uploader", "trouble": "unavailable"}
     tell(outcome)
 
@@ -150,7 +150,7 @@ def _lines(output: bytes) -> Iterable[Any]:
 
 
 def _report(lines: Iterable[Any], otherwise: str) -> Report:
-    """What the worker told; `otherwise` is the message if it did not get as far as an outcome."""
+    """The outcome in the worker's output; `otherwise` is the error message if there is none."""
     commits, outcome = 0, None
     for line in lines:
         if isinstance(line, dict):

@@ -1,4 +1,4 @@
-"""The assembly: builds the parts of a run from its configuration. What is done with them is in `run`."""
+"""The assembly: builds the parts of a run from its configuration; `run` uses them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STACKS = "stacks"
 
 
 class _Writer(CheckpointWriter):
-    """A writer that also notices, after each step, that the run directory is gone."""
+    """A writer that also checks after each step that the run directory still exists."""
 
     def __init__(self, place: RunDirectory, *arguments: Any):
         super().__init__(*arguments)
@@ -50,10 +50,10 @@ class Assembly:
     """The parts of one run.
 
     Attributes:
-        report: receives lines for a person to read; does nothing on other ranks than the main one.
-        directory, place: the run directory, as a path and as what is known of it.
+        report: prints a line on the main rank, does nothing on the others.
+        directory, place: the run directory, as a path and as a `RunDirectory`.
         exits: its `exit.json`.
-        evaluators, tests: what is measured during training, and once at the end.
+        evaluators, tests: run during training, and once at the end.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Assembly:
                 yield tracker, store, writer
 
     def trainer(self, tracker: MetricsSink, writer: SnapshotSink) -> PolicyTrainer:
-        """A trainer of these parts at the start of its clock."""
+        """A trainer of these parts, at sample 0."""
         return PolicyTrainer(
             self.model,
             self.loader,
@@ -136,7 +136,7 @@ class Assembly:
         )
 
     def restore(self, trainer: PolicyTrainer, snapshot: Snapshot, allow_changes: Iterable[str] = ()) -> None:
-        """Go on from a snapshot and report what has changed since.
+        """Resume from a snapshot and report what has changed since.
 
         Raises:
             ConfigError: the snapshot is of another run.
@@ -147,7 +147,7 @@ class Assembly:
         except (RuntimeError, ValueError, KeyError) as error:
             if not allow_changes:
                 raise
-            problem = f"the tensors of the checkpoint do not fit what was changed: {error}"
+            problem = f"the tensors of the checkpoint do not fit the changed settings: {error}"
             raise ConfigError("--allow-change", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:

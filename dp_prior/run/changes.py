@@ -1,7 +1,7 @@
-"""What has changed between a checkpoint and the run that resumes from it, and whether it may.
+"""Lists the changes between a checkpoint and the run that resumes from it, and refuses those that are not allowed.
 
 Every difference is shown with its class, which the field itself declares (`config.Change`). A harmless change leaves
-the training as it was; a schedule-changing one gives another run from here on. Changing architecture, data or seed
+the training as it was; a schedule-changing one alters the training from here on. Changing architecture, data or seed
 would make the saved tensors meaningless; such a change is refused unless it is listed in --allow-change.
 """
 
@@ -57,9 +57,9 @@ def check_changes(
     was, becomes = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
     rows_were, rows = before["data.json"].get("rows"), now["data.json"].get("rows")
     if was != becomes:
-        see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set is another one")
+        see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set has changed")
     elif rows_were != rows:
-        see(SPLIT, f"{rows_were} rows", f"{rows} rows", "data", ": other metadata put rows into other parts")
+        see(SPLIT, f"{rows_were} rows", f"{rows} rows", "data", ": other metadata moves rows to other parts")
     progress = before["progress.json"]
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
@@ -73,7 +73,7 @@ def check_changes(
         options = " ".join(f"--allow-change {part}" for part in parts)
         advice = (
             f"put these settings back, train in another directory (--set tracker.data_path=...), or, if it is meant, "
-            f"go on with {options}"
+            f"resume with {options}"
         )
         raise ConfigError("the checkpoint is of another run", [*refused.values(), advice])
     return shown
@@ -92,9 +92,9 @@ def kind_of(key: str) -> Kind:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """The stored configuration with the fields that were added since at their defaults, which keep its meaning.
+    """The stored configuration, with fields that were added since at their defaults, which keep its meaning.
 
-    Unchanged if it is not valid today; the comparison then shows every key that differs.
+    If this version cannot read it, it is returned as it is, and the comparison shows every key that differs.
     """
     try:
         return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())

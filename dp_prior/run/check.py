@@ -1,4 +1,4 @@
-"""`--check`: does everything that a run does once, in a temporary directory, and returns its plan."""
+"""`--check`: tries everything that a run does once, in a temporary directory, and returns the plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     """One step, one sample, one save and one load, and every evaluator on a few samples. Returns the plan.
 
     Args:
-        allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would go on from.
+        allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would resume from.
 
     Raises:
         RuntimeError: the result of a step is not finite, or a saved model differs from itself.
@@ -60,10 +60,10 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             writer.close()
             saved = ranks.decide(store.latest)
             if saved is None or not torch.isfinite(drawn).all():
-                raise RuntimeError("after one step the weights or a sample are not finite; look at the data")
+                raise RuntimeError("after one step the weights or a sample are not finite; check the data and train.lr")
             parts.restore(trainer, read_checkpoint(saved))
             if not torch.equal(parts.sample(batches[0][:2]), drawn):
-                raise RuntimeError("a model that was saved and loaded samples differently; the disk may be failing")
+                raise RuntimeError("the saved and reloaded model gives another sample; the disk may be failing")
             measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
     lines.append(f"  checked       one step (loss {row['train/loss']:.4f}), one sample, one save and one load")
@@ -73,7 +73,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
 
 
 def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:
-    """Report how the checkpoint that the run would go on from differs. Returns its clock."""
+    """Report how the checkpoint that the run would resume from differs. Returns its clock."""
     found = parts.ranks.decide(lambda: resolve(reference, prefer="latest"))
     before = read_checkpoint(found, [CONFIG, "data.json", "progress.json"]).documents
     parts.report_changes(before, now, allow_changes)

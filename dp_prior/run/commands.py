@@ -42,7 +42,7 @@ def evaluate_checkpoint(
     """
     directory = resolve(reference)
     if "training.safetensors" not in read_manifest(directory).files:
-        problem = "holds only what is needed to act; name the checkpoint itself, or a copy by `dp-prior export --whole`"
+        problem = "holds only the files for inference; name the checkpoint, or a copy by `dp-prior export --whole`"
         raise ConfigError(str(directory), [problem])
     snapshot = read_checkpoint(directory)
     source = str(directory / "config.json")
@@ -66,11 +66,11 @@ def evaluate_checkpoint(
 
 def _check_empty(folder: Path | None) -> None:
     if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty; choose another folder, so that nothing is replaced")
+        raise FileExistsError(f"{folder} is not empty; choose another folder, so that no file is overwritten")
 
 
 def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str], None]) -> list[str]:
-    """Upload what waits in the outbox of a run; training may go on meanwhile.
+    """Upload the checkpoints in the outbox of a run; its training may be running.
 
     Args:
         run: the run directory.
@@ -94,12 +94,12 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         best = resolve(run)
         UploadSaver(records[0], run).complete(best, *shown_on_card(run, best))
     if not records:
-        raise ConfigError(str(run), ["its configuration has no saver that sends anything; name a place with --repo"])
+        raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
     for record in records:
         courier = record.courier(run)
         lines = courier.drain(limit_s)
-        report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is up'}")
+        report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is uploaded'}")
         missing += lines
     return missing
 
@@ -111,7 +111,7 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
         whole: include what is needed to continue training.
 
     Returns:
-        What was copied, and the SHA-256 of the copy's manifest.
+        The directory that was copied, and the SHA-256 of the copy's manifest.
 
     Raises:
         FileExistsError: `directory` exists and is not such a copy.

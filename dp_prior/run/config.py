@@ -24,7 +24,7 @@ CONFIG = "config.json"
 
 
 class TrainConfig(Config):
-    """One run: task, data, training, evaluation, and where results go."""
+    """One run: task, data, training, evaluation, and tracking of its results."""
 
     description: str = ""
     """Free text: source, command, hardware, expected score. Saved with the run."""
@@ -33,7 +33,7 @@ class TrainConfig(Config):
     """Seed of the initial weights, the order of the data, and all noise."""
 
     task: Annotated[TaskConfig, Change("architecture")] = DEFAULT_TASK
-    """What is diffused, its conditions, and the network."""
+    """The task: the variable that is diffused, its conditions, and the network."""
 
     data: Annotated[DataConfig, Change("data")]
     """The data set."""
@@ -42,16 +42,16 @@ class TrainConfig(Config):
     """Budget, optimizer and cadences."""
 
     evaluate: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = (LossConfig(),)
-    """What is measured during training; the best checkpoint is selected by one of these."""
+    """Evaluators that run during training; one of their metrics selects the best checkpoint."""
 
     test: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = ()
-    """What is measured once, at the end, with the best weights; never selects a checkpoint."""
+    """Evaluators that run once, at the end, on the best weights; they never select a checkpoint."""
 
     checkpoints: Annotated[RetentionConfig, Change("harmless")] = RetentionConfig()
-    """Which checkpoints are kept."""
+    """Retention: the checkpoints that are kept."""
 
     tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig()
-    """The run directory, and where numbers, pictures and checkpoints go."""
+    """The run directory, its loggers and its savers."""
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class TrainConfig(Config):
         return (*METRICS, *(metric for one in (*self.evaluate, *self.test) for metric in one.metrics))
 
     def faults(self) -> Iterator[str]:
-        """What does not fit between the parts; see `Config.faults`."""
+        """Settings of different parts that contradict each other; see `Config.faults`."""
         yield from self._data_problems()
         yield from self._evaluator_problems()
         yield from self._monitor_problems()
@@ -81,7 +81,7 @@ class TrainConfig(Config):
             )
 
     def _evaluator_problems(self) -> Iterator[str]:
-        """Models that are not there, names used twice, the test split, and what each evaluator asks of the task."""
+        """Unknown models, duplicate names, the test split, and what each evaluator requires of the task."""
         models = [*self.train.ema, "online"]
         produced: list[str] = []
         reported: list[str] = []
@@ -105,7 +105,7 @@ class TrainConfig(Config):
                 produced += evaluator.metric_names()
                 reported += [evaluator.name] * evaluator.reports
                 if part == "evaluate" and getattr(evaluator, "split", None) == "test":
-                    yield f"{where} looks at the test split; move it to `test`"
+                    yield f"{where} measures on the test split; move it to `test`"
                 yield from self._task_problems(where, evaluator)
 
     def _task_problems(self, where: str, evaluator: EvaluatorConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The run directory: what may lie in it, whether it was moved or deleted, and the error if it cannot be written."""
+"""The run directory: checks its content, notices that it was moved or deleted, and explains errors of its disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
 class RunDirectory:
-    """The directory of a run at work."""
+    """The directory of a run that is in progress."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -43,23 +43,23 @@ class RunDirectory:
             raise CheckpointError(f"{media} is not a directory, but the run writes its pictures there; move it away")
 
     def open(self) -> None:
-        """Remember which directory this is. It must exist."""
+        """Hold a descriptor of the directory, which must exist."""
         with contextlib.suppress(OSError):
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def check(self) -> None:
         """
         Raises:
-            CheckpointError: another directory, or none, is at the path now.
+            CheckpointError: the path no longer leads to this directory.
         """
         if self._is_lost():
             raise CheckpointError(
-                f"the run directory {self.path} was moved or deleted while the run was at work, so nothing can be "
+                f"the run directory {self.path} was moved or deleted during the run, so nothing can be "
                 f"saved; put it back, then start the same command again"
             )
 
     def explain(self, error: BaseException) -> BaseException:
-        """The error to report instead of one that follows from the state of the directory or its disk."""
+        """The error to report: the state of the directory or its disk, if that caused `error`; else `error`."""
         try:
             self.check()
         except CheckpointError as lost:
@@ -82,10 +82,10 @@ class RunDirectory:
             raise found from error
 
     def current(self) -> Path | None:
-        """A path that leads to the directory even if it was moved; None if it cannot be reached."""
+        """A path to the directory even if it was moved; None if there is none."""
         if not self._is_lost():
             return self.path
-        held = Path(f"/proc/self/fd/{self._descriptor}")  # Linux; elsewhere it is out of reach
+        held = Path(f"/proc/self/fd/{self._descriptor}")  # Linux only
         return held if held.is_dir() and os.fstat(self._descriptor).st_nlink else None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Exit codes, and `exit.json` in the run directory: how the run ended, which a launcher's exit code does not tell.
+"""Exit codes, and `exit.json` in the run directory: how the run ended, since a launcher hides the codes of its workers.
 
 Written at the start with reason `running`, so that a killed run is distinguished from one that ended. Any rank may
 write the end. A root cause is never overwritten by an error that merely followed from it.
@@ -73,7 +73,7 @@ class ExitFile:
         """Write `running`. Returns a line if the previous process was killed."""
         before, self.clock = self._read(), clock
         with contextlib.suppress(OSError):
-            self._write({"reason": RUNNING, "code": None, "message": "the run is on its way, or was killed"})
+            self._write({"reason": RUNNING, "code": None, "message": "the run is in progress, or was killed"})
         host, pid = before.get("host"), before.get("pid")
         if before.get("reason") != RUNNING or not isinstance(pid, int) or is_alive(str(host), pid) is not False:
             return None
@@ -98,7 +98,7 @@ class ExitFile:
         self.end(found.reason, found.code, found.message, rank=found.rank, traceback=found.trace)
 
     def lose(self, verdict: Verdict) -> None:
-        """Write that the loss of another rank ended this one."""
+        """Write that this rank ended because another rank was lost."""
         self.end(verdict.reason, verdict.code, verdict.message, rank=verdict.rank, traceback=verdict.trace)
 
     def _is_told(self, before: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The plan: what a run will do, for a person to read."""
+"""The plan: a readable summary of what a run will do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: ob
     Args:
         config: of the run; that of `parts` may differ where it is a trial.
         trainer: at the sample where training will begin.
-        found: the checkpoint that the run goes on from; None for a fresh start.
+        found: the checkpoint that the run resumes from; None for a fresh start.
     """
     loader, report = parts.loader, parts.data.report()
     weights = sum(parameter.numel() for parameter in parts.model.parameters())

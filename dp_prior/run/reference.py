@@ -1,4 +1,4 @@
-"""Generated pages: the configuration reference, as JSON Schema and as Markdown, and the meaning of every metric.
+"""Generates the configuration reference, as JSON Schema and Markdown, and the page of all metrics.
 
 `python -m dp_prior.run.reference` writes them; a test compares them with the records.
 """
@@ -34,7 +34,7 @@ def documents(config: type[Config]) -> dict[str, str]:
 
 
 def metric_groups() -> dict[str, tuple[Metric, ...]]:
-    """All metrics by what measures them."""
+    """All metrics by the part that measures them."""
     evaluators = {f"Evaluator `{kind}`": record.metrics for kind, record in members(EvaluatorConfig).items()}
     return {"Training, over the samples since the row before": METRICS, **evaluators}
 
@@ -60,7 +60,7 @@ def json_schema(config: type[Config]) -> dict[str, Any]:
             if key in record.get("properties", {}):
                 record["properties"][key] = dict(sorted({**record["properties"][key], "description": text}.items()))
     found["properties"] = {
-        "$schema": {"type": "string", "description": "Path of this schema, for editors; changes nothing."},
+        "$schema": {"type": "string", "description": "Path of this schema, read by editors only."},
         **found["properties"],
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
@@ -83,7 +83,7 @@ def records(annotation: Any, found: list[type[Config]] | None = None) -> list[ty
 def _meanings(kind: type[Config]) -> dict[str, str]:
     """The docstrings below the fields of a record and of those it extends, read from the source.
 
-    pydantic can do this too, but at every import, which would slow down every start.
+    pydantic can do this too, but only at import time, which would slow down every start.
     """
     found = {}
     for part in reversed(kind.__mro__):
@@ -106,7 +106,7 @@ def markdown(config: type[Config]) -> str:
         "# Configuration reference",
         "",
         "Generated from the records by `python -m dp_prior.run.reference`; do not edit. A file holds one "
-        f"[{schema['title']}](#{schema['title'].lower()}). Fields without a default must be given. Any field can be "
+        f"[{schema['title']}](#{schema['title'].lower()}). Fields without a default are required. Any field can be "
         "set on the command line by its path, for example `--set seed=1`.",
         "",
     ]
@@ -163,7 +163,7 @@ def _row(key: str, field: dict[str, Any], is_required: bool) -> str:
 
 
 def _compact(value: Any) -> str:
-    """A default in one line; of a nested record its type only, since it has a section of its own."""
+    """A default in one line; for a nested record only its type, because its section lists its defaults."""
     if isinstance(value, dict) and "type" in value:
         return f'{{"type": "{value["type"]}", ...}}' if len(value) > 1 else json.dumps(value)
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):

@@ -1,4 +1,4 @@
-"""The run: finds where it stands, trains to the end of its budget, and measures the best weights once."""
+"""The run: restores the newest checkpoint, trains to the end of the budget, and measures the best weights once."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Outcome:
         status: `finished`; `stopped` before the budget was spent; `complete` when there was nothing left to do.
         progress: the clock at the end.
         best: directory of the best checkpoint, None if there is no checkpoint.
-        directory: the run directory; once finished, its `result.json` holds what the best weights scored.
+        directory: the run directory; after the run its `result.json` holds the scores of the best weights.
         failures: one line for each logger or saver that failed.
         stopped_by: one of `job.stop.REASONS`, None unless stopped.
-        diverged_at: the step at which the training loss left its level; None if it never did.
+        diverged_at: the step at which the training loss diverged; None if it did not.
     """
 
     status: Literal["finished", "stopped", "complete"]
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def wants_more_time(self) -> bool:
-        """Whether it was stopped by a time limit and is to be started again."""
+        """Whether a time limit stopped it before its budget was spent."""
         return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
 
     def result(self) -> dict | None:
@@ -75,13 +75,13 @@ class Run:
     """One run of a configuration.
 
     Attributes:
-        parts: what was built for it.
+        parts: the objects built from the configuration.
     """
 
     def __init__(self, config: TrainConfig, *, report: Callable[[str], None], stop: Stop | None = None):
         """
         Args:
-            report: receives lines for a person to read.
+            report: prints a line.
             stop: set by the caller's signal handlers; None to handle signals here while the run works.
         """
         self._begun = time.time()
@@ -93,11 +93,11 @@ class Run:
             self.parts = Assembly(config, ranks, report=report)
 
     def run(self, resume: Resume = "auto", end: float | None = None, allow_changes: Iterable[str] = ()) -> Outcome:
-        """Train from where the run stands to the end of its budget, then measure the best weights once.
+        """Train from the newest checkpoint to the end of the budget, then measure the best weights once.
 
         Args:
-            end: when this process will be killed from outside, in seconds since the epoch; None if unknown.
-            allow_changes: settings that may differ from the checkpoint although that makes it another run.
+            end: when this process will be killed, for example by SLURM, in seconds since the epoch; None if unknown.
+            allow_changes: settings that may differ from the checkpoint although their class is refused.
         """
         parts, stop = self.parts, self.parts.ranks.stop
         self._set_deadline(end)
@@ -172,7 +172,7 @@ class Run:
         store: CheckpointStore,
         writer: CheckpointWriter,
     ) -> tuple[PolicyTrainer, Path | None]:
-        """The trainer where training begins, and the checkpoint that it goes on from."""
+        """The trainer where training begins, and the checkpoint that it resumes from."""
         parts, ranks = self.parts, self.parts.ranks
         found = ranks.decide(lambda: find_checkpoint(tracker, store, resume, parts.report))
         if found is None and parts.config.train.init_from is not None:
@@ -204,7 +204,8 @@ class Run:
         tracker.rewind(trainer.progress)
 
     def _fit(self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter) -> None:
-        """Train to the end of the budget or a stop, rolling back as often as allowed; then all saves are durable."""
+        """Train until the budget is spent or a stop, rolling back at most `train.rollback` times. All saves are then
+        durable."""
         while True:
             try:
                 trainer.fit()
@@ -229,7 +230,7 @@ class Run:
             trainer.roll_back(read_checkpoint(found))
         message = (
             f"rolled back to the weights of {found.name}, {trainer.rollbacks} of {limit} times; "
-            f"the samples since are passed over. {error}"
+            f"the samples since are skipped. {error}"
         )
         trainer.tracker.log_error(message, trainer.progress)
         self.parts.report(f"warning: {message}")

@@ -36,7 +36,7 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it never finished, or if the file is damaged: the next start then measures again."""
+    """The result of a run; None if it never finished or the file is damaged, so that the next start measures again."""
     try:
         found = json.loads(read_small(run / RESULT))
         is_sound = all(isinstance(found[part], dict) for part in ("best", "test", "media"))
@@ -46,7 +46,7 @@ def read_result(run: Path) -> dict[str, Any] | None:
 
 
 def has_result_of(run: Path, best: Path) -> bool:
-    """Whether `result.json` is of these weights. After the budget was raised it may be of older ones."""
+    """Whether `result.json` belongs to these weights; once the budget is raised it may belong to older ones."""
     result = read_result(run)
     if result is None:
         return False
@@ -55,7 +55,7 @@ def has_result_of(run: Path, best: Path) -> bool:
 
 
 def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the model card of the best checkpoint; both empty for another one.
+    """Pictures by file name, and scores, for the model card of the best checkpoint; empty for any other checkpoint.
 
     The pictures are the learning curve and the GIF of the first video. The run directory may have been moved.
     """

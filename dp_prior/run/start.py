@@ -25,7 +25,7 @@ Resume = Literal["auto", "never", "must"]
 def find_checkpoint(
     tracker: Tracker, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
 ) -> Path | None:
-    """The checkpoint to go on from, None for a fresh start. Call it on the main rank only: it moves damaged ones aside.
+    """The checkpoint to resume from, None for a fresh start. Call it on the main rank only: it renames damaged ones.
 
     The run's own newest checkpoint wins over the one that the tracker's loader names.
 
@@ -39,7 +39,7 @@ def find_checkpoint(
                 "--resume never",
                 [
                     f"{directory} already holds checkpoints, up to {own.name}; nothing is overwritten. "
-                    f"Choose another directory (--set tracker.data_path=...) or go on with --resume auto"
+                    f"Choose another directory (--set tracker.data_path=...) or resume with --resume auto"
                 ],
             )
         return None
@@ -55,7 +55,7 @@ def find_checkpoint(
 
 
 def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
-    """Load the weights and normalizer of another checkpoint into `model`. Returns a line that says what was loaded."""
+    """Load the weights and normalizer of another checkpoint into `model`. Returns a line that describes them."""
     directory = ranks.decide(lambda: resolve(reference, whole=False))
     what, hint = f"{reference!r} does not fit", "Is it of another architecture or data set?"
     try:
@@ -67,7 +67,7 @@ def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
 
 
 def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:
-    """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to go on from.
+    """Copy the latest and best checkpoint of a remote place into this run. Returns the checkpoint to resume from.
 
     An empty place, or one that does not exist for a client with a token, belongs to a run that has not saved yet.
 
@@ -80,14 +80,14 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         if resume == "must":
             raise
         if isinstance(error, NoPlaceError) and error.may_be_hidden:
-            remedy = "set HF_TOKEN to go on from there, or start afresh with --resume never"
-            raise RemoteError(f"{error}. Without a token a private one looks as if there were none: {remedy}") from None
+            remedy = "set HF_TOKEN to resume from it, or start without it with --resume never"
+            raise RemoteError(f"{error}. Without a token a private place looks like a missing one: {remedy}") from None
         report(f"  start from    {error}")
         return None
     for found in (best, latest) if _same_run(best, latest) else (latest,):
         manifest = read_manifest(found)
         if "training.safetensors" not in manifest.files:
-            problem = f"{reference} holds only what is needed to act; its saver had save_type 'model'"
+            problem = f"{reference} holds only the files for inference; its saver had save_type 'model'"
             raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
         target = store.root / f"step_{manifest.step:08d}"
         if not target.exists():

@@ -1,6 +1,6 @@
-"""Tasks: what is diffused, given what.
+"""Tasks: which variable is diffused, under which conditions.
 
-A record's `kind` says what its model is to others: what measures it, and that `load_<kind>` loads it.
+A record's `kind` decides which evaluators can measure its model and that `load_<kind>` loads it.
 """
 
 from dp_prior.config import family

@@ -1,4 +1,4 @@
-"""Builds a model from an untrusted configuration without more memory than the weights beside it justify.
+"""Builds a model from an untrusted configuration without allocating more memory than its weights justify.
 
 A configuration of a few kilobytes can describe a network of terabytes. The weights bound its size, so the size of each
 tensor is computed on the meta device before the tensor is allocated.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-SPARE_ELEMENTS = 1 << 22  # noise levels, masks and the like, which are not among the weights
+SPARE_ELEMENTS = 1 << 22  # noise levels, masks and other tensors that are not stored with the weights
 SPARE_TENSORS = 1 << 14
 _FACTORIES = (
     *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm),
@@ -27,7 +27,7 @@ class TooLargeError(ValueError):
 
 
 class Bounded(TorchFunctionMode):
-    """A context that limits the number of tensors and elements created to those of given weights, and some spare."""
+    """A context that limits the tensors and elements created to those of the given weights, plus a margin."""
 
     def __init__(self, weights: Iterable[Tensor]):
         super().__init__()

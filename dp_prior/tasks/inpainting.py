@@ -1,9 +1,9 @@
-"""The inpainting policy: actions and observations are diffused as one trajectory whose first observations are known
+"""The inpainting policy: diffuses actions and observations as one trajectory whose first observations are known
 (Diffusion Policy's conditioning that is neither local nor global; Chi et al. 2023, after Janner et al. 2022).
 
 A trajectory is [action, observations in alphabetical order of their keys], joined along channels at every step of the
-horizon. The network has no other condition: the first `n_obs_steps` observations stand in their places without noise,
-in training and in sampling, and the network predicts all other values. The predicted actions are the policy's output.
+horizon. It is the network's only input: the first `n_obs_steps` observations stay free of noise, in training and in
+sampling, and the network predicts all other values. The predicted actions are the policy's output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 class InpaintingPolicyConfig(PolicyConfig):
     """A diffusion policy that also predicts observations, conditioned on the first of them.
 
-    Observations are diffused as they are: there are no encoders and no condition dropout.
+    Observations are diffused directly, without encoders or condition dropout.
     """
 
     type: Literal["inpainting_policy"] = "inpainting_policy"
@@ -46,7 +46,7 @@ class InpaintingPolicyConfig(PolicyConfig):
             )
         if self.diffusion.guidance is not None:
             yield (
-                "diffusion.guidance compares with a model that sees no condition, but an inpainting policy has none "
+                "diffusion.guidance needs a condition that can be dropped, but an inpainting policy has none "
                 "beside its trajectory; remove it, or use task 'policy'"
             )
 
@@ -80,7 +80,7 @@ class InpaintingPolicyConfig(PolicyConfig):
 
 
 class NoTokens(nn.Module):
-    """The encoder of a network without conditions: no tokens."""
+    """The encoder of a network without conditions; returns no tokens."""
 
     cond_shape = (0, 1)
 
@@ -96,7 +96,7 @@ class NoTokens(nn.Module):
 
 
 class JoinedNormalizer(Normalizer):
-    """Its "x" is a trajectory, (..., action_dim + obs_dim): an action and observations, each normalised by its own."""
+    """Its "x" is a trajectory, (..., action_dim + obs_dim), whose parts are normalised by their own keys."""
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
         """See `Normalizer.normalize`."""
@@ -134,7 +134,7 @@ class JoinedNormalizer(Normalizer):
 
 
 class InpaintingPolicy(DiffusionPolicy):
-    """Action chunks as part of trajectories that begin with the observations."""
+    """Diffuses trajectories; its output is their action chunk."""
 
     @classmethod
     def record_type(cls) -> type[InpaintingPolicyConfig]:
@@ -158,7 +158,7 @@ class InpaintingPolicy(DiffusionPolicy):
     def known_inside(
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """See `DiffusionModel.known_inside`; known are the observations, and the actions that the caller knows."""
+        """See `DiffusionModel.known_inside`; the first observations are always known."""
         batch = len(next(iter(cond.values())))
         if known is None:
             actions = self.shown.new_zeros(batch, *self.spec.x_shape, dtype=torch.float32)

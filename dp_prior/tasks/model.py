@@ -29,7 +29,7 @@ class Samples(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where samples are gathered."""
+        """The device on which samples are gathered."""
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids (B,) int64, which lie on that device."""
@@ -52,8 +52,8 @@ class DiffusionModel(nn.Module):
         shown: Tensor | None = None,
     ):
         """Args:
-        x_shape: of what is diffused, where `encode_x` changes it; None for that of the data.
-        shown: (*x_shape) bool, elements that the network sees without noise and need not predict; None for none.
+        x_shape: of the diffused variable, if `encode_x` changes it; None for that of the data.
+        shown: (*x_shape) bool, elements that the network sees without noise and does not predict; None for none.
         """
         super().__init__()
         self.spec = spec
@@ -70,13 +70,13 @@ class DiffusionModel(nn.Module):
         """The denoising loss of a batch in data units.
 
         Args:
-            random: one row per sample; its timestep, noise, dropped conditions, augmentation and dropout follow from it.
-            self_condition: whether the network sees its own estimate, where the process has that; None as in sampling.
+            random: one row per sample; its timestep, noise, augmentation and dropout are functions of it.
+            self_condition: whether the network receives its own estimate; None as in sampling.
         """
-        withheld = random.stream("condition") if self.training else None
+        cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
             return self.process.loss(
-                self.network(self.encode(batch.cond, withheld), withheld, in_loss=True),
+                self.network(self.encode(batch.cond, cond_random), cond_random, in_loss=True),
                 self.inside(batch.x, batch.cond),
                 batch.mask,
                 random,
@@ -143,17 +143,17 @@ class DiffusionModel(nn.Module):
         )
 
     def inside(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, *spec.x_shape) in data units -> what is diffused, (B, *x_shape), normalised."""
+        """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape), normalised."""
         return self.normalizer.normalize("x", self.encode_x(x, cond))
 
     def known_inside(
         self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor] | None:
-        """`known` of `sample` -> the same of what is diffused, normalised; it includes all of `shown`."""
+        """`known` of `sample` -> the same for the diffused variable, normalised; it includes all of `shown`."""
         return None if known is None else (self.inside(known[0], cond), known[1])
 
     def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
-        """The network under a condition, and where guidance compares with it, under none."""
+        """The network with its condition and, for guidance, the network without it."""
         compared = None if self.process.guidance is None else self.network(self.encode(cond, keep=False))
         return self.network(self.encode(cond)), compared
 
@@ -180,21 +180,21 @@ class DiffusionModel(nn.Module):
         ]
 
     def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
-        """The backbone under a condition, as the process sees it.
+        """The backbone with its condition bound, as a function (x_t, t) for the process.
 
         Args:
             cond: (B, n_tokens, cond_dim) tokens.
-            random: B rows, in training, for other inputs of the network that a task drops.
-            in_loss: whether a loss is computed, rather than a sample.
+            random: B rows, in training, for tasks that drop further inputs of the network.
+            in_loss: True for a loss, False for sampling.
         """
         return lambda x_t, t: self.backbone(x_t, t, cond)
 
     def start(self, noise: Tensor) -> Tensor:
-        """(B, *x_shape) standard normal noise -> what sampling starts from, normalised; the noise itself."""
+        """(B, *x_shape) standard normal noise -> the normalised start of sampling; by default the noise itself."""
         return noise
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, *spec.x_shape) in data units -> what is diffused, (B, *x_shape); x unless a task says otherwise."""
+        """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape); by default x itself."""
         return x
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
@@ -205,8 +205,8 @@ class DiffusionModel(nn.Module):
         """(B, n_tokens, cond_dim) tokens from conditioning in data units.
 
         Args:
-            random: B rows; each drops each key with its probability in `cond_dropout`, and encoders that draw get the
-                stream of their key. None while measuring and acting: nothing is dropped or drawn.
+            random: B rows; each drops each key with its probability in `cond_dropout`, and encoders with augmentation
+                get the stream of their key. None in evaluation and inference: no dropout, no augmentation.
             keep: False drops every key, for the unconditional side of guidance.
         """
         kept = None

@@ -1,4 +1,4 @@
-"""The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
+"""The policy task: diffuses an action chunk, conditioned on observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.pretrained import Pretrained
 
 MOST_WINDOWS_FITTED = 200_000
-"""Most windows, evenly spread over the training set, from which relative actions take their statistics."""
+"""Maximum number of windows, evenly spread over the training set, for the statistics of relative actions."""
 
 
 class PolicyConfig(Config):
@@ -48,15 +48,15 @@ class PolicyConfig(Config):
     """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
 
     relative_to: str | None = None
-    """Observation of the robot's own position, in the units and with the numbers of an action. Actions are then
-    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses them as they are."""
+    """Relative actions: the observation of the robot's position, with the shape and units of an action. Actions are
+    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
 
     encoders: dict[str, EncoderConfig] = {}
-    """Encoder of each observation key; a key that is not named gets the state encoder."""
+    """Encoder of each observation key; the default of a key is the state encoder."""
 
     normalizer: dict[str, NormalizerConfig] = {}
-    """Normalizer of each observation key and of `action`; limits where not named, identity for encoders
-    that read data units."""
+    """Normalizer of each observation key and of `action`; the default is limits, or identity for encoders that read
+    data units."""
 
     backbone: BackboneConfig = UNet1DConfig()
     """The network that predicts from a noisy chunk, its timestep and the observations."""
@@ -68,7 +68,7 @@ class PolicyConfig(Config):
     """Noise schedule, objective, loss weighting and timesteps."""
 
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM()
-    """How chunks are drawn at evaluation and on the robot; can be replaced when a policy is loaded."""
+    """Sampler for evaluation and on the robot; can be replaced when a policy is loaded."""
 
     def faults(self) -> Iterator[str]:
         room = self.horizon - self.n_obs_steps + 1
@@ -96,7 +96,7 @@ class PolicyConfig(Config):
                 )
 
     def open(self, data: Any) -> Any:
-        """The windows that such a policy learns from, of the data that a record of `data_types` describes."""
+        """Open the training windows of the data that a record of `data_types` describes."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
 
     def create(self, spec: Spec) -> DiffusionPolicy:
@@ -129,7 +129,7 @@ class PolicyConfig(Config):
         never_dropped = [key for key in keys if not self.cond_dropout.get(key)]
         if self.diffusion.guidance is not None and never_dropped:
             problems.append(
-                f"task.diffusion.guidance compares with a model that sees nothing, but training never drops "
+                f"task.diffusion.guidance needs an unconditional model, but training never drops "
                 f"{never_dropped}; give these keys a probability in task.cond_dropout, for example 0.1"
             )
         if problems:
@@ -157,7 +157,7 @@ class PolicyConfig(Config):
     def _parts(
         self, spec: Spec, x_shape: tuple[int, ...], encoder: nn.Module, normalizer: type[Normalizer]
     ) -> dict[str, Any]:
-        """What a policy that diffuses x_shape is made of."""
+        """The constructor arguments of a policy that diffuses x_shape."""
         process = self.diffusion.create()
         return {
             "record": self,
@@ -249,9 +249,9 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored.
             random: B rows.
             sampler: replaces the configured one.
-            previous: (B, horizon, action_dim) chunks to start from, such as the last ones moved on; see `sample`.
-            known: values (B, horizon, action_dim) and where they are known, bool, such as actions that are under way
-                already; there the chunk has them exactly.
+            previous: (B, horizon, action_dim) chunks to start from, such as the last ones shifted to now; see `sample`.
+            known: values (B, horizon, action_dim) and a bool mask of them, such as actions already being executed; the
+                chunk has these values exactly.
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.

@@ -34,14 +34,14 @@ from dp_prior.tasks.bounded import Bounded, TooLargeError
 
 
 class Pretrained(nn.Module):
-    """A model that can be saved, loaded and shared on its own. Its record and spec describe how it is built."""
+    """A model that can be saved, loaded and uploaded by itself; its record and spec describe how to build it."""
 
     record: Config
     spec: Spec
 
     @classmethod
     def record_type(cls) -> type[Config]:
-        """The record whose `create(spec)` makes such a model; that of a subclass extends it."""
+        """The record whose `create(spec)` builds this model; the record of a subclass extends it."""
         raise NotImplementedError
 
     @classmethod
@@ -73,7 +73,7 @@ class Pretrained(nn.Module):
             FileNotFoundError: there is no such place, or config.json, spec.json or model.safetensors is missing.
             CheckpointError: there is no usable checkpoint, it cannot be fetched, or a file is not what the manifest
                 says.
-            ConfigError: the configuration or the shapes are not ones of such a model.
+            ConfigError: the configuration or the shapes do not describe such a model.
             ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
                 the configuration, or dtype is not a floating-point type.
         """
@@ -89,7 +89,7 @@ class Pretrained(nn.Module):
         except RemoteError as error:
             if "://" in asked:
                 raise
-            raise RemoteError(f"there is no directory {asked}, and as a repository of the Hub: {error}") from None
+            raise RemoteError(f"there is no directory {asked}, and the Hub failed: {error}") from None
         files = read_checkpoint(directory, ["config.json", "spec.json"])
         config = files.documents["config.json"]
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
@@ -97,7 +97,7 @@ class Pretrained(nn.Module):
         source = f"{directory / 'config.json'}, task"
         record_type = _record_type(config["task"], cls.record_type(), directory)
         name = _weights_file(config, weights, directory)
-        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once: a run that is training may prune it
+        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once, since a running training may prune it
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
@@ -106,7 +106,7 @@ class Pretrained(nn.Module):
                 model = record.create(shapes)
         except TooLargeError as error:
             raise ValueError(f"{what}: {error}. {hint}") from None
-        except (RuntimeError, OverflowError, MemoryError) as error:  # such as a length that no tensor can have
+        except (RuntimeError, OverflowError, MemoryError) as error:  # for example a size that no tensor can have
             raise ValueError(f"{what}: no model can be built of it ({error})") from error
         load_weights(model, tensors, what, hint)
         model.requires_grad_(False).eval().to(device)
@@ -117,14 +117,14 @@ class Pretrained(nn.Module):
 
     def save_pretrained(self, save_directory: str | Path, *, repo_id: str | None = None, push_to_hub: bool = False,
                         **push: Any) -> Path:  # fmt: skip
-        """Write what `from_pretrained` reads: `model.safetensors`, `config.json`, `spec.json` and their manifest.
+        """Write `model.safetensors`, `config.json`, `spec.json` and their manifest, for `from_pretrained`.
 
         Args:
-            save_directory: it must not exist, or be empty; it appears whole.
-            push_to_hub: push it as well, to `repo_id` or else the directory's name, with the other arguments.
+            save_directory: must be missing or empty; appears only when it is complete.
+            push_to_hub: also upload it, to `repo_id` or else the directory's name, with the other arguments.
 
         Raises:
-            FileExistsError: something is there.
+            FileExistsError: `save_directory` is not empty.
             ValueError: a weight is not finite.
         """
         directory = vacant(save_directory)
@@ -143,9 +143,7 @@ class Pretrained(nn.Module):
         weights = {name.replace("_orig_mod.", ""): tensor for name, tensor in self.state_dict().items()}
         written, _ = write_checkpoint(directory, Snapshot({"model.safetensors": weights}, documents), manifest)
         if written != directory:
-            raise ValueError(
-                f"the weights are not all finite, so they lie at {written}, to be looked at, and not there"
-            )
+            raise ValueError(f"the weights are not all finite; they were written to {written} for inspection instead")
         if push_to_hub:
             self.push_to_hub(repo_id or directory.name, **push)
         return directory
@@ -163,11 +161,11 @@ class Pretrained(nn.Module):
         """Upload the model, with a card, to the root of a repository of the Hub in one commit.
 
         Args:
-            private: whether a repository that has to be created is private.
-            license: for the card, by the Hub's name for it.
+            private: whether to create the repository as a private one, if it does not exist.
+            license: the Hub's name of it, for the card.
 
         Returns:
-            The commit's page.
+            URL of the commit.
         """
         with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
             directory = self.save_pretrained(Path(place) / "model")
@@ -177,16 +175,16 @@ class Pretrained(nn.Module):
 
 
 def vacant(directory: str | Path) -> Path:
-    """Make room for a directory: remove an empty one at this path, create its parents.
+    """Prepare a path for a new directory: remove an empty one, create the parents.
 
     Raises:
-        FileExistsError: something is there.
+        FileExistsError: the path exists and is not an empty directory.
     """
     directory = Path(directory).expanduser()
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
     if directory.exists():
-        raise FileExistsError(f"{directory} exists; what is there is left as it is, choose another directory")
+        raise FileExistsError(f"{directory} exists and is not empty; choose another directory")
     directory.parent.mkdir(parents=True, exist_ok=True)
     return directory
 
@@ -200,7 +198,7 @@ def _hub_or_path(name: str, revision: str | None) -> str:
     if revision is None:
         return name
     if not name.startswith("hf://") or "@" in name:
-        raise ValueError(f"revision {revision!r} is for a repository of the Hub, user/name; found {name!r}")
+        raise ValueError(f"revision {revision!r} needs a Hub repository, user/name; found {name!r}")
     return f"{name}@{revision}"
 
 
@@ -208,9 +206,9 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     """The record type of a task.
 
     Raises:
-        ValueError: it is unknown, or not of the wanted kind.
+        ValueError: it is unknown or of another kind.
     """
-    from dp_prior.tasks import TaskConfig  # whose members import this file
+    from dp_prior.tasks import TaskConfig  # not at the top: its members import this file
 
     expected = wanted.model_fields["type"].default
     found = task.get("type", expected)
@@ -224,7 +222,7 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
 
 
 def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
-    """The file of an average: `model.safetensors` for the first, a file of its own for each other."""
+    """The file of an average: `model.safetensors` for the first, `model_NAME.safetensors` for the others."""
     averages = list(config.get("train", {}).get("ema", {}))
     if weights is None or weights in averages[:1]:
         return "model.safetensors"
@@ -235,7 +233,7 @@ def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) 
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: str) -> None:
-    """Load strictly: every tensor is there, has its shape, and none is left over.
+    """Load strictly: every tensor must be present with its shape, and no other one.
 
     Args:
         what, hint: start and end of the error message.

@@ -1,4 +1,4 @@
-"""The prior task: an image embedding is diffused, given the embedding or the encodings of its text.
+"""The prior task: diffuses an image embedding, conditioned on the embedding or the encodings of its text.
 
 Ramesh et al. 2022 (arXiv:2204.06125), section 2.2. In data units an embedding has length 1; inside, `embedding_scale`.
 """
@@ -30,13 +30,13 @@ from dp_prior.tasks.pretrained import Pretrained
 
 
 class PriorDiffusionConfig(DiffusionConfig):
-    """How noise is added and what the network learns about it, with the defaults of a prior."""
+    """The diffusion process, with the defaults of a prior."""
 
     objective: ObjectiveConfig = X0()
-    """What the network predicts."""
+    """The prediction target of the network."""
 
     clip: ClipConfig | None = L2NormClip()
-    """What keeps the estimates of the embedding in range while sampling; null leaves them."""
+    """Limits the estimates of the embedding during sampling; null for no limit."""
 
 
 class PriorConfig(Config):
@@ -55,10 +55,10 @@ class PriorConfig(Config):
     """Noise schedule, objective, loss weighting and timesteps."""
 
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM(steps=64)
-    """How embeddings are drawn; can be replaced when they are."""
+    """Sampler of embeddings; `predict` can replace it."""
 
     embedding_scale: float | None = Field(default=None, gt=0)
-    """Length of an embedding where noise of unit variance is added; null: the square root of its dimension."""
+    """Length to which embeddings are scaled before unit-variance noise is added; null: the root of the dimension."""
 
     text_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Probability of dropping a sample's text, embedding and encodings together, in training; guidance needs it."""
@@ -87,12 +87,12 @@ class PriorConfig(Config):
             yield f"sampler does not fit diffusion.schedule: {error}"
         if diffusion.guidance is not None and not self.text_dropout:
             yield (
-                "diffusion.guidance compares with a model that sees no text, but training never withholds it; "
-                "give text_dropout a share, for example 0.1"
+                "diffusion.guidance needs a model without text, but training never drops the text; "
+                "set text_dropout, for example to 0.1"
             )
         if self.image_dropout and not diffusion.self_condition:
             yield (
-                "image_dropout withholds the network's own estimate, which diffusion.self_condition 0 never shows; "
+                "image_dropout drops the network's own estimate, which diffusion.self_condition 0 never passes in; "
                 "raise the one or remove the other"
             )
         if self.clamp_training and diffusion.objective.type != "x0":
@@ -109,7 +109,7 @@ class PriorConfig(Config):
             )
 
     def open(self, data: Any) -> Any:
-        """The pairs that a prior learns from, of the data that a record of `data_types` describes."""
+        """Open the training pairs of the data that a record of `data_types` describes."""
         return data.create()
 
     def create(self, spec: Spec) -> DiffusionPrior:
@@ -162,7 +162,7 @@ class UnitLength(nn.Module):
         self.scale = scale
 
     def normalize(self, key: str, value: Tensor) -> Tensor:
-        """(B, D) of any length -> length `scale`, for what is diffused."""
+        """(B, D) of any length -> length `scale`."""
         value = value.to(torch.float32)
         return self.scale * F.normalize(value, dim=-1) if key == "x" else value
 
@@ -207,7 +207,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         """Nothing is fitted."""
 
     def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
-        """See `DiffusionModel.encode`; a sample keeps or loses embedding and encodings together."""
+        """See `DiffusionModel.encode`; embedding and encodings of a sample are dropped together."""
         kept = None
         if random is not None or not keep:
             count, device = next((len(value), value.device) for value in cond.values())
@@ -218,7 +218,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
 
     def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
-        """See `DiffusionModel.network`; here estimates are withheld, and clamped where the loss wants it."""
+        """See `DiffusionModel.network`; drops self-conditioning estimates and clamps predictions in the loss."""
         scale, dim = self.normalizer.scale, self.spec.x_shape[0]
         shown = None
         if random is not None and self.image_dropout:
@@ -240,7 +240,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         return self.normalizer.scale * F.normalize(noise, dim=-1) if self.clamp_start else noise
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """(B, D) drawn embeddings, brought to length 1 if so configured."""
+        """(B, D) drawn embeddings, scaled to length 1 if `clamp_end` is set."""
         return F.normalize(x, dim=-1) if self.clamp_end else x
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Where numbers, media and checkpoints of a run go: the loggers, and the record that joins them with savers."""
+"""The loggers, and `TrackerConfig`, which combines them with savers and a place to resume from."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class TrackerConfig(Config):
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)
-    """Loggers. The JSONL log in the run directory is always there and always first; it and the console are called
-    synchronously, each of the others has a queue and a thread of its own."""
+    """Loggers. The JSONL log in the run directory is always active and always first; it and the console are called
+    synchronously, each of the others through its own queue and thread."""
 
     save: tuple[SaverConfig, ...] = ()
     """Savers; they receive each checkpoint once it is durable in the run directory."""
 
     load: ResumeConfig = LocalResumeConfig()
-    """Where a run that resumes finds its checkpoint."""
+    """The place to resume from."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
     """Id of the run in experiment trackers. null keeps that of the run directory or, in a fresh one, of the checkpoint
-    it resumes from; a new run gets a new id. Give another one to branch off."""
+    it resumes from; a new run gets a new id. Set another id to branch off."""
 
     run_name: str | None = Field(default=None, min_length=1)
-    """Display name of the run; null keeps the one it has, at first that of its directory."""
+    """Display name of the run; null keeps the current one, at first the name of the directory."""
 
     max_failures: int = Field(default=3, ge=1)
     """Consecutive failures after which a logger is muted for a while; the run continues and reports it at the end."""

@@ -82,13 +82,13 @@ class AccelerateLogger(Logger):
         """Start the service's run, or resume the one of this identity if the service can."""
         from accelerate import PartialState, tracking
 
-        PartialState()  # its trackers ask for the rank, which a run has set already
+        PartialState()  # its trackers read the rank from this state
         kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
         options = dict(self._config.options)
         place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []
         options |= _identify(self.name, self._config.project, run, options)
         self._tracker = kind(self._config.project, *place, **options)
-        if hasattr(self._tracker, "start"):  # before accelerate 1.9 a tracker started when it was made
+        if hasattr(self._tracker, "start"):  # before accelerate 1.9 the constructor started the tracker
             self._tracker.start()
         self._tracker.store_init_configuration(_flat(run.config))
 
@@ -120,7 +120,7 @@ class AccelerateLogger(Logger):
 
 
 def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that make the service resume this run; takes its own out of `options`."""
+    """Arguments that make the service resume this run; removes those it uses from `options`."""
     identity = run.identity
     if tracker == "trackio":
         return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options

@@ -15,7 +15,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.tracking.logger import Logger
 
-BAR, WIDE = 20, 100  # columns of the bar, and of a terminal that has room for one
+BAR, WIDE = 20, 100  # columns of the bar, and the narrowest terminal that shows one
 
 
 class ConsoleConfig(Config):
@@ -96,7 +96,7 @@ class ConsoleLogger(Logger):
         self._began, self._is_warming_up = (self._clock(), progress.samples_seen), True
 
     def close(self) -> None:
-        """Print what was held back and release the terminal."""
+        """Print the last progress and release the terminal."""
         self._flush()
         if self._live is not None:
             self._live.stop()
@@ -112,7 +112,7 @@ class ConsoleLogger(Logger):
         console = Console(file=self._stream)
         if style == "auto" and console.is_dumb_terminal:
             return None
-        hears_errors = sys.stderr.isatty()  # redirected errors stay in their file; others are printed above the display
+        hears_errors = sys.stderr.isatty()  # a redirected stderr stays a file; else it is printed above
         return Live(
             get_renderable=lambda: self._line(console.width),
             console=console,
@@ -121,13 +121,13 @@ class ConsoleLogger(Logger):
         )
 
     def _line(self, width: int) -> Any:
-        """The display: a bar if there is room, then as many words as fit, most important first."""
+        """The display: a bar if there is room, then metrics as far as they fit, most important first."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         seen, words = self._frame
-        room = width - 3 - (BAR + 1 if (has_bar := width >= WIDE) else 0)  # 3 for the echo of a Ctrl-C
+        room = width - 3 - (BAR + 1 if (has_bar := width >= WIDE) else 0)  # 3 columns for the echo of Ctrl-C
         shown = words[:1]
         for word in words[1:]:
             if len("  ".join([*shown, word])) > room:
@@ -157,7 +157,7 @@ class ConsoleLogger(Logger):
             self._flush()
 
     def _flush(self) -> None:
-        """Print the progress that was held back."""
+        """Print the progress that the minimum interval delayed."""
         if self._pending is not None:
             line, self._pending, self._shown = self._pending, None, self._clock()
             self._print(line)

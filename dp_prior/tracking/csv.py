@@ -58,7 +58,7 @@ class CsvLogger(Logger):
         self.sync()
 
     def sync(self) -> None:
-        """Write the table anew; takes about a second for 100,000 rows."""
+        """Rewrite the table; takes about a second for 100,000 rows."""
         write_table(self._directory)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Which run this is: an id and a name, kept in the run directory and in every checkpoint.
+"""The identity of a run: an id and a name, stored in the run directory and in every checkpoint.
 
-A resumed run is the same run to every logger, online or offline, also on another machine.
+A resumed run keeps it, so every logger continues the same run, online or offline, also on another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ID = r"[A-Za-z0-9_-]{1,64}"
 
 @dataclass(frozen=True)
 class Identity:
-    """A run, as experiment trackers tell it from others.
+    """The identity of a run for experiment trackers.
 
     Attributes:
         id: up to 64 letters, digits, `_` and `-`; the same when the run resumes.

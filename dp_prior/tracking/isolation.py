@@ -73,7 +73,7 @@ class Isolated:
             return True
         try:
             message(self.part)
-        except Exception as error:  # what a logger or saver raises ends here: training does not die of it
+        except Exception as error:  # an error of a logger or saver must not end the training
             self.note(f"{type(error).__name__}: {error}")
             return False
         self._in_a_row = 0
@@ -91,7 +91,7 @@ class Isolated:
             muted = f"; after {self._in_a_row} failures in a row it is tried again in {pause:g} s, then ever less often"
         self.tell(
             f"{self._last.partition(':')[0]}, muted {self.is_muted}",
-            f"{self.title} failed: {self._last}{muted}. Training goes on.",
+            f"{self.title} failed: {self._last}{muted}. Training continues.",
         )
 
     def tell(self, kind: str, message: str) -> None:
@@ -107,7 +107,7 @@ class Isolated:
         self.tell(message, message)
 
     def summary(self) -> str | None:
-        """One line for the end of the run; None if all went well."""
+        """One line for the end of the run; None if nothing failed."""
         if not self.failures and not self.dropped:
             return "; ".join(self._remarks) or None
         words = [f"failed {_times(self.failures)}"] if self.failures else []
@@ -134,13 +134,13 @@ class Background:
         self._waiting: collections.deque[Message] = collections.deque()
         self._changed = threading.Condition()
         self._first: Message | None = None
-        self._since: float | None = None  # when the call that is under way began
+        self._since: float | None = None  # when the current call began
         self._is_closing = False
         self._is_given_up = False
         self.thread: threading.Thread | None = None
 
     def begin(self, message: Message) -> None:
-        """Start the thread; this message is delivered before what is queued already."""
+        """Start the thread; this message is delivered before those already queued."""
         self._first = message
         self.thread = threading.Thread(target=self._work, name=self.isolated.title, daemon=True)
         self.thread.start()
@@ -158,10 +158,10 @@ class Background:
                 self._changed.notify()
         since, title = self._since, self.isolated.title
         if since is not None and self.isolated.clock() - since > SLOW_S:
-            self.isolated.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training goes on.")
+            self.isolated.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training continues.")
         if is_full:
             self.isolated.tell(
-                "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training goes on."
+                "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training continues."
             )
         return True
 
@@ -172,7 +172,7 @@ class Background:
             self._changed.notify()
 
     def give_up(self) -> None:
-        """Abandon the part, with what is queued, if its thread has not ended yet."""
+        """Abandon the part and its queue, if its thread has not ended yet."""
         if self.thread is None:
             return
         with self._changed:
@@ -181,15 +181,15 @@ class Background:
             self._is_given_up = True
             self.isolated.dropped += len(self._waiting)
             self._waiting.clear()
-        with contextlib.suppress(Exception):  # it is counted as abandoned already
+        with contextlib.suppress(Exception):  # already counted as abandoned
             self.isolated.part.abandon()
-        self.thread.join(FAREWELL_S)  # it ends soon, and should not during the teardown of the interpreter
+        self.thread.join(FAREWELL_S)  # it ends soon; not during the teardown of the interpreter
 
     def summary(self) -> str | None:
         """As `Isolated.summary`, and whether it was abandoned."""
         line = self.isolated.summary()
         if self._is_given_up:
-            line = f"{line or self.isolated.title}; it did not answer at the end and was left behind"
+            line = f"{line or self.isolated.title}; it did not finish in time at the end and was abandoned"
         return line
 
     def _work(self) -> None:

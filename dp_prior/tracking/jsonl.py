@@ -28,7 +28,7 @@ EVENTS = "events.jsonl"
 
 
 class JsonlConfig(Config):
-    """The JSONL log. It is always there; listing it changes nothing."""
+    """The JSONL log. It is always active; listing it changes nothing."""
 
     type: Literal["jsonl"] = "jsonl"
 
@@ -71,13 +71,13 @@ class JsonlLogger(Logger):
         self._write(row)
 
     def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Note where pictures are, or their shape if they are nowhere."""
+        """Record the paths of pictures, or their shape if they have none."""
         for name, image in images.items():
             place = {"shape": list(image.shape)} if isinstance(image, np.ndarray) else {"path": str(image)}
             self._event("image", progress, name=name, **place)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
-        """Note where a file is."""
+        """Record the path of a file."""
         self._event("file", progress, name=name, path=str(path))
 
     def log_error(self, message: str, progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What a logger is: a subclass overrides the methods for what it can show."""
+"""`Logger`, the base class of loggers: a subclass overrides the methods for what it can show."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dp_prior.tracking.identity import Identity
 
 @dataclass(frozen=True)
 class Run:
-    """The run, as a logger receives it first.
+    """Describes the run to a logger.
 
     Attributes:
-        directory: the run directory; a logger writes into a folder or file of its own in it.
+        directory: the run directory; a logger writes into its own folder or file in it.
         config: the resolved configuration as JSON values.
         patience_s: how long the end of the run waits for loggers.
         report: shows a message to the user, now and at the end of the run.
-        metrics: descriptions of what will be logged; `find_metric` finds the one of a name.
+        metrics: descriptions of the metrics to come; `find_metric` looks one up by name.
     """
 
     directory: Path

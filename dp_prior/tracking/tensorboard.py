@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the folder `tensorboard` of the run, written whole record by whole record.
+"""TensorBoard: event files in the folder `tensorboard` of the run; records are never written in part.
 
 The x axis is the optimizer step. A resumed run writes a new file, which starts with a session marker: TensorBoard then
 ignores later steps of earlier files, which stay as they are. Unlike a SummaryWriter, a full disk leaves no partial

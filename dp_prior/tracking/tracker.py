@@ -1,8 +1,8 @@
-"""The Tracker: forwards numbers, media and checkpoints to every logger and saver, and says where a run resumes from.
+"""The Tracker: forwards numbers, media and checkpoints to every logger and saver, and names the place to resume from.
 
-It knows numbers and directories, not what a model is. On other ranks than the first it has no loggers, so no caller
-asks for its rank. The log of record and the console are called synchronously; all others have a queue and a thread, so
-training neither dies of a logger nor waits for one. Failures are counted and reported at the end.
+It knows numbers and directories, not models. On all ranks but the first it has no loggers, so callers need not check
+the rank. The log of record and the console are called synchronously; all others have a queue and a thread, so a logger
+can neither stop nor slow training. Failures are counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dp_prior.tracking.logger import Logger, Run
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # longer waits at the end of the run are logged
-LEAVING_S = 6.0  # time limit of a saver that is told to leave
+LEAVING_S = 6.0  # time limit of a saver that is asked to give up
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Tracker:
         Args:
             data_path: the run directory.
             loggers: called synchronously in this order; the first is the log of record.
-            background: slow loggers, each with a thread of its own that starts with `begin`.
+            background: slow loggers, each with its own thread, which starts with `begin`.
             max_failures: consecutive failures after which a logger is muted.
             retry_s: seconds until a muted logger is retried; doubles with each failure.
             queue_size: maximum length of the queue of a background logger.
@@ -116,7 +116,7 @@ class Tracker:
             if progress.global_step < self._progress.global_step:
                 raise ValueError(
                     f"metrics of step {progress.global_step} come after those of step {self._progress.global_step}; "
-                    "a run that goes back calls rewind() first"
+                    "call rewind() before logging earlier steps"
                 )
             self._progress = progress
             self._tell(lambda logger: logger.log(numbers, progress))
@@ -145,7 +145,7 @@ class Tracker:
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
 
     def rewind(self, progress: Progress) -> None:
-        """The run starts or resumes here; what was logged of later steps is no longer part of it."""
+        """The run starts or resumes here; rows of later steps are no longer part of it."""
         with self._lock:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
@@ -201,7 +201,7 @@ class Tracker:
                 del self._unsaved[index]
         waiting: list[str] = []
         leave = threading.Event()
-        closing = [  # together, since each may wait for a place of its own
+        closing = [  # in parallel, since each may wait for its remote place
             threading.Thread(
                 target=saver.call,
                 args=(lambda one: waiting.extend(one.close(leave)),),
@@ -260,7 +260,7 @@ class Tracker:
         """Log a failure with all other loggers; called from any thread, which may outlive the run."""
         if self._is_silent:
             return
-        if all(logger is source for logger in self._direct[1:]):  # no other logger shows it to the user
+        if all(logger is source for logger in self._direct[1:]):  # no other logger can show it
             log.warning(message)
         with self._lock:
             parts = [*((one, one) for one in self._direct), *((one.isolated, one) for one in self._queued)]
@@ -300,7 +300,7 @@ def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[
             if now - begun >= QUIET_S and not is_told:
                 is_told = True
                 names = ", ".join(thread.name for thread in alive)
-                log.warning(f"the end of the run waits for {names}, {end - now:.0f} s at most; Ctrl-C ends that")
+                log.warning(f"the end of the run waits for {names}, {end - now:.0f} s at most; Ctrl-C ends the wait")
             alive[0].join(0.1)
     except KeyboardInterrupt:
         return False

@@ -127,7 +127,7 @@ class WandbLogger(Logger):
         self._run.save(str(copy), base_path=self._run.dir, policy="now")
 
     def log_error(self, message: str, progress: Progress) -> None:
-        """Note an error in a row of its own."""
+        """Log an error as a separate row."""
         self._row({"error": message}, progress)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class TrainingConfig(Config):
     """Budget in optimizer steps."""
 
     accumulation: Annotated[int, Change("harmless")] = Field(default=1, ge=1)
-    """Micro-batches per optimizer step; k of them equal one batch k times as large."""
+    """Micro-batches per optimizer step; k of them give the same step as one batch k times as large."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast precision of the network; losses, normalizer, optimizer and averages stay fp32. fp16 needs a GPU."""
@@ -43,10 +43,10 @@ class TrainingConfig(Config):
     """Learning rate as a function of the optimizer step."""
 
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """The gradient's global norm is clipped to this."""
+    """Maximum global norm of the gradient; a larger gradient is clipped."""
 
     ema: Annotated[dict[str, DecayConfig], Change("architecture")] = {"ema": PowerDecay()}
-    """Averages of the weights by name; the first is the model that is exported. Empty for none."""
+    """Averages of the weights by name; the first is the exported model. Empty for none."""
 
     init_from: Annotated[str | None, Change("harmless")] = None
     """Checkpoint whose weights and normalizer a fresh run starts from: a path, `hf://...`, or another reference that
@@ -88,7 +88,7 @@ class TrainingConfig(Config):
     def _names(cls, ema: dict[str, DecayConfig]) -> dict[str, DecayConfig]:
         for name in ema:
             if name == "online" or not name.isidentifier():
-                raise ValueError(f"{name!r} cannot name an average; use a plain word other than 'online'")
+                raise ValueError(f"{name!r} cannot name an average; use an identifier other than 'online'")
         return ema
 
     def faults(self) -> Iterator[str]:
@@ -97,7 +97,7 @@ class TrainingConfig(Config):
             found = f"{', '.join(given)}; set the others to null" if given else "none"
             yield f"a run needs exactly one of samples, epochs, steps; found {found}"
         if self.divergence == "roll back" and self.rollback == 0:
-            yield "divergence is 'roll back', but rollback is 0; set rollback to how many times it may"
+            yield "divergence is 'roll back', but rollback is 0; set rollback to the most rollbacks allowed"
 
     @property
     def unit(self) -> str:
@@ -113,7 +113,7 @@ class TrainingConfig(Config):
         return max(1, round(self.epochs * dataset_length))
 
     def spent(self, dataset_length: int, global_batch_size: int, progress: Progress) -> tuple[int, int]:
-        """The spent part of the budget and the whole, both in optimizer steps of this global batch size."""
+        """The spent part of the budget and the total, both in optimizer steps of this global batch size."""
         if self.steps is not None:
             return progress.global_step, self.steps
         total = self.total_samples(dataset_length, global_batch_size)

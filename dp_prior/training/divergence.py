@@ -1,4 +1,4 @@
-"""Notices a training that diverges while all its numbers stay finite, without waiting for the device.
+"""Detects a loss that diverges while all numbers stay finite, without waiting for the device.
 
 The rule: the loss of the global batch is more than `FACTOR` times the lowest value that its running mean has had, for
 `ROW` steps in a row. The running mean covers the last `MEMORY` steps. The sums that ranks add up are copied to the host
@@ -22,7 +22,7 @@ MEMORY = 50
 
 
 class DivergedError(UnusableStepsError):
-    """The training loss has left its level for good."""
+    """The training loss has diverged."""
 
 
 class LossSum(NamedTuple):
@@ -36,12 +36,12 @@ class Divergence:
     """Follows the loss of the global batch.
 
     Attributes:
-        since: the step at which the loss left its level; None while it has not.
+        since: the step at which the loss diverged; None while it has not.
     """
 
     def __init__(self) -> None:
         self.since: int | None = None
-        self._step = 0  # the last one that was read
+        self._step = 0  # the last step that was judged
         self._seen, self._mean, self._lowest, self._in_a_row = 0, 0.0, math.inf, 0
         self._copies: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
 
@@ -71,12 +71,12 @@ class Divergence:
             total: the sums over all ranks.
 
         Returns:
-            What happened, once for each time that the loss leaves its level; None otherwise.
+            A message, once each time that the loss diverges; None otherwise.
         """
         if total.weight == 0:
             return None
         loss = total.value / total.weight
-        if not math.isfinite(loss):  # such a step is skipped, and counted by the guard
+        if not math.isfinite(loss):  # the guard skips and counts such a step
             return None
         self._seen += 1
         self._in_a_row = self._in_a_row + 1 if loss > FACTOR * self._lowest else 0
@@ -89,7 +89,7 @@ class Divergence:
         return (
             f"the training diverges: for {ROW} steps, since step {self.since}, the loss has been more than {FACTOR:g} "
             f"times its lowest mean over {MEMORY} steps, {self._lowest:.4g}, and now is {loss:.4g}. "
-            f"Lower train.lr or train.max_grad_norm, or look at the data"
+            f"Lower train.lr or train.max_grad_norm, or check the data"
         )
 
     def state(self) -> dict[str, Any]:
@@ -108,5 +108,5 @@ class Divergence:
         self.since = state["since"]
 
     def forget(self) -> None:
-        """After a rollback: the loss is on its level again."""
+        """Forget the divergence; called after a rollback."""
         self._in_a_row, self.since = 0, None

@@ -1,6 +1,6 @@
 """Exponential moving averages of a model's weights, with a decay that is a function of the optimizer step.
 
-Every rank holds the averages, buffers included. They have no counter of their own, so a resumed run continues exactly.
+Every rank holds the averages, buffers included. They depend on no counter but the step, so a resumed run is exact.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PowerDecay(Config):
     type: Literal["power"] = "power"
 
     inv_gamma: float = Field(default=1.0, gt=0)
-    """Optimizer steps after which the warm-up has taken effect once."""
+    """Time constant of the warm-up, in optimizer steps."""
 
     power: float = Field(default=0.75, gt=0)
     """Exponent; 0.75 reaches 0.999 at 10 thousand steps, 2/3 at 31 thousand."""
@@ -67,16 +67,16 @@ class ConstantDecay(Config):
 class PowerFunctionDecay(Config):
     """An average that grows with the run: after step t its weight on step i is proportional to i ** exponent.
 
-    Its width is a constant share of the steps taken so far. From snapshots of one or two of them the average of any
-    other width can be reconstructed afterwards, see `dp_prior.training.posthoc`. Source: Karras et al. 2024
+    Its width is a constant fraction of the steps taken so far. From snapshots of one or two of them the average of any
+    other width can be reconstructed after training, see `dp_prior.training.posthoc`. Source: Karras et al. 2024
     (arXiv:2312.02696), section 3.1.
     """
 
     type: Literal["power_function"] = "power_function"
 
     relative_width: float = Field(default=0.05, gt=0, le=0.28)
-    """Standard deviation of the average's profile over the steps, as a share of the steps taken so far; 0.05 and 0.1
-    serve together to reconstruct others. The limit is 0.2887, where all steps would count alike."""
+    """Standard deviation of the average's profile over the steps, as a fraction of the steps taken so far. From 0.05
+    and 0.1 together other widths can be reconstructed. At the limit, 0.2887, all steps have equal weight."""
 
     @property
     def exponent(self) -> float:
@@ -126,7 +126,7 @@ class EMA:
 def _lerp(averages: list[Tensor], weights: list[Tensor], fraction: Tensor) -> None:
     """Move `averages` towards `weights` by () `fraction`, without a device-to-host copy on an accelerator."""
     if fraction.device.type == "cpu":
-        if fraction.item() != 0:  # else 0 * NaN would reach the averages
+        if fraction.item() != 0:  # otherwise 0 * NaN would reach the averages
             torch._foreach_lerp_(averages, weights, fraction.item())
         return
     difference = torch._foreach_sub(weights, averages)

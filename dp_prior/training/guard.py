@@ -16,7 +16,7 @@ LAG = 2  # steps; the device always has one queued while the host reads
 
 
 class UnusableStepsError(RuntimeError):
-    """The steps from `first_step` on are of no use; the weights before them are good."""
+    """Training must stop or roll back: the weights before `first_step` are good, later steps are not."""
 
     def __init__(self, message: str, first_step: int = 1):
         super().__init__(message)

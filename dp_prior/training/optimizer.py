@@ -23,8 +23,8 @@ class LearningRate(Config):
     """Highest learning rate, reached at the end of the warm-up."""
 
     warmup_steps: int = Field(default=500, ge=0)
-    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, and so
-    Diffusion Policy, begins at 0 and is one step behind until the peak."""
+    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, which
+    Diffusion Policy uses, begins at 0 and is one step behind until the peak."""
 
     def at(self, step: int, total_steps: int, spent_steps: int | None = None) -> float:
         """The learning rate of optimizer step `step`, counted from 0.
@@ -113,13 +113,13 @@ class AdamW:
     Attributes:
         param_groups: `params`, their `weight_decay` and `lr`.
         state: `exp_avg`, `exp_avg_sq` and `step` of each parameter, from its first step on.
-        grad_scale: () the gradient is divided by it in the step; None for 1.
-        found_inf: () other than 0 the step changes nothing; None always takes it.
+        grad_scale: () the step divides the gradient by it; None for 1.
+        found_inf: () the step changes nothing if this is not 0; None for 0.
     """
 
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
-    _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets the two above and leaves scaling to the kernel
+    _step_supports_amp_scaling = True  # makes `torch.amp.GradScaler` set the two above; the kernel unscales
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
         self.param_groups = [{"lr": 0.0, **group} for group in groups]
@@ -129,7 +129,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             states = [self._state(parameter) for parameter in parameters]

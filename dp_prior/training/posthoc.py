@@ -37,14 +37,14 @@ from dp_prior.tasks.pretrained import load_weights, vacant
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
-_SMALLEST = 1e-12  # singular values below this share of the largest are rounding
+_SMALLEST = 1e-12  # singular values below this fraction of the largest are rounding errors
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """How much each step counts in a power-function average: (gamma + 1) tau^gamma / step^(gamma + 1) up to `step`."""
+    """Weight of step tau in a power-function average: (gamma + 1) tau^gamma / step^(gamma + 1) up to `step`."""
 
     relative_width: float
     step: int
@@ -70,8 +70,7 @@ class Reconstruction:
     """The result of `reconstruct`.
 
     Attributes:
-        error: norm of the difference between the fitted and the requested profile, relative to the requested one; 0 is
-            exact.
+        error: norm of the fitted minus the requested profile, relative to the requested one; 0 is exact.
     """
 
     directory: Path
@@ -108,7 +107,7 @@ def fit(stored: list[Profile], target: Profile) -> tuple[np.ndarray, float]:
     """The least-squares combination of profiles for a target, with coefficients that sum to one.
 
     Returns:
-        (len(stored),) float64 coefficients, and the error of `Reconstruction`. A target that is stored is taken as is.
+        (len(stored),) float64 coefficients, and the error of `Reconstruction`. A stored target is returned exactly.
     """
     if target in stored:
         return np.eye(len(stored))[stored.index(target)], 0.0
@@ -127,20 +126,20 @@ def fit(stored: list[Profile], target: Profile) -> tuple[np.ndarray, float]:
 def reconstruct(
     reference: str | Path, relative_width: float, directory: str | Path, *, max_error: float = 0.1
 ) -> Reconstruction:
-    """Write the average of a width as a directory that `load_policy` or `load_prior` reads, and how it was made.
+    """Write the average of a width as a directory that `load_policy` or `load_prior` reads, with its derivation.
 
-    At no time are more than two copies of the weights in memory.
+    Holds at most two copies of the weights in memory.
 
     Args:
-        reference: a run, whose average at its newest checkpoint is made, or one of its checkpoints for that of an
-            earlier step: `RUN@step_00012000`, `RUN@best`.
+        reference: a run, for the average at its newest checkpoint; or `RUN@step_00012000`, `RUN@best` for the average
+            at that checkpoint.
         relative_width: of the average, see `PowerFunctionDecay`.
-        directory: it must not exist, or be empty; it appears whole.
-        max_error: a combination whose error is larger is refused.
+        directory: must be missing or empty; appears only when it is complete.
+        max_error: a larger error of the fitted profile is refused.
 
     Raises:
-        ConfigError: the width cannot be one, the run kept no average to make it from, or they are not enough.
-        CheckpointError: a checkpoint of the run is damaged, or they do not belong together.
+        ConfigError: the width is invalid, the run kept no power-function average, or too few for this width.
+        CheckpointError: a checkpoint of the run is damaged, or belongs to another run.
         FileNotFoundError, FileExistsError: there is no such run; `directory` is in use.
     """
     width = json.dumps({"relative_width": float(relative_width)})
@@ -163,7 +162,7 @@ def reconstruct(
         model, documents = _built(chain[0].path)
         _combine(model, averages, coefficients)
     except DamagedError as damage:
-        raise _told(damage) from None
+        raise _with_advice(damage) from None
     documents["average.json"] = {
         "method": METHOD,
         "relative_width": relative_width,
@@ -185,7 +184,7 @@ def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
     """The averages of all checkpoints, newest first.
 
     Raises:
-        CheckpointError: not all checkpoints hold the same ones, so that not all can be what their profile says.
+        CheckpointError: `train.ema` was changed during the run, so the profiles of some averages are unknown.
     """
     now = {(average.name, average.profile.relative_width) for average in checkpoints[0]}
     for averages in checkpoints[1:]:
@@ -193,7 +192,7 @@ def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
         if before != now:
             place = (averages or checkpoints[0])[0].checkpoint
             raise CheckpointError(
-                f"train.ema was changed in the course of the run, see {place / 'config.json'}: power-function averages "
+                f"train.ema was changed during the run, see {place / 'config.json'}: power-function averages "
                 f"were {_some(before)} and are {_some(now)}. Name a checkpoint from before, RUN@step_00012000"
             )
     return [average for averages in checkpoints for average in averages]
@@ -204,7 +203,7 @@ def _some(averages: set[tuple[str, float]]) -> str:
 
 
 def _note(average: Average, coefficient: float) -> dict[str, Any]:
-    """A line of `average.json`."""
+    """One entry of `average.json`."""
     profile, where = average.profile, {"checkpoint": average.checkpoint.name, "average": average.name}
     return {**where, "relative_width": profile.relative_width, "coefficient": coefficient}
 
@@ -212,27 +211,27 @@ def _note(average: Average, coefficient: float) -> dict[str, Any]:
 def _chain(reference: str | Path) -> list[Stored]:
     """The checkpoint of a reference and its predecessors in the run, newest first."""
     if "://" in str(reference):
-        raise ConfigError(str(reference), ["an average is made from all checkpoints of a run; copy the run here first"])
+        raise ConfigError(str(reference), ["an average needs all checkpoints of a run; copy the run here first"])
     newest = resolve(reference, "latest")
     if not STEP.fullmatch(newest.name):
-        raise ConfigError(str(reference), ["one checkpoint by itself; an average is made from those of a whole run"])
+        raise ConfigError(str(reference), ["this is a single checkpoint; an average needs all checkpoints of a run"])
     found, damages = scan(newest.parent)
     for damage in damages:
-        raise _told(damage)
+        raise _with_advice(damage)
     last = read_manifest(newest).sequence
     chain: list[Stored] = []
-    for stored in found:  # a run that went back to an earlier step wrote the same steps anew
+    for stored in found:  # after a rollback the run wrote the same steps again
         if stored.manifest.sequence <= last and (not chain or 0 < stored.manifest.step < chain[-1].manifest.step):
             chain.append(stored)
     return chain
 
 
 def _averages(stored: Stored) -> Iterator[Average]:
-    """The power-function averages in a checkpoint, by its own configuration."""
+    """The power-function averages in a checkpoint, according to its configuration."""
     try:
         config = read_checkpoint(stored.path, ["config.json"]).documents["config.json"]
     except DamagedError as damage:
-        raise _told(damage) from None
+        raise _with_advice(damage) from None
     for place, (name, decay) in enumerate(config.get("train", {}).get("ema", {}).items()):
         if decay.get("type") == "power_function" and stored.manifest.step > 0:
             file = f"model_{name}.safetensors" if place else "model.safetensors"
@@ -244,9 +243,7 @@ def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     documents = read_checkpoint(checkpoint, ["config.json", "spec.json", "progress.json"]).documents
     rollbacks = documents.pop("progress.json").get("rollbacks", 0)
     if rollbacks:
-        log.warning(
-            "the run went back to earlier weights %d times; no profile knows of the steps in between", rollbacks
-        )
+        log.warning("the run was rolled back %d times; the profiles do not account for the steps in between", rollbacks)
     task = json.dumps({"task": documents["config.json"].get("task")})
     record = _Described.from_json(task, source=str(checkpoint / "config.json")).task
     with torch.random.fork_rng(devices=[]):
@@ -284,7 +281,7 @@ def _add(parameters: dict[str, nn.Parameter], average: Average, coefficient: flo
         parameter.add_(tensors[name], alpha=coefficient)
 
 
-def _told(damage: DamagedError) -> CheckpointError:
+def _with_advice(damage: DamagedError) -> CheckpointError:
     run = damage.path.parent.parent
-    advice = f"`dp-prior checkpoints repair {run}` sets it aside, and the average is then made from the others"
+    advice = f"`dp-prior checkpoints repair {run}` sets it aside; the average is then made from the others"
     return CheckpointError(f"checkpoint {damage.path} is damaged: {damage.problem}. {advice}.")

@@ -1,4 +1,4 @@
-"""Protocols of the parts that the trainer is given: what it needs of them, and no more."""
+"""Protocols of the parts that the trainer receives, reduced to what it calls."""
 
 from __future__ import annotations
 

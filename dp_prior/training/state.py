@@ -1,4 +1,4 @@
-"""The state of a training as a snapshot and back: its tensors, its clock and its counters, and nothing else."""
+"""Converts the state of a trainer to a snapshot and back: tensors, clock and counters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Trained(Protocol):
 
 
 def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
-    """Everything needed to continue; `model.safetensors` alone is everything needed to act.
+    """A snapshot with everything needed to resume; for inference `model.safetensors` is enough.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
     each further one, `training.safetensors` the trained weights, the optimizer's moments and the running means.

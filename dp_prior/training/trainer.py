@@ -1,7 +1,7 @@
 """PolicyTrainer: the training loop. `fit` and `step` are the reading path; all decisions are functions of the clock.
 
 The loader yields this rank's micro-batches of one global batch. Each loss is divided by the number of valid elements of
-the global batch, so that accumulation and ranks are the same thing: the parts add up to the mean of the whole.
+the global batch, so that the parts add up to its mean, whether accumulation or ranks split the batch.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class PolicyTrainer:
 
     @property
     def stop_requested(self) -> bool:
-        """Set it to end after the current step."""
+        """Set it to end the training after the current step."""
         return self.stop.is_asked()
 
     @stop_requested.setter
@@ -176,7 +176,7 @@ class PolicyTrainer:
         """One optimizer step over one global batch."""
         now, position = self.progress, self.progress.global_step + 1
         self.ranks.mark("forward", position)
-        # Our layers draw from rows; one from outside that draws from torch is at least the same when a run resumes.
+        # Our layers draw from rows; this makes layers that draw from torch's generator reproducible when a run resumes.
         seed_torch(derive_seed(self.seed, "torch", self.ranks.process_index, now.samples_seen), self.device)
         spent, whole = self._spent()
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
@@ -232,7 +232,7 @@ class PolicyTrainer:
         return metrics
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
-        """Hand the writer a snapshot with what was measured at this step; training goes on meanwhile."""
+        """Hand the writer a snapshot with what was measured at this step; training continues meanwhile."""
         self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
         if self.ranks.is_main_process:
@@ -251,7 +251,7 @@ class PolicyTrainer:
 
         Raises:
             NotFiniteError: on all ranks, once too many steps in a row were skipped on one of them.
-            DivergedError: on all ranks, once the loss has left its level, unless that is only a warning.
+            DivergedError: on all ranks, once the loss has diverged, unless `train.divergence` only warns.
         """
         self.ranks.mark("agreement", self.progress.global_step)
         if self.stop.deadline is not None:
@@ -265,7 +265,7 @@ class PolicyTrainer:
         return self.stop.accept(asked)
 
     def _report_divergence(self, total: LossSum) -> None:
-        """Warn once, or raise, when the loss leaves its level."""
+        """Warn once, or raise, when the loss diverges."""
         found = self.divergence.follow(total)
         if found is None:
             return
@@ -293,7 +293,7 @@ class PolicyTrainer:
         return NotFiniteError(
             f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them "
             f"changed the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them "
-            f"all. Look at the data and the learning rate; the last good checkpoint is kept.",
+            f"all. Check the data and the learning rate; the last good checkpoint is kept.",
             first_step=step - limit + 1,
         )
 
@@ -330,7 +330,7 @@ class PolicyTrainer:
             self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:
-        """Pass a step's losses to timesteps that learn, in an order that ranks and micro-batches do not change."""
+        """Pass a step's losses to the timestep sampler, in an order that does not depend on ranks or micro-batches."""
         if not self.online.process.learns_timesteps:
             return
         positions = torch.cat([batch.positions for batch in micro_batches])

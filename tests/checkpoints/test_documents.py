@@ -124,7 +124,7 @@ def test_keys_of_other_versions_are_kept():
 def test_a_sealed_but_malformed_document_is_passed_over_and_never_used(store, name, caplog):
     directory = store.root / "step_00000002"
     with_hash(directory, name, b'{"samples_seen": -1}')
-    with pytest.raises(DamagedError, match=f"{name} is not the JSON document that it should be: "):
+    with pytest.raises(DamagedError, match=f"{name} is not a valid JSON document: "):
         read_checkpoint(directory)
     assert_passed_over(store)
     assert name in caplog.text

@@ -56,7 +56,7 @@ def test_second_run_is_refused_at_once_naming_the_holder_and_let_in_after_kill_9
     started = json.loads((tmp_path / LOCK).read_text())["started"]
     assert str(refusal.value) == (
         f"run directory {tmp_path} is in use by process {child} on host {os.uname().nodename}, started {started}. "
-        "Stop that run, or give this one a directory of its own."
+        "Stop that run, or choose another directory for this one."
     )
     RunLock(tmp_path, wait_s=0).release()
 

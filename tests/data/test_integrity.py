@@ -188,6 +188,6 @@ def test_a_meant_change_of_the_data_needs_the_manifest_gone_and_is_allowed_by_na
     (tmp_path / "run" / "data_manifest.json").unlink()
     refused = train(config, "--set", "train.steps=8")
     assert refused.exit_code == 64 and "data.fingerprint: " in refused.output
-    assert "go on with --allow-change data.fingerprint" in refused.output
+    assert "resume with --allow-change data.fingerprint" in refused.output
     done = train(config, "--set", "train.steps=8", "--allow-change", "data.fingerprint")
-    assert done.exit_code == 0 and "the data set is another one (data), allowed" in done.output
+    assert done.exit_code == 0 and "the data set has changed (data), allowed" in done.output

@@ -203,7 +203,7 @@ def test_configuration_cannot_import_a_module():
 
 
 def test_what_the_loop_decides_is_no_argument_of_the_environment():
-    with pytest.raises(ConfigError, match="make_arguments: 'max_episode_steps' is decided here.*max_steps"):
+    with pytest.raises(ConfigError, match="make_arguments: 'max_episode_steps' is set by this package.*max_steps"):
         GymConfig.from_json('{"id": "Pendulum-v1", "make_arguments": {"max_episode_steps": 3}}')
 
 

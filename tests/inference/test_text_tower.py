@@ -52,7 +52,7 @@ def test_a_prior_predicts_from_captions(folder):
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="no folder; expected a CLIP model"):
+    with pytest.raises(FileNotFoundError, match="is not a folder; expected a CLIP model"):
         load_text_tower(tmp_path / "no")
 
     def refuse(name, *args, original=builtins.__import__, **kwargs):

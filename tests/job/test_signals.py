@@ -106,7 +106,7 @@ def test_signalled_run_saves_says_so_and_goes_on_as_if_nothing_had_been(tmp_path
         signals_in_step(patch, signal.SIGTERM)
         stopped = train(config)
     assert stopped.exit_code == 75
-    assert "stopped on SIGTERM; the same command goes on from here: 24 samples in 3 steps" in stopped.output
+    assert "stopped on SIGTERM; the same command resumes it: 24 samples in 3 steps" in stopped.output
     assert state(tmp_path / "run")["progress"]["global_step"] == 3
     assert not (tmp_path / "run" / "result.json").exists()
     assert train(config).exit_code == 0

@@ -190,7 +190,7 @@ def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
     for step in (1, 2):
         place.saver.save(run.save(step))
         place.courier.step()
-    assert caplog.text.count("huggingface me/x: no token. Training goes on; checkpoints wait in ") == 1
+    assert caplog.text.count("huggingface me/x: no token. Training continues; checkpoints wait in ") == 1
     assert place.saver.close(threading.Event()) == [
         f"huggingface me/x: the {kind} checkpoint, of step 2, is not up yet: no token. It waits in "
         f"{place.saver.outbox.directory}; `dp-prior push RUN` sends it"

@@ -55,7 +55,7 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == ("checkpoints/step_00000001 is up as best", None)
+    assert send(run, url, 1) == ("checkpoints/step_00000001 is uploaded as best", None)
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2
@@ -163,7 +163,7 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
     fsspec.filesystem("memory").store.clear()
 
 
-@pytest.mark.parametrize(("url", "message"), [("runs/x", "is no URL"), ("s3://bucket/a@best", "is no URL")])
+@pytest.mark.parametrize(("url", "message"), [("runs/x", "is not the URL"), ("s3://bucket/a@best", "is not the URL")])
 def test_what_is_no_url_is_refused(url, message):
     with pytest.raises(ValidationError, match=message):
         FsspecSaverConfig(url=url)

@@ -49,7 +49,7 @@ class Sending:
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == ("checkpoints/step_00000001 is up as best", None)
+    assert sending.send(1) == ("checkpoints/step_00000001 is uploaded as best", None)
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -133,7 +133,10 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     other = Run(tmp_path / "other")
     try:
         said = Sending(other).send(5, value=0.2)
-        assert said == ("checkpoints/step_00000005 is up", "the best there is better: loss 0.1, here 0.2; it stays")
+        assert said == (
+            "checkpoints/step_00000005 is uploaded",
+            "the best there is better: loss 0.1, here 0.2; it stays",
+        )
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6

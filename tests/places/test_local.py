@@ -123,7 +123,7 @@ def test_what_is_not_ours_is_never_replaced(run, kind, tmp_path):
         if kind == "foreign directory":
             (target / "manifest.json").write_text("{}")
     before = sorted(target.iterdir()) if target.is_dir() else target.read_text()
-    with pytest.raises(FileExistsError, match=f"{target} exists and is not a checkpoint alone; it is left as it is"):
+    with pytest.raises(FileExistsError, match=f"{target} exists and holds more than a checkpoint"):
         run.save(2, saver)
     assert (sorted(target.iterdir()) if target.is_dir() else target.read_text()) == before
 

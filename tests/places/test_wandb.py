@@ -149,8 +149,8 @@ def send(run, step, **how):
 
 
 def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
-    assert send(run, 1) == ("policy:v0 is up as latest and best", None)
-    assert send(run, 2, value=9.0, is_best=False) == ("policy:v1 is up as latest", None)
+    assert send(run, 1) == ("policy:v0 is uploaded as latest and best", None)
+    assert send(run, 2, value=9.0, is_best=False) == ("policy:v1 is uploaded as latest", None)
     assert sorted(server.aliases) == [
         f"me/dp_prior/policy:{alias}" for alias in ("best", "latest", "step_00000001", "step_00000002")
     ]
@@ -181,7 +181,7 @@ def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
 def test_a_better_best_stays(run, server):
     send(run, 1, value=0.1)
     assert send(run, 2, value=0.2) == (
-        "policy:v1 is up as latest",
+        "policy:v1 is uploaded as latest",
         "the best there is better: loss 0.1, here 0.2; it stays",
     )
     assert server.aliases["me/dp_prior/policy:best"].name == "policy:v0"

@@ -46,7 +46,7 @@ def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
     )
     expected = [
         "evaluate.0 measures ['x'], but the run has",
-        "evaluate.0 looks at the test split; move it to `test`",
+        "evaluate.0 measures on the test split; move it to `test`",
         "evaluate.1 is of type 'similarity', which measures prior tasks; the task is 'policy'",
         "test.0 measures ['x'], but the run has",
         "test.0 would measure 'validation/x/loss' a second time; give it a name",

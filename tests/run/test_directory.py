@@ -40,7 +40,7 @@ def test_directory_that_is_moved_away_is_not_made_anew(tmp_path, monkeypatch):
     at_step(monkeypatch, 5, lambda: (tmp_path / "run").rename(tmp_path / "moved"))
     done = train(write(tmp_path, **SHORT))
     assert done.exit_code == 74
-    assert f"error: the run directory {tmp_path / 'run'} was moved or deleted while the run was at work" in done.output
+    assert f"error: the run directory {tmp_path / 'run'} was moved or deleted during the run" in done.output
     assert not (tmp_path / "run").exists()
     assert (told(tmp_path / "moved")["reason"], told(tmp_path / "moved")["code"]) == ("not saved", 74)
     assert told(tmp_path / "moved")["durable"]["global_step"] == 4
@@ -53,7 +53,7 @@ def test_directory_that_is_moved_away_is_not_made_anew(tmp_path, monkeypatch):
 def test_directory_that_is_deleted_is_not_made_anew(tmp_path, monkeypatch):
     at_step(monkeypatch, 5, lambda: shutil.rmtree(tmp_path / "run"))
     done = train(write(tmp_path, **SHORT))
-    assert done.exit_code == 74 and "was moved or deleted while the run was at work" in done.output
+    assert done.exit_code == 74 and "was moved or deleted during the run" in done.output
     assert not (tmp_path / "run").exists()
 
 

@@ -178,7 +178,7 @@ def test_what_makes_no_sense_is_refused_by_name(tmp_path):
     local = {"type": "unet1d_local", **BACKBONES["unet1d"]}
     with pytest.raises(ConfigError, match="backbone 'unet1d_local' adds observations to the chunk"):
         opened(tmp_path, task__backbone=local)
-    with pytest.raises(ConfigError, match="diffusion.guidance compares with a model that sees no condition"):
+    with pytest.raises(ConfigError, match="diffusion.guidance needs a condition that can be dropped"):
         opened(tmp_path, task__diffusion__guidance={"scale": 2.0})
     for name, value in (("encoders", {"goal": {"type": "state"}}), ("cond_dropout", {"goal": 0.1})):
         with pytest.raises(ConfigError, match=f"{name}: unknown key"):

@@ -182,8 +182,8 @@ def test_every_field_changes_the_prior():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"diffusion": {"guidance": {"scale": 2.0}}, "text_dropout": 0.0}, "training never withholds it"),
-        ({"image_dropout": 0.1}, "which diffusion.self_condition 0 never shows"),
+        ({"diffusion": {"guidance": {"scale": 2.0}}, "text_dropout": 0.0}, "training never drops the text"),
+        ({"image_dropout": 0.1}, "which diffusion.self_condition 0 never passes in"),
         ({"clamp_training": True, "diffusion": {"objective": {"type": "eps"}}}, "clamp_training needs a network"),
         ({"diffusion": {"clip": {"type": "bounds"}}}, "needs ranges, which embeddings have none of"),
         ({"embedding_scale": 2.0}, "diffusion.clip.radius is None, but embeddings have length embedding_scale, 2.0"),

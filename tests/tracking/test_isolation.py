@@ -59,9 +59,9 @@ def test_a_muted_part_is_tried_again_at_growing_intervals_and_calls_in_between_a
     assert tried == [0, 1, 11, 31, 71, 151]  # 10, 20, 40, 80 seconds apart
     assert box.failures == 6 and box.dropped == 194
     assert told == [
-        "part failed: OSError: 0 is broken. Training goes on.",
+        "part failed: OSError: 0 is broken. Training continues.",
         "part failed: OSError: 1 is broken; after 2 failures in a row it is tried again in 10 s, then ever less often. "
-        "Training goes on.",
+        "Training continues.",
     ]
     assert box.summary() == "part failed 6 times and missed 194 calls; last: OSError: 51 is broken"
 
@@ -125,8 +125,8 @@ def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
     for number in range(10):
         box.call(take(number))
     summary = end(box, patience_s=0.05)
-    assert summary == "part missed 10 calls; it did not answer at the end and was left behind"
-    assert told == ["part is behind by 3 calls; more are dropped. Training goes on."]
+    assert summary == "part missed 10 calls; it did not finish in time at the end and was abandoned"
+    assert told == ["part is behind by 3 calls; more are dropped. Training continues."]
     assert part.is_closed is None  # it was told that it is left behind
     release.set()
 
@@ -143,7 +143,7 @@ def test_a_call_that_takes_long_is_told_of_while_it_lasts():
     clock.now = 61.0
     box.call(take(2))
     box.call(take(3))
-    assert told == ["part has not answered for 60 s; calls wait. Training goes on."]
+    assert told == ["part has not answered for 60 s; calls wait. Training continues."]
     release.set()
     assert end(box) is None
 
@@ -235,4 +235,4 @@ def test_a_process_whose_part_hangs_ends_by_itself():
         output, _ = process.communicate(timeout=120)
     finally:
         process.send_signal(signal.SIGKILL)
-    assert process.returncode == 0 and output == "part; it did not answer at the end and was left behind\n"
+    assert process.returncode == 0 and output == "part; it did not finish in time at the end and was abandoned\n"

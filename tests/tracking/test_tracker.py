@@ -101,7 +101,7 @@ def test_the_clock_never_goes_back_without_a_rewind(tmp_path):
     tracker = tracker_of(tmp_path, [logger])
     tracker.log({}, at(5))
     tracker.log({}, at(5))
-    with pytest.raises(ValueError, match=r"metrics of step 4 come after those of step 5; .* calls rewind\(\) first"):
+    with pytest.raises(ValueError, match=r"metrics of step 4 come after those of step 5; call rewind\(\) before"):
         tracker.log({}, at(4))
     tracker.rewind(at(3))
     tracker.log({}, at(4))
@@ -119,10 +119,10 @@ def test_a_logger_that_raises_is_contained_reported_once_muted_and_named_at_the_
     assert len(bad.called("log")) == 3
     assert [row["step"] for row in read_rows(tmp_path)] == list(range(1, 8))
     first, muted = [message for message, _ in good.called("log_error")]
-    assert first == "logger 'bad' failed: OSError: log is broken. Training goes on."
+    assert first == "logger 'bad' failed: OSError: log is broken. Training continues."
     assert muted == (
         "logger 'bad' failed: OSError: log is broken; after 3 failures in a row it is tried again in 10 s, then ever "
-        "less often. Training goes on."
+        "less often. Training continues."
     )
     assert caplog.records == []  # people see it once, on the console
     assert [json.loads(line)["message"] for line in (tmp_path / EVENTS).read_text().splitlines()] == [first, muted]
@@ -258,7 +258,7 @@ def test_a_failing_saver_stops_nobody_and_gets_its_checkpoint_again_at_the_end(t
     for step in range(1, 6):
         tracker.save(tmp_path, at(step), {})
     assert len(bad.called("save")) == len(good.called("save")) == 5
-    assert caplog.text.count("saver 'bad' failed: OSError: save is broken. Training goes on.") == 1
+    assert caplog.text.count("saver 'bad' failed: OSError: save is broken. Training continues.") == 1
     bad.broken = set()
     assert tracker.close() == ["saver 'bad' failed 5 times; last: OSError: save is broken"]
     assert bad.called("save")[-1][0].progress == at(5)
@@ -300,7 +300,7 @@ def test_the_end_waits_no_longer_than_it_may_or_somebody_wants_and_says_for_whom
         tracker = tracker_of(tmp_path, [], [Hung("place")], background=[Hung("service")], patience_s=0.2)
         tracker.begin(identity, {})
         [line] = tracker.close(limit_s, is_in_a_hurry)
-        assert line == "logger 'service'; it did not answer at the end and was left behind"
+        assert line == "logger 'service'; it did not finish in time at the end and was abandoned"
         assert "the end of the run waits for saver 'place', " in caplog.text
 
 

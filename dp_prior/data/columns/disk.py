@@ -25,7 +25,7 @@ class DiskColumn:
         return RunsColumn(self, length)
 
     def cached(self, block_rows: int, n_blocks: int) -> Column:
-        """See `Column`; itself, unless a subclass has a cache of its own."""
+        """See `Column`; itself, unless a subclass has its own cache."""
         return self
 
     def to(self, device: torch.device | str) -> Column:

@@ -50,24 +50,24 @@ class EmbeddingsConfig(Config):
     null: none."""
 
     split: EmbeddingSplitConfig = EmbeddingSplitConfig()
-    """Which rows are trained on, validated on and tested on."""
+    """Split of the rows into training, validation and test parts."""
 
     batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
     """Samples per rank and micro-batch."""
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
-    """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
-    files, too. Embeddings are hashed only if their first start asks for it."""
+    """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
+    files. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
-    """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
-    own serves several runs."""
+    """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
+    run directory."""
 
     block_rows: int = Field(default=2048, ge=1)
-    """Neighbouring rows in a block, which is read at once and shuffled inside."""
+    """Neighbouring rows in a block, which is read in one go; rows are shuffled within it."""
 
     shuffle_blocks: int = Field(default=16, ge=1)
-    """Blocks from anywhere that are mixed; a multiple of the number of ranks lets each read blocks of its own."""
+    """Number of blocks that are mixed; with a multiple of the number of ranks each rank reads its own blocks."""
 
     def faults(self) -> Iterator[str]:
         if self.text is None and self.text_encodings is None:
@@ -76,7 +76,7 @@ class EmbeddingsConfig(Config):
             yield "tokens are of text_encodings; an image or text embedding is one"
 
     def integrity(self, directory: Path) -> Integrity:
-        """Compares the files with those noted by the run in `directory`."""
+        """Compares the files with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
         places: dict[str, tuple[str, ...]] = {}
         for record in (self.image, self.text, self.text_encodings):

@@ -24,7 +24,8 @@ CHUNKS_KEPT = 128
 
 
 class EmbeddingSplitConfig(Config):
-    """Seeded random split. Fractions are probabilities, which small sets meet roughly; a row's part never changes."""
+    """Seeded random split. Fractions are probabilities, so small sets meet them approximately; a row's part never
+    changes."""
 
     train: float = Field(default=0.9, gt=0, le=1)
     """Probability that a row is trained on."""
@@ -36,10 +37,10 @@ class EmbeddingSplitConfig(Config):
     """Probability that a row is kept for a final test."""
 
     seed: int = 0
-    """Decides which rows go where. Keep it across runs that are compared."""
+    """Seed of the split. Keep it for runs that are compared."""
 
     by: str | None = None
-    """Metadata column whose equal values stay together, for example the path of an image that has several captions.
+    """Metadata column; rows with equal values stay in one part, for example the path of an image with many captions.
     The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
     def faults(self) -> Iterator[str]:

@@ -59,8 +59,8 @@ class ZarrStoreConfig(Config):
     """Array that holds the exclusive end row of each episode."""
 
     missing_chunks: Literal["error", "fill"] = "error"
-    """Chunks without a file: a data set copied in part looks like that (error), and so does one whose writer left out
-    chunks that hold nothing but the fill value, as zarr 3 does unless told otherwise (fill)."""
+    """Chunks without a file: `error` treats them as an incomplete copy, `fill` as chunks of the fill value, which
+    zarr 3 does not write by default."""
 
     def create(self) -> ZarrStore:
         """Open the store; arrays are read when asked for.
@@ -182,7 +182,7 @@ class ZarrStore:
     def _missing_chunks(self, name: str, metadata: dict[str, Any], present: Collection[str]) -> str:
         """Number of missing chunks, and the first of them with the episodes of their rows; empty if none is missing."""
         total = math.prod(_grid(metadata))
-        looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # among so many, four are missing
+        looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # at least four of them are missing
         chunks = list(itertools.islice(_chunks(metadata), looked_at))
         missing = [chunk for chunk in chunks if chunk[0] not in present]
         if not missing:

@@ -68,7 +68,7 @@ class _Peer:
         self.said = said
 
     def sighting(self) -> Sighting:
-        """What the judge is told of it."""
+        """Its state, for the judge."""
         said, failure = self.said, self.said.get("failure")
         return Sighting(
             rank=self.rank,
@@ -101,8 +101,8 @@ class Heartbeat:
         Args:
             timeout_s: a rank without progress for this long is lost.
             stacks: directory for `rank_0.txt` and so on: the stacks of all threads of each rank.
-            explain: turns an error of this rank into what the other ranks are told.
-            last_words: called in a thread of its own just before this process ends without returning.
+            explain: converts an error of this rank to the message for the other ranks.
+            last_words: called in a separate thread just before this process exits without returning.
         """
         self.rank, self.ranks, self.timeout_s = rank, ranks, timeout_s
         self.verdict: Verdict | None = None
@@ -339,7 +339,7 @@ class Heartbeat:
                 progress, self._moved = (self._marks, self._beats), now
             own, peers = self._own(), self._sightings()
             behind = furthest_behind(own, peers)
-            if behind != self._behind:  # messages are older than what a rank knows of itself: start timing anew
+            if behind != self._behind:  # messages are older than a rank's own state: restart the timer
                 self._behind, self._behind_since = behind, now
             verdict = judge(own, peers, now, behind_since=self._behind_since, timeout_s=self.timeout_s)
             if verdict is not None:

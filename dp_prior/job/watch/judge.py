@@ -1,4 +1,4 @@
-"""Decides from what is known of all ranks whether one is lost, and which. Pure: no threads, no clock of its own."""
+"""Decides from the states of all ranks whether one is lost, and which: a pure function of states and time."""
 
 from __future__ import annotations
 

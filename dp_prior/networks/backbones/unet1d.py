@@ -102,7 +102,7 @@ class UNet1DConfig(BackboneRecord):
 class LocalUNet1DConfig(UNet1DConfig):
     """The same UNet with observations given at their positions of the chunk (Diffusion Policy's local conditioning).
 
-    A residual block of its own encodes the token of observation step i, which is added to the first block's features at
+    A separate residual block encodes the token of observation step i, which is added to the first block's features at
     position i; only the timestep modulates.
     """
 

@@ -1,4 +1,4 @@
-"""Encoders of one observation key, and their union. `observation.py` joins them into condition tokens.
+"""Encoders of one observation key, and their union. `observation.py` concatenates their features to condition tokens.
 
 A record has `create(shape)`, which takes the shape of one step and returns an `Encoder`; `reads` lists the kinds of
 keys that it encodes, and `needs_data_units` says whether values must reach it unscaled (the identity normalizer).

@@ -1,4 +1,4 @@
-"""Angle encoder: cosine and sine, so that a full turn leads back to where it began."""
+"""Angle encoder: cosine and sine, which are continuous over a full turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every encoder of one observation key has in common."""
+"""Base class of the encoders of one observation key."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Encoder(nn.Module):
     output_dim: int
 
     draws: ClassVar[bool] = False
-    """Whether `forward` uses random rows, for example to crop or jitter; others are never given any."""
+    """Whether `forward` uses random rows, for example to crop or jitter; otherwise `random` is None."""
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).
 
         Args:
-            random: B rows, one per sample, while training; None while measuring and acting. Whatever an encoder draws
-                must come from here, so that a sample's draw depends on neither batch nor rank.
+            random: B rows, one per sample, in training; None in evaluation and inference. Draw only from it, so that a
+                sample's draw depends on neither batch nor rank.
         """
         raise NotImplementedError

@@ -12,9 +12,9 @@ from dp_prior.randomness import Randomness
 
 
 class ObservationEncoder(nn.Module):
-    """Encodes each key by its own encoder and joins the features of a step into one token.
+    """Encodes each key by its own encoder and concatenates the features of a step to one token.
 
-    Keys are joined in alphabetical order, whatever their order in a file.
+    Keys are concatenated in alphabetical order.
 
     Args:
         encoders: one for every key.
@@ -32,7 +32,7 @@ class ObservationEncoder(nn.Module):
         if len(set(steps.values())) > 1:
             raise ValueError(f"observations must have the same number of steps; found {steps}")
         self.keys = sorted(encoders)
-        self.encoders = nn.ModuleList(encoders[key] for key in self.keys)  # a key may hold dots, a module's name not
+        self.encoders = nn.ModuleList(encoders[key] for key in self.keys)  # names of modules have no dots
         n_obs_steps = next(iter(steps.values()), 0)
         self.cond_shape = (n_obs_steps, sum(encoder.output_dim for encoder in self.encoders))
         """(N, D): number of tokens and their size."""
@@ -47,7 +47,7 @@ class ObservationEncoder(nn.Module):
 
         Args:
             kept: (B,) by key, 1 where a sample keeps the key's features and 0 where it gets zeros; None keeps all.
-            random: B rows; an encoder that draws gets the stream of its key. None while measuring and acting.
+            random: B rows; an encoder that draws gets the stream of its key. None in evaluation and inference.
         """
         features = []
         for key, encoder in zip(self.keys, self.encoders, strict=True):

@@ -1,7 +1,7 @@
 """Planar encoder: an agent and an object in the plane, the object's outline as seen from the agent.
 
-What a push does depends on where the agent touches the object. Position and angle say it only through a product that a
-network first has to learn; points of the outline, relative to the agent, say it as they are.
+The effect of a push depends on the contact point. From position and angle a network would have to learn the rotation;
+points of the outline relative to the agent give it directly.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class PlanarEncoderConfig(Config):
     """Points fixed to the object, in its own frame and in the unit of the state, for example its corners."""
 
     origin: tuple[float, float] = (0.0, 0.0)
-    """The place that is given the value 0, for example the middle of the workspace."""
+    """Position that maps to 0, for example the middle of the workspace."""
 
     scale: float = Field(default=1.0, gt=0)
-    """Distance from the origin that is given the value 1, for example half the width of the workspace."""
+    """Distance from the origin that maps to 1, for example half the width of the workspace."""
 
     near: float = Field(default=1.0, gt=0)
-    """Distance from the agent that is given the value 1."""
+    """Distance from the agent that maps to 1."""
 
     def create(self, shape: tuple[int, ...]) -> PlanarEncoder:
         """Build it for observations of `shape`, the shape at one step, which must be (5,)."""

@@ -1,4 +1,4 @@
-"""State encoder: numbers as they are, or through a small MLP per observation step."""
+"""State encoder: the numbers themselves, or a small MLP per observation step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dp_prior.randomness import Randomness
 
 
 class StateEncoderConfig(Config):
-    """Numbers of a robot or scene. By default they pass through unchanged, as in Chi et al. 2023."""
+    """Encodes a state vector of robot or scene. By default it passes through unchanged, as in Chi et al. 2023."""
 
     type: Literal["state"] = "state"
 
@@ -29,7 +29,7 @@ class StateEncoderConfig(Config):
     """Widths of hidden layers, each followed by Mish; none by default."""
 
     output_dim: int | None = Field(default=None, ge=1)
-    """Features that come out; null: what the last hidden layer gives, or without one the numbers themselves."""
+    """Number of output features; null for the last hidden layer's, or without one the numbers themselves."""
 
     def create(self, shape: tuple[int, ...]) -> StateEncoder:
         """Build it for observations of `shape`, the shape at one step."""

@@ -1,4 +1,4 @@
-"""Text conditions -> condition tokens: the encodings of a text, one token each, then its embedding."""
+"""Text conditions -> condition tokens: one for each encoding of a text, then those of its embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMBEDDING, ENCODINGS = "text", "text_encodings"
 
 
 class TextTokens(nn.Module):
-    """Tokens of the encodings and of the embedding; learned tokens where either is dropped or padding.
+    """Projects encodings and embedding to tokens; learned tokens replace dropped ones and padding.
 
     An encoding of zeros is padding, as in DALLE2-pytorch.
 
