@@ -11,9 +11,12 @@ from pydantic import Field
 
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
 
-EpisodeStoreConfig = Annotated[ZarrStoreConfig | NpzStoreConfig | LeRobotStoreConfig, Field(discriminator="type")]
+EpisodeStoreConfig = Annotated[
+    ZarrStoreConfig | NpzStoreConfig | LeRobotStoreConfig | RobomimicStoreConfig, Field(discriminator="type")
+]
 
 
 class EpisodeStore(Protocol):
