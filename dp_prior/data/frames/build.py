@@ -262,7 +262,7 @@ class _Build:
         for block in self._plan.source.read(part, skip):
             if self._stop.is_set():
                 raise _Stopped
-            yield self._plan.fit.apply(torch.from_numpy(np.ascontiguousarray(block)))
+            yield self._plan.fit.apply(torch.from_numpy(np.require(block, requirements="CW")))
             with self._lock:
                 self._read += len(block)
 
