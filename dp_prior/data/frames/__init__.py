@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+BLOCK_BYTES = 8 << 20
+
 
 @dataclass(frozen=True)
 class Part:
@@ -56,6 +58,6 @@ class FrameSource(Protocol):
         ...
 
 
-def lengths_of(source: FrameSource) -> np.ndarray:
-    """(E,) number of frames of each episode."""
-    return np.diff(source.ends, prepend=0)
+def frames_per_block(frame_bytes: int) -> int:
+    """How many frames a source hands on at a time, so that a thread needs little memory whatever their size."""
+    return max(1, BLOCK_BYTES // max(1, frame_bytes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,7 @@ from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.episodes.robomimic import RobomimicStore
 from dp_prior.data.episodes.zarr import ZarrStore, _chunks_cut_short
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames import Part
-
-BLOCK_BYTES = 8 << 20
-"""Size of the blocks that are handed on, and so of what a thread keeps in memory; one chunk at least."""
+from dp_prior.data.frames import Part, frames_per_block
 
 PART_FRAMES = 2048
 """Frames that one thread reads at a time."""
@@ -82,7 +79,7 @@ def zarr_frames(store: ZarrStore, key: str, ends: np.ndarray) -> ArrayFrames:
 
     def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
         chunk = (array.shards or array.chunks)[0]
-        step = chunk * max(1, BLOCK_BYTES // max(1, chunk * _bytes_per_row(array.shape, array.dtype)))
+        step = chunk * frames_per_block(chunk * _bytes_per_row(array.shape, array.dtype))
         for row in range(first - first % step, stop, step):
             yield np.asarray(array[max(first, row) : min(stop, row + step)])
 
@@ -99,7 +96,7 @@ def npz_frames(store: NpzStore, key: str, ends: np.ndarray) -> ArrayFrames:
 
     def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
         row_bytes = _bytes_per_row(shape, dtype)
-        step = max(1, BLOCK_BYTES // max(1, row_bytes))
+        step = frames_per_block(row_bytes)
         with zipfile.ZipFile(store.path) as archive, archive.open(f"{key}.npy") as stream:
             version = npy_format.read_magic(stream)
             read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
@@ -113,7 +110,7 @@ def npz_frames(store: NpzStore, key: str, ends: np.ndarray) -> ArrayFrames:
 
     found = _array_frames(store.path, where, shape, dtype, ends, blocks, [store.path], store)
     # A member of a zip file can only be decompressed from its beginning, so one thread reads all of it.
-    return ArrayFrames(**{**vars(found), "parts": [Part(where, tuple(range(len(ends))))]})
+    return replace(found, parts=[Part(where, tuple(range(len(ends))))])
 
 
 def robomimic_frames(store: RobomimicStore, key: str, ends: np.ndarray) -> ArrayFrames:
@@ -125,11 +122,10 @@ def robomimic_frames(store: RobomimicStore, key: str, ends: np.ndarray) -> Array
     shape, dtype = store.layout(key)
 
     def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
-        step = max(1, BLOCK_BYTES // max(1, _bytes_per_row(shape, dtype)))
-        return store.blocks(key, first, stop, step)
+        return store.blocks(key, first, stop, frames_per_block(_bytes_per_row(shape, dtype)))
 
-    where = f"{store.path}[{key}]"
-    return _array_frames(store.path, where, shape, dtype, ends, blocks, [store.path], store)
+    found = _array_frames(store.path, f"{store.path}[{key}]", shape, dtype, ends, blocks, [store.path], store)
+    return replace(found, described={**found.described, "demonstrations": store.demonstrations})
 
 
 def _array_frames(

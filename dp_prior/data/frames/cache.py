@@ -21,8 +21,9 @@ import torch
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
-from dp_prior.data.frames.layout import INDEX, OFFSET_BYTES, CacheIndex, Encoding, read_index
+from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
+from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.frames.resize import Fit
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.integrity import FileNote, Verify
@@ -95,6 +96,8 @@ class FrameCache:
         if not len(source.ends) or source.ends[-1] <= 0:
             raise DataError(str(source.root), ["has no frames"])
         raw_bytes = int(source.ends[-1]) * fit.size[0] * fit.size[1] * 3
+        if raw_bytes > raw_up_to_bytes:
+            need_pillow()
         encoding = Encoding(type="raw") if raw_bytes <= raw_up_to_bytes else Encoding(type="jpeg", quality=jpeg_quality)
         identity = {
             "format": CacheIndex.model_fields["format"].default,
@@ -193,7 +196,8 @@ class FrameCache:
             return error.problems[0]
 
     def _clear(self) -> None:
-        (self.directory / INDEX).unlink()  # first and durably, so that what is half deleted is not taken for complete
+        for name in (JOURNAL, INDEX):  # first and durably, so that nothing trusts what is half deleted
+            (self.directory / name).unlink(missing_ok=True)
         sync_directory(self.directory)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.directory)

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames import Part
+from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.video import need_av, read_video, size_of
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
-
-_FRAMES_AT_ONCE = 32
 
 
 class FolderFrames:
@@ -64,8 +62,9 @@ class FolderFrames:
             yield from read_video(Path(part.where), self.size, {str(episode): self._lengths[episode]}, skip)
             return
         files = self._pictures[part.where]
-        for first in range(skip, len(files), _FRAMES_AT_ONCE):
-            some = files[first : first + _FRAMES_AT_ONCE]
+        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        for first in range(skip, len(files), per_block):
+            some = files[first : first + per_block]
             yield np.stack([decode_picture(_read(file), str(file), self.size) for file in some])
 
     def files(self) -> list[Path]:

@@ -30,10 +30,11 @@ class Encoding(Config):
     """How frames are stored."""
 
     type: Literal["raw", "jpeg"]
-    """Raw keeps every pixel. JPEG (4:4:4) takes a fifth to a tenth of the space and changes pixels: see `quality`."""
+    """Raw keeps every pixel. JPEG takes a sixth to a tenth of the space at 96 x 96, and changes pixels."""
 
     quality: int = Field(default=95, ge=1, le=95)
-    """JPEG quality. Of 255, a pixel of a recorded frame at 96 x 96 changes by 1 on average at 95 and by 1.4 at 92."""
+    """JPEG quality. Measured on three recorded sets at 96 x 96, a pixel changes by 0.3 to 1.1 of 255 on average and 20
+    at most at 95, by 0.5 to 1.4 and 32 at 92, which saves a fifth of the space."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -47,7 +48,7 @@ class Encoding(Config):
         from PIL import Image
 
         stream = io.BytesIO()
-        # With the usual 4:2:0, half of the colour's resolution would go, which matters in frames this small.
+        # 4:4:4: the usual 4:2:0 saves a fifth, but changes single pixels by 66 instead of 20 (same sets, quality 95).
         Image.fromarray(frame.numpy()).save(stream, "JPEG", quality=self.quality, subsampling=0)
         return stream.getvalue()
 

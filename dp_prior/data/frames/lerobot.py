@@ -11,11 +11,11 @@ import numpy as np
 
 from dp_prior.data.episodes.lerobot import LeRobotStore, _count, _fill, _read_columns
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.frames import Part
-from dp_prior.data.frames.pictures import decode_picture
+from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.video import need_av, read_video, size_of
 
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = 64  # of encoded pictures
 
 
 def lerobot_frames(store: LeRobotStore, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
@@ -88,6 +88,7 @@ class LeRobotPictures:
     """See `FrameSource`."""
 
     def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
+        need_pillow()
         self.root, self.ends = store.path, ends
         self._key, self._files = key, [file.path for file in store._files]
         numbers = {name: number for number, name in enumerate(store._lengths)}
@@ -101,12 +102,13 @@ class LeRobotPictures:
     def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
         expected = int(self._lengths[list(part.episodes)].sum())
+        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
         block: list[np.ndarray] = []
         row = -1
         for row, data in enumerate(self._pictures(Path(part.where))):
             if skip <= row < expected:
                 block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
-            if block and (len(block) == _ROWS_AT_ONCE or row == expected - 1):
+            if block and (len(block) == per_block or row == expected - 1):
                 yield np.stack(block)
                 block = []
         if row + 1 != expected:

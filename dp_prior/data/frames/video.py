@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.frames import frames_per_block
 
 if TYPE_CHECKING:
     import av
-
-BLOCK_FRAMES = 32
 
 
 def need_av() -> None:
@@ -57,7 +56,7 @@ def read_video(path: Path, size: tuple[int, int], lengths: dict[str, int], skip:
     expected = sum(lengths.values())
     reformatter = VideoReformatter()  # kept, since each new one prepares its tables again: 3 times slower at 96 x 96
     times: list[int | None] = []
-    block = np.empty((BLOCK_FRAMES, *size, 3), np.uint8)
+    block = np.empty((frames_per_block(size[0] * size[1] * 3), *size, 3), np.uint8)
     filled = 0
     for frame in _frames(path):
         number = len(times)
@@ -102,7 +101,9 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
     except DataError:
         raise
     except (av.FFmpegError, OSError, ValueError, IndexError, MemoryError) as error:
-        raise DataError(str(path), [f"cannot be decoded after {number} frames: {error}; copy the file again"]) from None
+        raise DataError(
+            str(path), [f"cannot be decoded after {number} frames: {error}; copy or encode it again"]
+        ) from None
 
 
 def _refuse_format(path: Path, frame: av.VideoFrame) -> None:

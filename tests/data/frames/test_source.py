@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from dp_prior.data import frames as frames_module
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
@@ -41,6 +42,12 @@ LEROBOT = {f"lerobot {version} {kind}": (version, kind) for version in ("v2.1", 
 FORMATS = ["zarr v2", "zarr v3", "zarr zip", "zarr channels first", "npz", "robomimic", *LEROBOT]
 FORMATS += ["folder of pictures", "folder of videos"]
 NEEDS = {"zarr": ["zarr"], "robomimic": ["h5py"], "lerobot": ["pyarrow", "av", "PIL"], "folder": ["av", "PIL"]}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Seven frames at a time, so that episodes and blocks end at different frames."""
+    monkeypatch.setattr(frames_module, "BLOCK_BYTES", 7 * 24 * 32 * 3)
 
 
 def need(format):
@@ -184,6 +191,20 @@ def test_a_demonstration_without_the_camera_or_with_another_size_is_named(tmp_pa
         open_source(store, f"obs/{KEY}", store.episode_ends)
 
 
+def test_filters_that_select_as_many_rows_have_caches_of_their_own(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = write_robomimic(tmp_path / "d.hdf5", pictures(12), [4, 4, 4])
+    with h5py.File(path, "a") as file:
+        file["mask/a"], file["mask/b"] = np.array([b"demo_0", b"demo_1"]), np.array([b"demo_0", b"demo_2"])
+    found = {}
+    for name in ("a", "b"):
+        store = RobomimicStoreConfig(path=path, filter=name).create()
+        source = open_source(store, f"obs/{KEY}", store.episode_ends)
+        cache = FrameCache(source, Fit(size=(24, 32)), tmp_path, raw_up_to_bytes=10**9)
+        found[cache.digest] = cache.open().rows(torch.arange(4, 8)).numpy()
+    np.testing.assert_array_equal(np.concatenate(list(found.values())), pictures(12)[4:])
+
+
 def test_an_unknown_key_names_the_nearest(tmp_path):
     store = NpzStoreConfig(path=write_npz(tmp_path / "d.npz", pictures(3), [3])).create()
     with pytest.raises(DataError, match="has no key 'imag'. Did you mean 'image'"):
@@ -246,7 +267,7 @@ def test_a_file_cut_short_is_named_with_the_frames_that_it_gave(tmp_path):
             read_all(path, {"0": 40})
     whole = write_video(tmp_path / "v.mp4", pictures(40))
     whole.write_bytes(whole.read_bytes()[:-2000])
-    with pytest.raises(DataError, match=r"cannot be decoded after 0 frames: .*copy the file again"):
+    with pytest.raises(DataError, match=r"cannot be decoded after 0 frames: .*copy or encode it again"):
         read_all(whole, {"0": 40})
 
 
