@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
+    "hdf5": ["h5py>=3.10"],  # robomimic data sets
     "clip": ["transformers>=5"],  # text towers
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
