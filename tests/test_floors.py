@@ -57,11 +57,17 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["tracking/huggingface.py", "tracking/card.py", "checkpoints/hub.py"],
+    "huggingface_hub": [
+        "tracking/huggingface.py",
+        "tracking/card.py",
+        "checkpoints/hub.py",
+        "networks/encoders/vit.py",
+    ],
     "httpx2": ["tracking/huggingface.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "tracking/fsspec.py", "checkpoints/remote.py"],
     "embedding_reader": ["data/embeddings/"],
-    "transformers": ["inference/text_tower.py"],
+    "transformers": ["inference/text_tower.py", "networks/encoders/vit.py"],
+    "safetensors": ["networks/encoders/pretrained.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "training/watch.py"  # a rank whose main thread is stuck cannot end otherwise

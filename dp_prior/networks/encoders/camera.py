@@ -93,7 +93,7 @@ class Camera(nn.Module):
         self._check(frames, random)
         if tuple(frames.shape[2:4]) != self.crop.size:
             frames = self.crop(frames, random)
-        pixels = frames.to(torch.float32)
+        pixels = frames.to(torch.float32, memory_format=torch.contiguous_format)
         if random is not None and self.jitter is not None:
             with torch.autocast(frames.device.type, enabled=False):
                 pixels = self.jitter(pixels, random)

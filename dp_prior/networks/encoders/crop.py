@@ -84,15 +84,22 @@ def crop_each(frames: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) 
     Returns:
         (B, n_obs_steps, *size, C), contiguous.
     """
+    # Slices copy whole rows: on a CPU ten times faster than an index of pixels, on a GPU one kernel per sample.
+    return (_by_slices if frames.device.type == "cpu" else _by_index)(frames, top, left, size)
+
+
+def _by_slices(frames: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
     height, width = size
-    if frames.device.type == "cpu":  # slices copy whole rows, ten times faster here than an index of pixels
-        cropped = frames.new_empty(*frames.shape[:2], *size, frames.shape[-1])
-        for sample, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
-            cropped[sample] = frames[sample, :, y : y + height, x : x + width]
-        return cropped
+    cropped = frames.new_empty(*frames.shape[:2], *size, frames.shape[-1])
+    for sample, (y, x) in enumerate(zip(top.tolist(), left.tolist(), strict=True)):
+        cropped[sample] = frames[sample, :, y : y + height, x : x + width]
+    return cropped
+
+
+def _by_index(frames: Tensor, top: Tensor, left: Tensor, size: tuple[int, int]) -> Tensor:
     device = frames.device
     sample = torch.arange(frames.shape[0], device=device)[:, None, None, None]
     step = torch.arange(frames.shape[1], device=device)[None, :, None, None]
-    rows = (top[:, None] + torch.arange(height, device=device))[:, None, :, None]
-    columns = (left[:, None] + torch.arange(width, device=device))[:, None, None, :]
+    rows = (top[:, None] + torch.arange(size[0], device=device))[:, None, :, None]
+    columns = (left[:, None] + torch.arange(size[1], device=device))[:, None, None, :]
     return frames[sample, step, rows, columns]
