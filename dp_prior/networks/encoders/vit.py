@@ -48,6 +48,12 @@ FAMILIES = {
 """By `model_type`. SigLIP 2 models of a fixed resolution are of the type siglip, too."""
 
 _WITH_TEXT = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # their config.json holds a vision_config
+_SIZES = (  # what a config.json may say of a model
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "hidden_act"),
+    *("layer_norm_eps", "image_size", "patch_size", "num_channels", "num_register_tokens", "layerscale_value"),
+    *("qkv_bias", "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_swiglu_ffn", "use_gated_mlp"),
+    "rope_theta",
+)
 _FIXED = {  # nothing draws from torch's generator, no parameter goes without gradient
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
@@ -109,6 +115,8 @@ class VitEncoderConfig(CameraEncoderConfig):
         size, patch = self.image_size or self.architecture.get("image_size"), self.architecture.get("patch_size")
         if not isinstance(size, int) or not isinstance(patch, int):
             raise ValueError(f"architecture has image_size {size} and patch_size {patch}; expected square ones")
+        if self.architecture.get("num_channels", 3) != 3:
+            raise ValueError(f"architecture has num_channels {self.architecture['num_channels']}; expected 3, RGB")
         if size % patch:
             below = size - size % patch
             nearest = f"{below} or {below + patch}" if below else f"{patch}"
@@ -159,7 +167,7 @@ class Source(NamedTuple):
         Raises:
             FileNotFoundError: it is neither.
         """
-        if Path(weights).is_dir():
+        if weights and Path(weights).is_dir():
             return cls(weights, None)
         name, _, revision = weights.partition("@")
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
@@ -205,12 +213,9 @@ def _architecture(source: Source) -> dict[str, Any]:
     if model_type not in FAMILIES:
         known = ", ".join([*FAMILIES, *_WITH_TEXT])
         raise ValueError(f"weights: {source.name} is of model type {model_type!r}; expected one of {known}")
-    transformers = _transformers()
-    fields = getattr(transformers, FAMILIES[model_type].config)().to_dict()
-    general = set(transformers.PreTrainedConfig().to_dict())
-    architecture = {name: value for name, value in fields.items() if name not in general and not name.startswith("_")}
-    architecture |= {name: config[name] for name in architecture if name in config}
-    architecture |= {name: value for name, value in _FIXED.items() if name in architecture}
+    defaults = getattr(_transformers(), FAMILIES[model_type].config)().to_dict()
+    architecture = {name: config.get(name, defaults[name]) for name in _SIZES if name in defaults}
+    architecture |= {name: value for name, value in _FIXED.items() if name in defaults}
     return {"model_type": model_type, **architecture}
 
 
@@ -235,7 +240,7 @@ class VisionTransformer(FineTuned):
         self.is_clip = architecture["model_type"] == "clip_vision_model"
         takes_other_sizes = self.is_clip or architecture["model_type"] == "siglip_vision_model"
         is_other_size = image_size != architecture["image_size"]
-        self.arguments = {"interpolate_pos_encoding": True} if takes_other_sizes and is_other_size else {}
+        self.options = {"interpolate_pos_encoding": True} if takes_other_sizes and is_other_size else {}
         self.dim = architecture["hidden_size"]
         self.n_special = int(self.family.has_cls) + architecture.get("num_register_tokens", 0)
         """Tokens before those of the patches: class token and registers."""
@@ -248,7 +253,7 @@ class VisionTransformer(FineTuned):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, image_size, image_size) -> (N, n_special + patches, dim), after the model's last norm."""
-        tokens = self.model(pixel_values=images, **self.arguments).last_hidden_state
+        tokens = self.model(pixel_values=images, **self.options).last_hidden_state
         return self.model.post_layernorm(tokens) if self.is_clip else tokens  # CLIP's own norms its class token only
 
     def load(self, source: Source) -> None:
