@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained, Renaming, load_parts, read_weights, rename
 from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
-from dp_prior.networks.layers import Linear
+from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
@@ -111,7 +111,8 @@ class FrozenBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, channels, height, width), the same."""
-        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training=False)
+        weight, bias = self.weight.float(), self.bias.float()  # as the statistics are, whatever the dtype of x
+        return F.batch_norm(x, self.running_mean, self.running_var, weight, bias, training=False)
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:
@@ -189,6 +190,7 @@ class ResNet(FineTuned):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) -> (N, channels, *output_size((H, W)))."""
+        images = images.to(compute_dtype(self.conv1.weight))
         x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
         for level in range(self.n_levels):
             x = self.get_submodule(f"layer{level + 1}")(x)
@@ -239,8 +241,7 @@ class ResNetEncoder(Pretrained):
             else SpatialSoftmax(channels=channels, size=size, keypoints=keypoints)
         )
         pooled = self.pool.output_dim
-        # Both published image policies have a ReLU behind this layer.
-        self.project = nn.Identity() if output_dim is None else nn.Sequential(Linear(pooled, output_dim), nn.ReLU())
+        self.project = None if output_dim is None else Linear(pooled, output_dim)
         self.output_dim = pooled if output_dim is None else output_dim
         self.weights, self.weights_prefix = weights, weights_prefix
 
@@ -251,7 +252,9 @@ class ResNetEncoder(Pretrained):
             random: B rows in training, for crop and jitter; None when acting.
         """
         features = self.pool(self.backbone(self.camera(frames, random)))
-        return self.project(features).view(*frames.shape[:2], self.output_dim)
+        if self.project is not None:
+            features = F.relu(self.project(features.to(compute_dtype(self.project.weight))))
+        return features.view(*frames.shape[:2], self.output_dim)
 
     def load_pretrained(self) -> None:
         """See `Pretrained`. A file without pooling or projection leaves those random."""
@@ -264,10 +267,10 @@ _PUBLISHED_NAMES: Renaming = (
     # robomimic's VisualCore, which names every tensor twice
     (r"^(nets\.0|backbone)\.nets\.", "backbone."),
     (r"^nets\.1\.nets\.", "pool.conv."),
-    (r"^nets\.3\.", "project.0."),
+    (r"^nets\.3\.", "project."),
     # LeRobot's DiffusionRgbEncoder, its backbone numbered like robomimic's
     (r"^pool\.nets\.", "pool.conv."),
-    (r"^out\.", "project.0."),
+    (r"^out\.", "project."),
     (r"^backbone\.0\.", "backbone.conv1."),
     (r"^backbone\.1\.", "backbone.bn1."),
     *((rf"^backbone\.{level + 3}\.", f"backbone.layer{level}.") for level in range(1, 5)),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
-from dp_prior.networks.layers import Linear
+from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
 
 Pool = Literal["cls", "mean", "attention"]
@@ -344,7 +344,7 @@ class VitEncoder(Pretrained):
         size = (self.image_size, self.image_size)
         if images.shape[2:] != size:
             images = F.interpolate(images, size, mode="bilinear", antialias=True)
-        tokens = self.backbone(images)
+        tokens = self.backbone(images.to(compute_dtype(next(self.backbone.parameters()))))
         if self.attention is not None:
             pooled = self.attention(tokens)
         elif self.pool == "cls":

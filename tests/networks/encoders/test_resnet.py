@@ -325,6 +325,20 @@ def test_autocast_computes_in_its_dtype_and_stays_close():
         found = encoder(given)
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found.float(), expected, rtol=0, atol=0.1)
+    keypoints = build(width=32, output_dim=None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert keypoints(given).dtype is torch.float32
+
+
+@pytest.mark.parametrize("changes", [{}, {"pool": "mean"}, {"norm": "frozen_batch", "weights": "w"}])
+def test_bfloat16_weights_take_frames(changes):
+    encoder = build(**changes)
+    expected = encoder(frames())
+    for parameter in encoder.parameters():  # buffers stay, as `from_pretrained` leaves them
+        parameter.data = parameter.data.to(torch.bfloat16)
+    found = encoder(frames())
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
 
 
 def test_parameters_are_contiguous_as_safetensors_wants_them():

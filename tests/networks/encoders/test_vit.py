@@ -31,14 +31,14 @@ TINY = {
 SPECIAL = {"dinov2": 1, "dinov2_with_registers": 4, "dinov3_vit": 4, "clip_vision_model": 1, "siglip_vision_model": 0}
 
 
-def published(folder, family="dinov2", seed=0, **changes):
+def published(folder, family="dinov2", seed=0, std=0.3, **changes):
     """A random model of the family, saved as a publisher would; and the model."""
     config_class = getattr(transformers, FAMILIES[family].config)
     fields = {name: value for name, value in {**TINY, **changes}.items() if name in config_class().to_dict()}
     torch.manual_seed(seed)
     model = getattr(transformers, FAMILIES[family].model)(config_class(**fields)).eval()
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+        torch.nn.init.normal_(parameter, std=std)
     model.save_pretrained(folder)
     return model
 
@@ -314,10 +314,19 @@ def test_learning_rate_and_freezing_concern_the_backbone(folder):
     assert all(p.grad is None for p in frozen.backbone.parameters())
 
 
-def test_autocast_computes_in_its_dtype(folder):
-    encoder = build(folder)
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_lower_precision_stays_close_by_autocast_or_cast(tmp_path, family):
+    published(tmp_path, family, std=0.1)
+    encoder = build(tmp_path, output_dim=5).eval()
+    expected = encoder(frames())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert encoder(frames()).dtype is torch.bfloat16
+        found = encoder(frames())
+    for parameter in encoder.parameters():  # buffers stay, as `from_pretrained` leaves them
+        parameter.data = parameter.data.to(torch.bfloat16)
+    cast = encoder(frames())
+    assert found.dtype is cast.dtype is torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(cast.float(), expected, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize(
