@@ -48,12 +48,13 @@ FAMILIES = {
 """By `model_type`. SigLIP 2 models of a fixed resolution are of the type siglip, too."""
 
 _WITH_TEXT = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # their config.json holds a vision_config
-_SIZES = (  # what a config.json may say of a model
+_SIZES = (  # what may be said of a model; nothing here names code, as attn_implementation could
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "hidden_act"),
     *("layer_norm_eps", "image_size", "patch_size", "num_channels", "num_register_tokens", "layerscale_value"),
     *("qkv_bias", "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_swiglu_ffn", "use_gated_mlp"),
     "rope_theta",
 )
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
 _FIXED = {  # nothing draws from torch's generator, no parameter goes without gradient
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
@@ -110,9 +111,13 @@ class VitEncoderConfig(CameraEncoderConfig):
         family = self.architecture.get("model_type")
         if family not in FAMILIES:
             raise ValueError(f"architecture.model_type is {family!r}; expected one of {', '.join(FAMILIES)}")
+        unknown = sorted(set(self.architecture) - {"model_type", *_SIZES})
+        missing = [name for name in _NEEDED if name not in self.architecture]
+        if unknown or missing:
+            raise ValueError(f"architecture has unknown keys {unknown} and lacks {missing}; known: {', '.join(_SIZES)}")
         if self.pool == "cls" and not FAMILIES[family].has_cls:
             raise ValueError(f"pool is 'cls', but {family} has no class token; use 'mean' or 'attention'")
-        size, patch = self.image_size or self.architecture.get("image_size"), self.architecture.get("patch_size")
+        size, patch = self.image_size or self.architecture["image_size"], self.architecture["patch_size"]
         if not isinstance(size, int) or not isinstance(patch, int):
             raise ValueError(f"architecture has image_size {size} and patch_size {patch}; expected square ones")
         if self.architecture.get("num_channels", 3) != 3:
@@ -128,7 +133,7 @@ class VitEncoderConfig(CameraEncoderConfig):
 
         Raises:
             FileNotFoundError: there is no such model, or it is not in the cache and the Hub is out of reach.
-            ValueError: it is not of a listed architecture.
+            ValueError: it is not of a listed architecture, or its files are damaged.
         """
         if self.architecture is not None:
             return self
@@ -182,7 +187,7 @@ class Source(NamedTuple):
         """
         if self.revision is None:
             path = Path(self.name, file)
-            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+            return _read_object(path) if path.is_file() else None
         from huggingface_hub import hf_hub_download
         from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -199,7 +204,17 @@ class Source(NamedTuple):
             return None
         except (HfHubHTTPError, OSError) as error:
             raise FileNotFoundError(f"weights: {self.name}@{self.revision} cannot be read: {error}") from error
-        return json.loads(path.read_text(encoding="utf-8"))
+        return _read_object(path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+        raise ValueError(f"weights: {path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"weights: {path} holds a {type(found).__name__}; expected an object {{...}}")
+    return found
 
 
 def _architecture(source: Source) -> dict[str, Any]:
@@ -215,7 +230,6 @@ def _architecture(source: Source) -> dict[str, Any]:
         raise ValueError(f"weights: {source.name} is of model type {model_type!r}; expected one of {known}")
     defaults = getattr(_transformers(), FAMILIES[model_type].config)().to_dict()
     architecture = {name: config.get(name, defaults[name]) for name in _SIZES if name in defaults}
-    architecture |= {name: value for name, value in _FIXED.items() if name in defaults}
     return {"model_type": model_type, **architecture}
 
 
@@ -233,16 +247,18 @@ class VisionTransformer(FineTuned):
     def __init__(self, architecture: dict[str, Any], *, image_size: int):
         super().__init__()
         transformers = _transformers()
-        sizes = {name: value for name, value in architecture.items() if name != "model_type"}
-        self.family = FAMILIES[architecture["model_type"]]
-        self.model_class = getattr(transformers, self.family.model)
-        self.model = self.model_class(getattr(transformers, self.family.config)(**sizes))
+        family = FAMILIES[architecture["model_type"]]
+        config_class, model_class = getattr(transformers, family.config), getattr(transformers, family.model)
+        known = config_class().to_dict()
+        fields = {name: value for name, value in (architecture | _FIXED).items() if name in known}
+        del fields["model_type"]  # the class has it
+        self.model = model_class(config_class(**fields))
         self.is_clip = architecture["model_type"] == "clip_vision_model"
         takes_other_sizes = self.is_clip or architecture["model_type"] == "siglip_vision_model"
         is_other_size = image_size != architecture["image_size"]
         self.options = {"interpolate_pos_encoding": True} if takes_other_sizes and is_other_size else {}
         self.dim = architecture["hidden_size"]
-        self.n_special = int(self.family.has_cls) + architecture.get("num_register_tokens", 0)
+        self.n_special = int(family.has_cls) + architecture.get("num_register_tokens", 0)
         """Tokens before those of the patches: class token and registers."""
 
     def requires_grad_(self, requires_grad: bool = True) -> VisionTransformer:
@@ -264,7 +280,7 @@ class VisionTransformer(FineTuned):
             ValueError: they do not fit the architecture.
         """
         try:
-            published, report = self.model_class.from_pretrained(
+            published, report = type(self.model).from_pretrained(
                 source.name,
                 **({} if source.revision is None else {"revision": source.revision}),
                 config=self.model.config,

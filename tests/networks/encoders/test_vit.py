@@ -1,5 +1,6 @@
 """Vision transformers of transformers, tiny and random, from folders and from a cache of the Hub that is offline."""
 
+import copy
 import json
 import os
 import subprocess
@@ -338,6 +339,8 @@ def test_lower_precision_stays_close_by_autocast_or_cast(tmp_path, family):
         ({"pool": "max"}, "pool"),
         ({"tokens": 0}, "tokens"),
         ({"architecture": {"model_type": "vit"}}, "architecture.model_type is 'vit'; expected one of dinov2, "),
+        ({"architecture": {"model_type": "dinov2"}}, r"lacks \['hidden_size', .*'patch_size'\]; known: hidden_size"),
+        ({"architecture": {"model_type": "dinov2", "attn_implementation": "user/kernel"}}, "unknown keys .'attn_impl"),
     ],
 )
 def test_bad_fields_are_refused(folder, changes, message):
@@ -349,6 +352,37 @@ def test_siglip_has_no_class_token(tmp_path):
     published(tmp_path, "siglip_vision_model")
     with pytest.raises(ValueError, match="pool is 'cls', but siglip_vision_model has no class token"):
         record(tmp_path, pool="cls")
+
+
+@pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json"])
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "is not JSON"), ("[1]", "holds a list"), ("\xff", "is not JSON")]
+)
+def test_damaged_files_are_named(folder, file, content, message):
+    (folder / file).write_bytes(content.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"{file} {message}"):
+        record(folder)
+
+
+def test_a_normalisation_that_is_none_is_refused(folder):
+    (folder / "preprocessor_config.json").write_text('{"image_std": [0.0, 1.0, 1.0]}')
+    with pytest.raises(ValueError, match="std.0: input should be greater than 0"):
+        record(folder)
+
+
+def test_a_model_of_grey_images_is_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_channels": 1}))
+    with pytest.raises(ValueError, match="num_channels 1; expected 3"):
+        record(folder)
+
+
+def test_a_copy_is_independent(folder):
+    encoder = build(folder).eval()
+    other = copy.deepcopy(encoder)
+    for parameter in other.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert not torch.equal(other(frames()), encoder(frames()))
 
 
 def test_a_model_that_is_not_square_is_refused(folder):
