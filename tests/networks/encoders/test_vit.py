@@ -96,6 +96,30 @@ def test_features_are_those_of_the_published_model(tmp_path, family, pool):
     torch.testing.assert_close(found.flatten(0, 1), expected, rtol=0, atol=1e-5 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("dinov2", {"qkv_bias": False, "layerscale_value": 0.3, "hidden_act": "relu", "mlp_ratio": 3}),
+        ("dinov2_with_registers", {"use_swiglu_ffn": True, "num_register_tokens": 2, "layer_norm_eps": 0.1}),
+        ("dinov3_vit", {"rope_theta": 3.0, "key_bias": True, "query_bias": False, "value_bias": False}),
+        ("dinov3_vit", {"use_gated_mlp": True, "mlp_bias": False, "proj_bias": False, "num_register_tokens": 0}),
+        ("clip_vision_model", {"hidden_act": "gelu", "layer_norm_eps": 0.1, "patch_size": 14}),
+        ("siglip_vision_model", {"num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 7}),
+    ],
+)
+def test_everything_that_a_config_says_of_a_model_is_taken(tmp_path, family, changes):
+    model = published(tmp_path, family, **changes)
+    found = build(tmp_path, pool="mean").eval()
+    if family == "dinov3_vit":
+        model.config.pos_embed_rescale = None
+    expected = model(pixel_values=prepared(frames(), family)).last_hidden_state
+    if family == "clip_vision_model":
+        expected = model.post_layernorm(expected)
+    tokens = found.backbone(prepared(frames(), family))
+    torch.testing.assert_close(tokens, expected, rtol=0, atol=1e-5 * expected.abs().max().item())
+    assert found.backbone.n_special + (28 // changes.get("patch_size", 7)) ** 2 == tokens.shape[1]
+
+
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_another_image_size_interpolates_the_positions(tmp_path, family):
     model = published(tmp_path, family)
@@ -375,6 +399,13 @@ def test_a_model_of_grey_images_is_refused(folder):
     (folder / "config.json").write_text(json.dumps({**config, "num_channels": 1}))
     with pytest.raises(ValueError, match="num_channels 1; expected 3"):
         record(folder)
+
+
+def test_without_transformers_the_extra_is_named(folder, monkeypatch):
+    resolved = record(folder)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r'vit encoders need transformers.*pip install "dp_prior\[clip\]"'):
+        resolved.create(SHAPE)
 
 
 def test_a_copy_is_independent(folder):
