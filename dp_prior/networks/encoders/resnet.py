@@ -72,7 +72,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     LeRobot's. Read when a run is created, not needed after that."""
 
     weights_prefix: str = ""
-    """Tensors of `weights` whose names begin with this are read, without it; for example diffusion.rgb_encoder."""
+    """Only tensors of `weights` whose names begin with this are read, for example "diffusion.rgb_encoder."."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> ResNetEncoderConfig:
@@ -286,7 +286,13 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights: state dict, without a prefix, of a torchvision or timm ResNet (also Stanford's `MultiImageObsEncoder`,
             under `obs_encoder.key_model_map.KEY.`), of Stanford's hybrid image policy
             (`obs_encoder.obs_nets.KEY.`), or of LeRobot's `DiffusionRgbEncoder` (`diffusion.rgb_encoder.`).
+
+    Raises:
+        ValueError: its spatial softmax has a learned temperature, which there is not here.
     """
+    learned = [name for name, value in weights.items() if name.endswith("temperature") and bool((value != 1).any())]
+    if learned:
+        raise ValueError(f"weights: {learned[0]} is not 1; a spatial softmax with a temperature is not supported")
     return rename(weights, _PUBLISHED_NAMES)
 
 

@@ -255,6 +255,12 @@ def test_encoders_of_published_policies_load_by_name(tmp_path, layout, prefix):
         assert torch.equal(encoder(given), source(given))
 
 
+def test_a_learned_temperature_is_refused_rather_than_dropped():
+    _, weights = published("robomimic")
+    with pytest.raises(ValueError, match="nets.1.temperature is not 1"):
+        rename_published({**weights, "nets.1.temperature": torch.tensor([0.7])})
+
+
 def test_names_that_are_ours_stay():
     weights = build().state_dict()
     assert rename_published(weights).keys() == weights.keys()
