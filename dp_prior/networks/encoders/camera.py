@@ -24,6 +24,8 @@ class CameraEncoderConfig(Config):
 
     needs_data_units: ClassVar[bool] = True
 
+    reads: ClassVar[tuple[str, ...]] = ("image",)
+
     crop: tuple[_Pixels, _Pixels] | Annotated[float, Field(gt=0, lt=1)] | None = 0.875
     """Height and width in pixels, or the fraction of both, of the random crop in training; acting uses the centre.
     null: the whole frame."""
