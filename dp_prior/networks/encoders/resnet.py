@@ -30,8 +30,11 @@ Stem = Literal["conv", "patch"]
 
 
 class ResNetEncoderConfig(CameraEncoderConfig):
-    """ResNet of one camera (He et al. 2016). The defaults are the ResNet-18 of Diffusion Policy; width 32 and blocks
-    [1, 1, 1, 1] train on two CPU cores."""
+    """ResNet of one camera (He et al. 2016). The defaults are the ResNet-18 of Diffusion Policy.
+
+    On two CPU cores take width 32, blocks [1, 1, 1] and stem patch: a tenth of the time. On small frames a fourth level
+    hurts: it leaves 3x3 positions of an 84x84 crop to the spatial softmax, the third 6x6.
+    """
 
     type: Literal["resnet"] = "resnet"
 
