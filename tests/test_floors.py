@@ -44,11 +44,12 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
-    "transformers": ["inference/text_tower.py"],
+    "transformers": ["inference/text_tower.py", "networks/encoders/vit.py"],
+    "safetensors": ["networks/encoders/pretrained.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise
