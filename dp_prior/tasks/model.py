@@ -7,7 +7,7 @@ data units; values inside are normalised.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
@@ -33,6 +33,9 @@ class Samples(Protocol):
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids (B,) int64, which lie on that device."""
+
+    def seeing(self, keys: Collection[str]) -> Samples:
+        """The same samples with these observations only."""
 
 
 class DiffusionModel(nn.Module):

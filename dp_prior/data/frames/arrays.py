@@ -70,7 +70,7 @@ def zarr_frames(store: ZarrStore, key: str, ends: np.ndarray) -> ArrayFrames:
     metadata = store._metadata[name]
     try:
         array = store._open()[name]
-        missing = None if store._fill_missing else store._missing_chunks(name, metadata)
+        missing = None if store._fill_missing else store._missing_chunks(name, metadata, store._stored(name).keys())
         cut_short = _chunks_cut_short(store.path / name, metadata) if store.path.is_dir() else []
     except Exception as error:  # as above
         raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +24,13 @@ from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
 from dp_prior.data.frames.pictures import need_pillow
-from dp_prior.data.frames.resize import Fit
 from dp_prior.data.frames.rows import FrameRows
-from dp_prior.data.integrity import FileNote, Verify
+from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
+from dp_prior.resize import Fit
 
 FOLDER = ".dp_prior_frames"
+RAW_PIXELS = Encoding(type="raw")
 
 _SAMPLE_FRAMES = 64
 _JPEG_MARGIN = 1.2  # of the size that a sample suggests: episodes differ
@@ -77,32 +78,23 @@ class FrameCache:
         source: FrameSource,
         fit: Fit,
         root: Path,
-        *,
-        raw_up_to_bytes: int,
-        jpeg_quality: int = 95,
-        notes: Mapping[str, FileNote] | None = None,
+        encoding: Encoding = RAW_PIXELS,
     ):
         """
         Args:
             root: directory of all caches; created if missing.
-            raw_up_to_bytes: frames that take more are stored as JPEG. A stated number and not the free space: a run
-                must not see other pixels because a disk has filled up.
-            notes: SHA-256 of files by their name relative to `source.root`. Files without a note are identified by size
-                and modification time.
 
         Raises:
             DataError: there is no frame, or a file of the source is missing.
         """
         if not len(source.ends) or source.ends[-1] <= 0:
             raise DataError(str(source.root), ["has no frames"])
-        raw_bytes = int(source.ends[-1]) * fit.size[0] * fit.size[1] * 3
-        if raw_bytes > raw_up_to_bytes:
+        if encoding.type == "jpeg":
             need_pillow()
-        encoding = Encoding(type="raw") if raw_bytes <= raw_up_to_bytes else Encoding(type="jpeg", quality=jpeg_quality)
         identity = {
             "format": CacheIndex.model_fields["format"].default,
             "source": source.describe(),
-            "files": _identify(source, notes or {}),
+            "files": _identify(source),
             "parts": [[part.where.removeprefix(str(source.root)), *part.episodes] for part in source.parts],
             "ends": source.ends.tolist(),
             "fit": fit.model_dump(mode="json"),
@@ -110,6 +102,8 @@ class FrameCache:
         }
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         self.directory = root / self.digest[:32]
+        self.fit = fit
+        self.n_frames = int(source.ends[-1])
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> Estimate:
@@ -217,20 +211,18 @@ class FrameCache:
             raise DataError(str(self.directory), [f"{found}. {remedy}; nothing was read"])
 
 
-def _identify(source: FrameSource, notes: Mapping[str, FileNote]) -> dict[str, list[int | str]]:
-    """What tells the files of a source from others: size, and SHA-256 where it is known, else modification time."""
-    found: dict[str, list[int | str]] = {}
+def _identify(source: FrameSource) -> dict[str, list[int]]:
+    """What tells the files of a source from others: size and modification time."""
+    found: dict[str, list[int]] = {}
     missing = []
     for path in source.files():
         name = path.relative_to(source.root).as_posix()
-        note = notes.get(name)
         try:
             status = os.stat(path)
         except OSError as error:
             missing.append(f"{path} cannot be read: {error.strerror}")
             continue
-        is_noted = note is not None and note.size == status.st_size
-        found[name] = [status.st_size, note.sha256 if is_noted else status.st_mtime_ns]
+        found[name] = [status.st_size, status.st_mtime_ns]
     if missing:
         raise DataError(str(source.root), [*missing, "a frame cache is found by the files that it was made from"])
     return found

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.resize import Fit
 from dp_prior.durable import unseal
+from dp_prior.resize import Fit
 
 INDEX, JOURNAL = "cache.json", "episodes.jsonl"
 RAW, JPEG, OFFSETS = "frames.u8", "frames.jpeg", "offsets.u64"

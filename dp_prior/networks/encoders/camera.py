@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -38,6 +38,10 @@ class CameraEncoderConfig(Config):
 
     freeze: bool = False
     """Whether the backbone keeps its pretrained weights; the layers after it learn."""
+
+    def resolve(self) -> Self:
+        """The record with all that its weights' files say about the architecture; itself where nothing is missing."""
+        return self
 
     def arguments(self) -> dict[str, Any]:
         """See `Config.arguments`; without the fields that `camera` takes."""

@@ -15,16 +15,14 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.frames import cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
-from dp_prior.data.frames.layout import read_index
+from dp_prior.data.frames.layout import Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
-from dp_prior.data.frames.resize import Fit
-from dp_prior.data.integrity import FileNote
+from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 
 LENGTHS = [4, 1, 7, 5, 9, 2, 6, 3]
 PARTS = [(0, 1, 2), (4, 3), (5,), (6, 7)]  # 4 before 3: a file need not have the order of the rows
 FIT = Fit(size=(12, 16))
-BUDGETS = {"raw": 10**9, "jpeg": 0}
 
 encodings = pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 
@@ -38,7 +36,7 @@ def source(tmp_path):
 def cache_of(source, encoding="raw", root=None, **how):
     if encoding == "jpeg":
         pytest.importorskip("PIL")
-    return FrameCache(source, FIT, root or source.root.parent / "caches", raw_up_to_bytes=BUDGETS[encoding], **how)
+    return FrameCache(source, FIT, root or source.root.parent / "caches", encoding=Encoding(type=encoding), **how)
 
 
 def contents(cache):
@@ -63,14 +61,11 @@ def test_every_row_has_its_frame_whatever_the_number_of_workers(source, workers)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_jpeg_is_taken_where_raw_frames_exceed_the_budget_and_stays_near(source, workers):
+def test_jpeg_stays_near(source, workers):
     pytest.importorskip("PIL")
     smooth = torch.linspace(0, 255, 32).to(torch.uint8).expand(24, 32)
     source.frames = torch.stack([smooth, smooth.flip(1), 255 - smooth], dim=-1).expand(37, 24, 32, 3).numpy()
-    needed = sum(LENGTHS) * 12 * 16 * 3
-    root = source.root.parent / "caches"
-    assert FrameCache(source, FIT, root, raw_up_to_bytes=needed).estimate().encoding.type == "raw"
-    cache = FrameCache(source, FIT, root, raw_up_to_bytes=needed - 1)
+    cache = cache_of(source, "jpeg")
     assert cache.estimate().encoding.type == "jpeg"
     rows = cache.open(workers)
     found = rows.rows(torch.tensor([5, 36, 0, 5]))
@@ -105,15 +100,15 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     root, names = source.root.parent, set()
 
     def add(fit=FIT, **how):
-        names.add(FrameCache(source, fit, root, **{"raw_up_to_bytes": 10**9, **how}).directory.name)
+        names.add(FrameCache(source, fit, root, **how).directory.name)
 
     add()
     add()
     assert len(names) == 1
     add(Fit(size=(12, 17)))
     add(Fit(size=(12, 16), how="crop"))
-    add(raw_up_to_bytes=0)
-    add(raw_up_to_bytes=0, jpeg_quality=92)
+    add(encoding=Encoding(type="jpeg"))
+    add(encoding=Encoding(type="jpeg", quality=92))
     assert len(names) == 5
     source.parts[0], source.parts[1] = source.parts[1], source.parts[0]
     add()
@@ -126,14 +121,6 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     os.utime(source.parts[2].where, ns=(1, 1))
     add()
     assert len(names) == 9
-
-
-def test_a_known_sha256_stands_for_the_modification_time(source):
-    notes = {str(n): FileNote(size=6, sha256=f"{n}" * 64) for n in range(4)}
-    first = cache_of(source, notes=notes).digest
-    os.utime(source.parts[0].where, ns=(1, 1))
-    assert cache_of(source, notes=notes).digest == first
-    assert cache_of(source, notes=notes | {"0": FileNote(size=6, sha256="f" * 64)}).digest != first
 
 
 def test_the_place_is_the_given_one_or_beside_the_data_or_the_users(tmp_path, monkeypatch):
@@ -325,7 +312,8 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from dp_prior.data.frames import build, cache
-from dp_prior.data.frames.resize import Fit
+from dp_prior.data.frames.layout import Encoding
+from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 root, encoding, workers, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 LENGTHS, PARTS = {lengths}, {parts}
@@ -356,9 +344,8 @@ def attempt(at):
     for name in names:
         setattr(os, name, dying(name))
     source = MadeFrames(root / "set", LENGTHS, PARTS)
-    budget = 10**9 if encoding == "raw" else 0
     try:
-        cache.FrameCache(source, Fit(size=(12, 16)), root / "caches", raw_up_to_bytes=budget).build(workers)
+        cache.FrameCache(source, Fit(size=(12, 16)), root / "caches", encoding=Encoding(type=encoding)).build(workers)
     except BaseException:
         import traceback; traceback.print_exc(); os._exit(3)
     os._exit(0)
@@ -413,7 +400,7 @@ def test_a_build_killed_at_each_system_call_is_finished_by_the_next(source, enco
         "    if attempt(at) == 0:\n        break\n"
         "    assert attempt(-1) == 0\n"
         "    found = cache.FrameCache(MadeFrames(root / 'set', LENGTHS, PARTS), Fit(size=(12, 16)), root / 'caches',"
-        " raw_up_to_bytes=10**9 if encoding == 'raw' else 0)\n"
+        " encoding=Encoding(type=encoding))\n"
         "    from dp_prior.data.frames.layout import read_index\n"
         "    import json\n    print(json.dumps(read_index(found.directory).digests))\n"
     )
@@ -430,11 +417,11 @@ def test_two_builders_at_once_build_once(source):
 import sys
 from pathlib import Path
 from dp_prior.data.frames.cache import FrameCache
-from dp_prior.data.frames.resize import Fit
+from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 root = Path(sys.argv[1])
 source = MadeFrames(root / "set", {LENGTHS}, {PARTS})
-cache = FrameCache(source, Fit(size=(12, 16)), root / "caches", raw_up_to_bytes=10**9)
+cache = FrameCache(source, Fit(size=(12, 16)), root / "caches")
 print("ready", flush=True)
 sys.stdin.readline()
 print(len(cache.open(2)))

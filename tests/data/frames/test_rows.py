@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.cache import FrameCache
-from dp_prior.data.frames.resize import Fit
+from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.frames.rows import Crop, FrameRows
+from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 
 LENGTHS = [4, 1, 7, 5, 9, 2]
@@ -28,8 +29,7 @@ def cached(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("cached")
     (path / "set").mkdir()
     source = MadeFrames(path / "set", LENGTHS, [range(6)])
-    budget = 10**9 if request.param == "raw" else 0
-    rows = FrameCache(source, Fit(size=(HEIGHT, WIDTH)), path / "caches", raw_up_to_bytes=budget).open()
+    rows = FrameCache(source, Fit(size=(HEIGHT, WIDTH)), path / "caches", encoding=Encoding(type=request.param)).open()
     return rows, torch.cat([rows.rows(torch.tensor([row])) for row in range(N)])
 
 
@@ -87,7 +87,7 @@ def test_rows_and_crops_beyond_the_frames_are_refused(cached):
 def fresh(tmp_path):
     (tmp_path / "set").mkdir()
     source = MadeFrames(tmp_path / "set", LENGTHS, [range(6)])
-    return FrameCache(source, Fit(size=(HEIGHT, WIDTH)), tmp_path / "caches", raw_up_to_bytes=10**9).open()
+    return FrameCache(source, Fit(size=(HEIGHT, WIDTH)), tmp_path / "caches").open()
 
 
 def test_a_cache_that_is_changed_under_a_run_is_an_error(fresh):
@@ -122,7 +122,10 @@ def test_offsets_that_lead_beyond_the_file_are_an_error(tmp_path):
     pytest.importorskip("PIL")
     (tmp_path / "set").mkdir()
     cache = FrameCache(
-        MadeFrames(tmp_path / "set", LENGTHS, [range(6)]), Fit(size=(12, 16)), tmp_path / "caches", raw_up_to_bytes=0
+        MadeFrames(tmp_path / "set", LENGTHS, [range(6)]),
+        Fit(size=(12, 16)),
+        tmp_path / "caches",
+        encoding=Encoding(type="jpeg"),
     )
     cache.build()
     offsets = np.fromfile(cache.directory / "offsets.u64", "<u8").reshape(-1, 2)

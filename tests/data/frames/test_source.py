@@ -18,9 +18,9 @@ from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
-from dp_prior.data.frames.resize import Fit
 from dp_prior.data.frames.source import open_source
 from dp_prior.data.frames.video import read_video, size_of
+from dp_prior.resize import Fit
 from tests.data.frames.recordings import (
     KEY,
     ends_of,
@@ -114,7 +114,7 @@ def test_the_same_pixels_make_the_same_cache_from_every_format(tmp_path):
     for number, format in enumerate(FORMATS):
         (tmp_path / str(number)).mkdir()
         source = written(format, tmp_path / str(number), frames)
-        cache = FrameCache(source, Fit(size=(12, 12), how="crop"), tmp_path / "caches", raw_up_to_bytes=10**9)
+        cache = FrameCache(source, Fit(size=(12, 12), how="crop"), tmp_path / "caches")
         cache.build()
         found[format] = hashlib.sha256((cache.directory / "frames.u8").read_bytes()).hexdigest()
     expected = Fit(size=(12, 12), how="crop").apply(torch.from_numpy(frames)).numpy().tobytes()
@@ -200,7 +200,7 @@ def test_filters_that_select_as_many_rows_have_caches_of_their_own(tmp_path):
     for name in ("a", "b"):
         store = RobomimicStoreConfig(path=path, filter=name).create()
         source = open_source(store, f"obs/{KEY}", store.episode_ends)
-        cache = FrameCache(source, Fit(size=(24, 32)), tmp_path, raw_up_to_bytes=10**9)
+        cache = FrameCache(source, Fit(size=(24, 32)), tmp_path)
         found[cache.digest] = cache.open().rows(torch.arange(4, 8)).numpy()
     np.testing.assert_array_equal(np.concatenate(list(found.values())), pictures(12)[4:])
 

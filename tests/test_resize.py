@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_prior.config import ConfigError
-from dp_prior.data.frames.resize import Fit
+from dp_prior.resize import Fit
 
 HOWS = ["resize", "crop", "letterbox"]
 sizes = st.tuples(st.integers(1, 70), st.integers(1, 70))
@@ -50,7 +50,7 @@ def test_layout_in_memory_and_number_of_threads_change_nothing(how):
 def test_every_kernel_that_torch_has_for_this_processor_gives_the_same_pixels():
     program = """
 import hashlib, torch
-from dp_prior.data.frames.resize import Fit
+from dp_prior.resize import Fit
 x = torch.randint(0, 256, (4, 120, 97, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 hows = ("resize", "crop", "letterbox")
 y = [Fit(size=size, how=how).apply(x) for size in ((48, 64), (224, 224), (1, 1)) for how in hows]
