@@ -72,6 +72,7 @@ SHOWN_BY = {  # record -> the test that changes each of its fields
     "ZarrStoreConfig": "data/episodes/test_zarr.py",
     "NpzStoreConfig": "data/episodes/test_npz.py",
     "LeRobotStoreConfig": "data/episodes/test_lerobot.py",
+    "RobomimicStoreConfig": "data/episodes/test_robomimic.py",
     "EmbeddingsConfig": "data/embeddings/test_pairs.py",
     "EmbeddingSplitConfig": "data/embeddings/test_parts.py",
     "ObservationEmbeddingsConfig": "data/embeddings/test_observations.py",
