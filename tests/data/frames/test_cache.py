@@ -84,8 +84,11 @@ def test_a_complete_cache_is_not_built_again(source, encoding):
     cache.build()
     before = contents(cache)
     source.log.unlink()
+    lock = cache.directory.with_name(f"{cache.directory.name}.lock")
+    lock.unlink()
     assert contents(cache_of(source, encoding)) == before
     assert not source.log.exists()
+    assert not lock.exists()  # nothing is written, so the place may be read-only
 
 
 def test_progress_and_estimate_say_how_much_is_left(source):
