@@ -209,6 +209,16 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
     store = NpzStoreConfig(path=write_npz(tmp_path / "d.npz", pictures(3), [3])).create()
     with pytest.raises(DataError, match="has no key 'imag'. Did you mean 'image'"):
         open_source(store, "imag", ends_of([3]))
+    with pytest.raises(DataError, match="has no episodes"):
+        open_source(store, KEY, ends_of([]))
+
+
+def test_a_camera_without_a_place_in_the_episode_list_is_named(tmp_path):
+    store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
+    listing = store.path / "meta/episodes/chunk-000/file-000.parquet"
+    change_parquet(listing, lambda columns: columns.pop(f"videos/{KEY}/from_timestamp"))
+    with pytest.raises(DataError, match="has no column 'videos/image/from_timestamp', so camera 'image' has no videos"):
+        open_source(store, KEY, store.episode_ends)
 
 
 # Video ----------------------------------------------------------------------------------------------------------------
