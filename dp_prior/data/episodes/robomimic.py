@@ -7,6 +7,7 @@ their numbers, demo_10 after demo_9.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -110,6 +111,8 @@ class RobomimicStore:
                 elif array.shape != expected or array.dtype != dtype:
                     found = f"holds {array.dtype} of shape {array.shape}"
                     problems.append(f"data/{name}/{key} {found}; expected {dtype} of shape {expected}")
+                elif missing := _missing(array):
+                    problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
         if dtype.kind not in "biuf":
             problems.append(f"key {key!r} holds {dtype}, which is not a number type")
         if problems:
@@ -179,6 +182,19 @@ def _array(demonstration: h5py.Group, key: str) -> h5py.Dataset | None:
 
     found = demonstration.get(key)
     return found if isinstance(found, h5py.Dataset) else None
+
+
+def _missing(array: h5py.Dataset) -> str | None:
+    """What was declared and never written, which HDF5 reads as zeros."""
+    if array.chunks is None:
+        found = array.id.get_storage_size()
+        return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
+    found, expected = array.id.get_num_chunks(), math.prod(map(_ceil_div, array.shape, array.chunks))
+    return f"holds {found} of {expected} chunks" if found < expected else None
+
+
+def _ceil_div(size: int, length: int) -> int:
+    return -(-size // length)
 
 
 def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from dp_prior.data.errors import DataError
@@ -113,7 +114,7 @@ class FrameCache:
         began, count, stored = time.monotonic(), 0, 0
         if left or encoding.type == "jpeg":
             for block in plan.source.read(plan.source.parts[0], 0):
-                fitted = plan.fit.apply(torch.from_numpy(block[: _SAMPLE_FRAMES - count].copy()))
+                fitted = plan.fit.apply(torch.from_numpy(np.require(block, requirements="CW")))
                 stored += sum(len(encoding.encode(frame)) for frame in fitted)
                 count += len(fitted)
                 if count >= _SAMPLE_FRAMES:
@@ -121,7 +122,7 @@ class FrameCache:
         seconds = (time.monotonic() - began) / max(count, 1) * left / min(workers, len(plan.source.parts))
         n_bytes = plan.raw_bytes
         if encoding.type == "jpeg":
-            n_bytes = plan.n_frames * OFFSET_BYTES + int(stored / count * plan.n_frames * _JPEG_MARGIN)
+            n_bytes = plan.n_frames * OFFSET_BYTES + int(stored / max(count, 1) * plan.n_frames * _JPEG_MARGIN)
         return Estimate(plan.n_frames, left, seconds, n_bytes, _free_bytes(self.directory), encoding)
 
     def build(
@@ -143,6 +144,8 @@ class FrameCache:
             DataError: files cannot be read or do not match the rows, all of them in one report, and what could be read
                 stays; the disk is too small; or the cache cannot be written.
         """
+        if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
+            return
         tell = tell or (lambda line: None)
         root, plan = self.directory.parent, self._plan
         try:

@@ -180,9 +180,8 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[_Video
     if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
         raise DataError(str(store.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
     for listing in store._listings:
-        for name, chunk, file, begin in zip(
-            *_read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict().values(), strict=True
-        ):
+        table = _read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
+        for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
             try:
                 place = _count(chunk), _count(file)
                 frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused

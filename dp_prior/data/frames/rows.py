@@ -3,8 +3,8 @@
 Frames are read with `pread` and not through a memory map: the resident memory of the process does not grow with the
 cache, and a file that is cut short is an error and not the end of the process (SIGBUS). The page cache of the operating
 system keeps what was read. From there, one thread reads half as many windows per second as a gather from a memory map
-whose pages are all resident, and nine tenths of what it reads where they are released from time to time (60,000 windows
-of two frames of 96 x 96 on a busy machine, 40,000 with a crop; 2026-11-22).
+whose pages are all resident, and nine tenths of what it reads where they are released from time to time (65,000 windows
+of two frames of 96 x 96 per second of CPU time, 56,000 with a crop; 2026-11-22).
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ def open_source(store: EpisodeStore, key: str, ends: np.ndarray) -> FrameSource:
     Raises:
         DataError: there are none, or they are no 8 bit RGB pictures, one per row.
     """
+    if not len(ends):
+        raise DataError(str(store.describe()["path"]), ["has no episodes"])
     keys = store.keys()
     if key not in keys:
         raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, keys)}"])

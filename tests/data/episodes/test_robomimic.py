@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -98,6 +100,51 @@ def test_demonstrations_that_are_not_alike_are_listed(path):
     )
     with pytest.raises(DataError, match="has no 'state'. Did you mean 'states'"):
         store.read("state")
+
+
+def test_what_was_declared_and_never_written_is_no_zeros(path):
+    with h5py.File(path, "a") as file:
+        for number, length in enumerate(LENGTHS):
+            group = file[f"data/demo_{number}"]
+            chunked = group.create_dataset("chunked", (length, 2), "f4", chunks=(1, 2))
+            flat = group.create_dataset("flat", (length, 2), "f4")
+            if number != 4:
+                chunked[:] = flat[:] = 1
+    with pytest.raises(DataError, match="data/demo_4/chunked holds 0 of 2 chunks; the file is incomplete"):
+        opened(path).read("chunked")
+    with pytest.raises(DataError, match="data/demo_4/flat holds 0 of 16 bytes; the file is incomplete"):
+        opened(path).read("flat")
+
+
+FUZZ = """
+import sys
+from pathlib import Path
+import numpy as np
+from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
+from dp_prior.data.errors import DataError
+path, whole, generator = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes(), np.random.default_rng(0)
+refused = 0
+for _ in range(400):
+    data = bytearray(whole)
+    for place in generator.integers(0, min(len(data), 20000), generator.integers(1, 9)):
+        data[place] = generator.integers(256)
+    path.write_bytes(data[: generator.integers(len(data))] if generator.integers(4) == 0 else data)
+    try:
+        store = RobomimicStoreConfig(path=path).create()
+        for key in store.keys():
+            assert len(store.read(key)) == store.episode_ends[-1]
+    except DataError:
+        refused += 1
+print(refused)
+"""
+
+
+@pytest.mark.slow
+def test_damaged_files_are_read_or_refused(path):
+    """In a process of its own, since the library is C."""
+    output = subprocess.run([sys.executable, "-c", FUZZ, str(path)], capture_output=True, text=True, timeout=280)
+    assert output.returncode == 0, output.stderr
+    assert int(output.stdout) > 20
 
 
 def test_text_is_refused(path):

@@ -133,7 +133,7 @@ def write_lerobot(path: Path, frames, lengths, version, kind, fps=10, info=None,
             before = f"videos/{KEY}/"
             listing |= {f"{before}chunk_index": zero, f"{before}file_index": zero, f"{before}from_timestamp": starts}
             write_video(path / f"videos/{KEY}/chunk-000/file-000.mp4", frames, fps, **how)
-        save(pa.table(listing), "meta/episodes/chunk-000/file-000.parquet")
+        save(pa.table(dict(reversed(listing.items()))), "meta/episodes/chunk-000/file-000.parquet")
         return path
     lines = [json.dumps({"episode_index": e, "length": int(lengths[e])}) for e in everything]
     (path / "meta/episodes.jsonl").write_text("\n".join(lines) + "\n")
