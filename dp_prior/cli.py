@@ -116,6 +116,18 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
             click.echo(f"{name:<40} {now:.6g}{verdict}")
 
 
+@main.command()
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def cache(config_file: Path, overrides: tuple[str, ...]) -> None:
+    """Decode and resize the camera frames of a configuration ahead of training. Stop and repeat it at any time."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.run.commands import build_frame_caches
+
+        build_frame_caches(config_file, overrides, report=click.echo)
+
+
 @main.group()
 def checkpoints() -> None:
     """Look after the checkpoints of a run."""

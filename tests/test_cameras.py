@@ -135,6 +135,14 @@ def test_the_cache_is_built_once_and_shared(tmp_path):
     assert elsewhere.fingerprint == first.fingerprint
 
 
+def test_the_command_builds_ahead(tmp_path):
+    config = saved(tmp_path)
+    found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]
+    assert "frames/s" in found[0] and "GB free" in found[0]
+    assert found[1] == "all frames are cached\n"
+    assert "to read" not in train(config, "--check").output
+
+
 def test_nothing_is_decoded_before_the_configuration_is_found_to_fit(tmp_path):
     """A build may take hours; a wrong crop or a missing key is told before."""
     config = camera_run(tmp_path, task__encoders__front__crop=[13, 16])
@@ -190,6 +198,27 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, moment, count):
     assert train_and_die(killed, moment, count) == -9
     assert train(killed).exit_code == 0
     assert_equal(state(tmp_path / "killed/run"), state(tmp_path / "whole/run"))
+
+
+def part(text):
+    experiment(json.loads(text)).run()
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one(tmp_path, run_ranks):
+    """Crop and jitter belong to the sample, not to its rank; the ranks build one cache."""
+    alone = camera_run(tmp_path / "alone")
+    experiment(alone).run()
+    both = camera_run(tmp_path / "both")
+    both["data"]["batch_size"] = 4
+    source = "import json, sys; from tests.test_cameras import part; part(json.loads(sys.argv[1]))"
+    run_ranks(source, 2, json.dumps(json.dumps(both)), timeout=200)
+    assert len(list((tmp_path / "both/.dp_prior_frames").glob("*/cache.json"))) == 1
+    for line, other in zip(rows(tmp_path / "both/run"), rows(tmp_path / "alone/run"), strict=True):
+        losses = {name: value for name, value in other.items() if "loss" in name}
+        assert {name: line[name] for name in losses} == pytest.approx(
+            losses, rel=1e-4
+        )  # rounding, which Adam amplifies
 
 
 def test_a_run_without_the_default_encoder_named_uses_resnet(tmp_path):

@@ -107,11 +107,11 @@ def _checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
 
 def _is_picture(name: str, key: str, dtype: str, shape: tuple[int, ...]) -> str | None:
     """Why bytes of three or more axes are no state; None for everything else. Asked before anything is read."""
-    if dtype != "uint8" or len(shape) < 3:
+    if dtype not in ("uint8", "image", "video") or len(shape) < 3:  # the latter two are LeRobot's
         return None
     height, width = shape[1:3] if shape[0] in (1, 3, 4) else shape[:2]
     return (
-        f"{key!r} holds uint8 of shape {shape} per step, which is a picture; `obs` reads states. Move it beside `obs`: "
+        f"{key!r} holds {dtype} of shape {shape} per step, which is a picture; `obs` reads states. Move it beside `obs`: "
         f'"images": {{"{name}": {{"key": "{key}", "size": [{height}, {width}]}}}}, where size is what the policy sees; '
         f"or store the numbers as float32 if they are a state"
     )
