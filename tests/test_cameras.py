@@ -216,9 +216,8 @@ def test_two_ranks_train_as_one(tmp_path, run_ranks):
     assert len(list((tmp_path / "both/.dp_prior_frames").glob("*/cache.json"))) == 1
     for line, other in zip(rows(tmp_path / "both/run"), rows(tmp_path / "alone/run"), strict=True):
         losses = {name: value for name, value in other.items() if "loss" in name}
-        assert {name: line[name] for name in losses} == pytest.approx(
-            losses, rel=1e-4
-        )  # rounding, which Adam amplifies
+        found = {name: line[name] for name in losses}
+        assert found == pytest.approx(losses, rel=1e-4)  # Adam amplifies rounding
 
 
 def test_a_run_without_the_default_encoder_named_uses_resnet(tmp_path):
