@@ -1,8 +1,10 @@
 """From recorded frames to a policy that acts: formats, cache, training, resume, ranks, robot and evaluation."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,13 @@ import torch
 from click.testing import CliRunner
 
 from dp_prior import Agent, load_policy
+from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit
 from tests.data.frames.recordings import (
@@ -28,6 +32,7 @@ from tests.data.frames.recordings import (
 )
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
 
+ROOT = Path(__file__).parent.parent
 LENGTHS = [9, 12, 8, 11]
 FRAMES = pictures(sum(LENGTHS))  # (40, 24, 32, 3)
 SIZE = (12, 16)
@@ -237,6 +242,31 @@ def test_relative_actions_read_no_frame_for_their_statistics(tmp_path, monkeypat
     experiment(config)
 
 
+def test_a_vit_starts_from_its_folder_which_loading_does_not_need(tmp_path):
+    """Weights of a tiny DINOv2 are read once; the backbone learns at a tenth of the rate, or not at all."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    torch.manual_seed(3)
+    published = transformers.Dinov2Model(transformers.Dinov2Config(**sizes))
+    published.save_pretrained(tmp_path / "dino")
+    vit = {"type": "vit", "weights": str(tmp_path / "dino"), "crop": None, "freeze": True}
+    config = saved(tmp_path / "place", task__encoders__front=vit, train__save_every={"steps": 3})
+    assert train_and_die(config, "step", 5) == -9
+    assert train(config).exit_code == 0
+    shutil.rmtree(tmp_path / "dino")
+    backbone = load_policy(tmp_path / "place/run").encoder.encoders[0].backbone.model
+    for name, weight in backbone.state_dict().items():
+        assert torch.equal(published.state_dict()[name], weight), name
+    document = read_checkpoint(resolve(tmp_path / "place/run", prefer="latest")).documents["config.json"]
+    assert document["task"]["encoders"]["front"]["architecture"]["hidden_size"] == 8
+
+
+def test_weights_that_are_not_there_are_told_before_anything_is_built(tmp_path):
+    config = camera_run(tmp_path, task__encoders__front={"type": "vit", "weights": str(tmp_path / "dino")})
+    with pytest.raises(ConfigError, match=r"task.encoders.front.*\n.*is no folder"):
+        experiment(config)
+
+
 # Acting ---------------------------------------------------------------------------------------------------------------
 
 
@@ -316,3 +346,33 @@ Agent(load_policy({str(trained)!r})).act({{"front": np.zeros((24, 32, 3), np.uin
 """
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert output.returncode == 0, output.stderr
+
+
+def test_the_shipped_configuration_trains_from_rendered_demonstrations_and_runs_in_the_environment(tmp_path):
+    """Four demonstrations, three steps and a few steps of two episodes, with its own network."""
+    pytest.importorskip("gym_pusht")
+    with np.load(ROOT / "demonstrations/pusht.npz") as file:
+        end = file["episode_ends"][3]
+        np.savez(tmp_path / "few.npz", state=file["state"][:end], action=file["action"][:end],
+                 episode_ends=file["episode_ends"][:4])  # fmt: skip
+    command = ["render-demonstrations", "--episodes", str(tmp_path / "few.npz"), "--out", str(tmp_path / "images.npz")]
+    assert CliRunner().invoke(main, command, catch_exceptions=False).exit_code == 0
+    rollout = {"type": "rollout", "n_episodes": 2, "videos": 0, "sampler": {"type": "ddim", "steps": 2},
+               "env": {"type": "pusht", "camera": [128, 128], "n_envs": 2, "max_steps": 10}}  # fmt: skip
+    changes = {
+        "data.episodes.path": str(tmp_path / "images.npz"),
+        "data.split": json.dumps({"train": 0.75, "val": 0.25}),
+        "data.batch_size": "8",
+        "train.samples": "24",
+        "train.lr.warmup_steps": "1",
+        "train.save_every": json.dumps({"steps": 2}),
+        "evaluate": json.dumps([{**rollout, "every": {"steps": 3}}]),
+        "test": json.dumps([{**rollout, "name": "test"}]),
+        "tracker.log": "[]",
+        "tracker.data_path": str(tmp_path / "run"),
+    }
+    sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    result = train(ROOT / "configs/policy/pusht_image.json", *sets)
+    assert result.exit_code == 0, result.output
+    output = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")], catch_exceptions=False).output
+    assert "rollout/score" in output and "differs" not in output

@@ -111,9 +111,9 @@ def _is_picture(name: str, key: str, dtype: str, shape: tuple[int, ...]) -> str 
         return None
     height, width = shape[1:3] if shape[0] in (1, 3, 4) else shape[:2]
     return (
-        f"{key!r} holds {dtype} of shape {shape} per step, which is a picture; `obs` reads states. Move it beside `obs`: "
-        f'"images": {{"{name}": {{"key": "{key}", "size": [{height}, {width}]}}}}, where size is what the policy sees; '
-        f"or store the numbers as float32 if they are a state"
+        f"{key!r} holds {dtype} of shape {shape} per step, which is a picture; `obs` reads states. Move it beside "
+        f'`obs`: "images": {{"{name}": {{"key": "{key}", "size": [{height}, {width}]}}}}, where size is what the '
+        f"policy sees; or store the numbers as float32 if they are a state"
     )
 
 

@@ -76,7 +76,7 @@ class VitEncoderConfig(CameraEncoderConfig):
 
     weights: str
     """Folder as `save_pretrained` leaves it, or Hub id with an optional @revision; DINOv2, DINOv3, CLIP or SigLIP. Read
-    when a run is created, not needed after that."""
+    when training starts, not needed to act."""
 
     architecture: dict[str, bool | int | float | str | list[int] | None] | None = None
     """model_type and sizes of the model; null: taken from `weights` when a run is created."""
