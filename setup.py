@@ -14,10 +14,11 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
-    "clip": ["transformers>=5"],  # text towers
+    "hdf5": ["h5py>=3.10"],  # robomimic data sets
+    "clip": ["transformers>=5"],  # text towers and vit encoders
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
-    "video": ["av>=12"],
+    "video": ["av>=12"],  # films of rollouts, and camera frames in videos
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],
     "trackio": ["trackio>=0.43"],

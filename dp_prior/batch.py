@@ -14,6 +14,7 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.resize import Fit
 
 Kind = Literal["vector", "image", "tokens", "label"]
 """vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
@@ -39,7 +40,16 @@ class Spec(Config):
     kinds: dict[str, Kind] = {}
     """Kind of each conditioning input that is not a vector."""
 
+    fits: dict[str, Fit] = {}
+    """How camera frames of any size become those of `cond_shapes`, by the key of an image."""
+
     def faults(self) -> Iterator[str]:
+        for key, fit in self.fits.items():
+            if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
+                yield (
+                    f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
+                    f"shape {self.cond_shapes.get(key)}"
+                )
         unknown = sorted(set(self.kinds) - set(self.cond_shapes))
         if unknown:
             yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
@@ -50,7 +60,7 @@ class Spec(Config):
     @model_serializer(mode="wrap")
     def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """`spec.json` of vectors alone is the one of versions that knew nothing else."""
-        return {name: value for name, value in write(self).items() if name != "kinds" or value}
+        return {name: value for name, value in write(self).items() if name not in ("kinds", "fits") or value}
 
     def kind(self, key: str) -> Kind:
         """Kind of a conditioning input."""

@@ -116,6 +116,18 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
             click.echo(f"{name:<40} {now:.6g}{verdict}")
 
 
+@main.command()
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def cache(config_file: Path, overrides: tuple[str, ...]) -> None:
+    """Decode and resize the camera frames of a configuration ahead of training. Stop and repeat it at any time."""
+    _quiet()
+    with exit_codes():
+        from dp_prior.run.commands import build_frame_caches
+
+        build_frame_caches(config_file, overrides, report=click.echo)
+
+
 @main.group()
 def checkpoints() -> None:
     """List, verify, prune and repair the checkpoints of a run."""
@@ -264,6 +276,19 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 
         frames = write_embeddings(episodes, out)
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
+
+
+@main.command("render-demonstrations")
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Push-T as .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--size", default=96, show_default=True, help="Height and width of a picture in pixels.")
+def render_demonstrations(episodes: Path, out: Path, size: int) -> None:
+    """Add a camera picture of every frame to Push-T demonstrations, for policies that see pixels."""
+    with exit_codes():
+        from dp_prior.envs.pusht_camera import write_pictures
+
+        frames = write_pictures(episodes, out, (size, size))
+    click.echo(f"wrote {frames} pictures to {out}")
 
 
 def _farewell(outcome: Outcome, config: TrainConfig) -> str:

@@ -41,6 +41,8 @@ def check_obs(
     Returns:
         The keys of `spec`. Tensors stay on their device and are not copied if their type is right.
 
+    Camera frames of any size are resized as those of training were.
+
     Raises:
         ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or holds a value that is not
             finite in float32.
@@ -57,6 +59,8 @@ def check_obs(
     checked = {}
     for key, shape in shapes.items():
         value = _tensor(key, obs[key], spec.dtype(key), spec.kind(key))
+        if spec.kind(key) == "image":
+            value = _fitted(key, value, spec, has_steps=bool(steps))
         wanted = [(count, *shape) for count in dict.fromkeys(steps)] or [shape]
         if value.dim() == 0 or tuple(value.shape[1:]) not in wanted:
             found = tuple(value.shape[1:]) if value.dim() else "no axis of rows"
@@ -73,7 +77,7 @@ def _tensor(key: str, value: Any, wanted: torch.dtype, kind: Kind) -> Tensor:
     """An observation in the type of its kind: a vector takes any real numbers, other kinds only their own type."""
     if isinstance(value, Tensor):
         if value.dtype != wanted and (wanted != torch.float32 or value.is_complex()):
-            raise ValueError(f"observation {key!r} holds {value.dtype}; a policy reads {wanted} for kind {kind!r}")
+            raise _wrong_type(key, value.dtype, wanted, kind)
         return value.detach().to(wanted)
     try:
         array = np.asarray(value)
@@ -82,9 +86,38 @@ def _tensor(key: str, value: Any, wanted: torch.dtype, kind: Kind) -> Tensor:
     if array.dtype.kind not in "biuf":
         raise ValueError(f"observation {key!r} holds {array.dtype}; expected numbers")
     if wanted != torch.float32 and array.dtype.newbyteorder("=") != NUMPY[wanted]:
-        raise ValueError(f"observation {key!r} holds {array.dtype}; a policy reads {wanted} for kind {kind!r}")
+        raise _wrong_type(key, array.dtype, wanted, kind)
     with np.errstate(over="ignore"):  # what is too large for float32 is reported as not finite
         return torch.from_numpy(np.array(array, NUMPY[wanted], order="C"))  # any layout, width and byte order
+
+
+def _wrong_type(key: str, found: Any, wanted: torch.dtype, kind: Kind) -> ValueError:
+    remedy = "; give the camera's RGB from 0 to 255 unscaled" if kind == "image" else ""
+    return ValueError(f"observation {key!r} holds {found}; a policy reads {wanted} for kind {kind!r}{remedy}")
+
+
+def _fitted(key: str, value: Tensor, spec: Spec, *, has_steps: bool) -> Tensor:
+    """Camera frames (rows, height, width, channels), or with steps, in the size that the policy sees."""
+    shape, fit = spec.cond_shapes[key][1:], spec.fits.get(key)
+    found = tuple(value.shape[1 + has_steps :])
+    height, width, channels = shape[-3:]
+    if len(found) == 3 and found[-1] == channels and (fit is not None or found == shape) and 0 not in found:
+        if fit is None or found == shape:
+            return value
+        frames = fit.apply(value.cpu().reshape(-1, *found))  # other kernels round differently, see `Fit`
+        return frames.view(*value.shape[: 1 + has_steps], *shape).to(value.device)
+    if len(found) == 3 and found[0] == channels:
+        remedy = "move the channels to the end"
+    elif len(found) == 2 or (len(found) == 3 and found[-1] == 1):
+        remedy = "it is greyscale; repeat it for the three channels"
+    elif len(found) == 3 and found[-1] == 4:
+        remedy = "drop the fourth channel"
+    else:
+        remedy = "give one frame per row" + (" and observation step" if has_steps else "")
+    size = f"{height}, {width}" if fit is None else "height, width"
+    raise ValueError(
+        f"observation {key!r} has shape {found} per frame; the policy reads uint8 ({size}, {channels}): {remedy}"
+    )
 
 
 def _check_finite(values: Mapping[str, Tensor], active: Sequence[int] | np.ndarray | None) -> None:

@@ -97,6 +97,10 @@ class Randomness:
         """Independent numbers for the same rows, for example `random.stream("noise")`."""
         return Randomness(_mix(self.keys + derive_seed(0, *path)))
 
+    def repeated(self, count: int) -> Randomness:
+        """(count * B) rows: these, followed by count - 1 times as many independent ones."""
+        return Randomness(torch.cat([self.keys, *(self.stream("draw", i).keys for i in range(1, count))]))
+
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
         return _mix(self.keys[:, None] + _counters(math.prod(shape), self.keys.device)).view(len(self), *shape)

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
     {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer"}
-    | {"observations", "randomness", "redact", "regular_files"},
+    | {"observations", "randomness", "redact", "regular_files", "resize"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -32,22 +32,24 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
     "zarr": ["data/episodes/zarr.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "envs/pusht_pictures.py"],
+    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht"],
     "matplotlib": ["evaluation/picture.py"],
-    "PIL": ["evaluation/video.py", "tracking/media.py"],
-    "av": ["evaluation/video.py", "tracking/media.py"],
+    "h5py": ["data/episodes/robomimic.py"],
+    "PIL": ["data/frames/", "evaluation/video.py", "tracking/media.py"],
+    "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
-    "transformers": ["inference/text_tower.py"],
+    "transformers": ["inference/text_tower.py", "networks/encoders/vit.py"],
+    "safetensors": ["networks/encoders/pretrained.py"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise

@@ -33,6 +33,12 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
     "PriorDiffusionConfig": "diffusion/test_process.py::"
     "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    "ImageConfig": "test_cameras.py",
+    **dict.fromkeys(
+        ["DiffusionConfig.draws", "PriorDiffusionConfig.draws"],
+        "tasks/test_model.py::test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones",
+    ),
+    "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",

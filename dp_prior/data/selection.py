@@ -52,7 +52,7 @@ def read_selected(
         if wanted.key not in known:
             problems.append(f"{where}: the data set has no key {wanted.key!r}. {nearest_name(wanted.key, known)}")
             continue
-        picture = _is_picture(wanted.key, store.dtype(wanted.key), known[wanted.key])
+        picture = _is_picture(name, wanted.key, store.dtype(wanted.key), known[wanted.key])
         if picture:
             problems.append(f"{where}: {store.locate(wanted.key, 0)}: {picture}")
             continue
@@ -105,14 +105,15 @@ def _checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
     return ends, problems
 
 
-def _is_picture(key: str, dtype: str, shape: tuple[int, ...]) -> str | None:
+def _is_picture(name: str, key: str, dtype: str, shape: tuple[int, ...]) -> str | None:
     """Why bytes of three or more axes are no state; None for everything else. Asked before anything is read."""
-    if dtype != "uint8" or len(shape) < 3:
+    if dtype not in ("uint8", "image", "video") or len(shape) < 3:  # the latter two are LeRobot's
         return None
+    height, width = shape[1:3] if shape[0] in (1, 3, 4) else shape[:2]
     return (
-        f"{key!r} holds uint8 of shape {shape} per step, which is a picture; `obs` reads states, and pictures are not "
-        f"read yet. Give the policy embeddings of them (data.embeddings), or store the numbers as float32 if they are "
-        f"a state"
+        f"{key!r} holds {dtype} of shape {shape} per step, which is a picture; `obs` reads states. Move it beside "
+        f'`obs`: "images": {{"{name}": {{"key": "{key}", "size": [{height}, {width}]}}}}, where size is what the '
+        f"policy sees; or store the numbers as float32 if they are a state"
     )
 
 

@@ -7,7 +7,9 @@ repeated, so that every window is one contiguous run (see `windows.py`) and a ba
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +25,7 @@ from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
+from dp_prior.data.images import ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
@@ -69,6 +72,14 @@ class TrajectoriesConfig(Config):
     """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
     which then shuffles its windows in blocks."""
 
+    images: dict[Annotated[str, AfterValidator(_good_key)], ImageConfig] = {}
+    """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
+    frame cache, and read from there during training."""
+
+    frame_cache: Annotated[Path | None, Change("harmless")] = None
+    """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or below
+    ~/.cache where that is read-only."""
+
     action: KeyConfig
     """The action: one vector per step."""
 
@@ -99,10 +110,11 @@ class TrajectoriesConfig(Config):
     """With embeddings: number of blocks of windows that are mixed."""
 
     def faults(self) -> Iterator[str]:
-        both = sorted(set(self.obs) & set(self.embeddings))
-        if both or not (self.obs or self.embeddings):
-            found = f"both name {both}" if both else "are empty"
-            yield f"obs and embeddings {found}; a policy needs observations with different names"
+        names = [*self.obs, *self.embeddings, *self.images]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated or not names:
+            found = f"name {repeated} twice" if repeated else "are empty"
+            yield f"obs, embeddings and images {found}; a policy needs observations with different names"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
@@ -124,6 +136,8 @@ class TrajectoriesConfig(Config):
         """
         return Trajectories(
             store=self.episodes.create(),
+            frame_cache=self.frame_cache,
+            data_set=self.episodes.path,
             horizon=horizon,
             n_obs_steps=horizon if all_obs else n_obs_steps,
             n_action_steps=n_action_steps,
@@ -132,7 +146,13 @@ class TrajectoriesConfig(Config):
         )
 
 
-_ELSEWHERE = ("episodes", "batch_size", "verify", "manifest")  # settings that the samples do not depend on
+_ELSEWHERE = (
+    "episodes",
+    "batch_size",
+    "verify",
+    "manifest",
+    "frame_cache",
+)  # settings that the samples do not depend on
 
 
 class WindowSet:
@@ -200,6 +220,11 @@ class WindowSet:
         )
         return batch.to(self._target)
 
+    def seeing(self, keys: Collection[str]) -> WindowSet:
+        """The same samples with these observations only, for readers that need no others."""
+        columns = {key: column for key, column in self.columns.items() if key == ACTION or key in keys}
+        return self._with(columns, self._is_valid)
+
     def cached(self, block_rows: int, n_blocks: int) -> WindowSet:
         """The same samples, with blocks of the columns on disk cached in memory."""
         columns = {key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()}
@@ -227,7 +252,7 @@ class Trajectories:
         train, val, test: WindowSets; val and test may be empty.
         split_ids: episode numbers of each part by name, to be stored with a run.
         files: of the episodes that the samples were read from.
-        fingerprint: SHA-256 of the selected arrays and the episode ends; equal for equal content in any file format.
+        images: the column of each camera; see `build_caches`.
     """
 
     def __init__(
@@ -236,6 +261,9 @@ class Trajectories:
         store: EpisodeStore,
         obs: dict[str, KeyConfig],
         embeddings: dict[str, ObservationEmbeddingsConfig],
+        images: dict[str, ImageConfig],
+        frame_cache: Path | None,
+        data_set: Path,
         action: KeyConfig,
         split: SplitConfig,
         mask_padding: bool,
@@ -253,15 +281,19 @@ class Trajectories:
         self._horizon = horizon
         arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
         self._embeddings = {key: record.create(ends) for key, record in embeddings.items()}
+        self.images = open_images(images, store, ends, frame_cache, data_set)
         self._block_rows, self._shuffle_blocks = block_rows, shuffle_blocks
         self._lengths = np.diff(ends, prepend=0)
         self._split = split.assign(len(ends))
         self.split_ids = self._split.ids()
-        self.fingerprint = _fingerprint(arrays, ends, self._embeddings)
+        self._digest = _digest(arrays, ends, self._embeddings)
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs}
-            | {key: (n_obs_steps, *found.folder.shape) for key, found in self._embeddings.items()},
+            | {key: (n_obs_steps, *found.folder.shape) for key, found in self._embeddings.items()}
+            | {key: (n_obs_steps, *column.shape) for key, column in self.images.items()},
+            kinds={key: "image" for key in images},
+            fits={key: image.resize for key, image in images.items()},
         )
         self._statistics: dict[str, Statistics] | None = None
         self._counts: dict[str, dict[str, int]] = {}
@@ -277,6 +309,8 @@ class Trajectories:
             }
             for key, found in self._embeddings.items():
                 columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
+            for key, column in self.images.items():
+                columns[key] = column.taking(torch.from_numpy(source))
             sets[name] = WindowSet.of(columns, windows, n_obs_steps, mask_padding)
             self._counts[name] = {
                 "episodes": len(lengths),
@@ -289,8 +323,29 @@ class Trajectories:
                 self._is_train_step = windows.is_real
         self.train, self.val, self.test = (sets[name] for name in PARTS)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the selected arrays, the episode ends and the pixels; equal for equal content in any file format.
+
+        With images it needs the frame caches, which are built if they are not complete.
+        """
+        digest = self._digest.copy()
+        for key in sorted(self.images):
+            index = self.images[key].frames.index
+            text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
+            digest.update(text.encode())
+        return digest.hexdigest()
+
+    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+        """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`.
+
+        Args:
+            workers: threads; None for one per core.
+        """
+        build_caches(self.images, workers or os.cpu_count() or 1, report)
+
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x".
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
 
         Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
@@ -298,6 +353,8 @@ class Trajectories:
             steps = torch.from_numpy(np.flatnonzero(self._is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
+                if key in self.images:
+                    continue
                 most = MOST_EMBEDDINGS_FITTED if key in self._embeddings else len(steps)
                 count = min(len(steps), most)
                 seen = steps[torch.arange(count) * len(steps) // count]
@@ -376,7 +433,8 @@ def _free_bytes(device: torch.device) -> int:
     return 1 << 62
 
 
-def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, FrameEmbeddings]) -> str:
+def _digest(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, FrameEmbeddings]) -> Any:
+    """SHA-256 of everything but images."""
     digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
     for key in sorted(arrays):
         array = np.ascontiguousarray(arrays[key], dtype="<f4")
@@ -387,7 +445,7 @@ def _fingerprint(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: di
         rows = embeddings[key].row_of
         if (np.diff(rows, prepend=-1) != 1).any():  # in recorded order the folder's fingerprint says it all
             digest.update(rows.astype("<i8").tobytes())
-    return digest.hexdigest()
+    return digest
 
 
 def _describe_key(statistics: Statistics) -> dict[str, Any]:

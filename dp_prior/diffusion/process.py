@@ -21,7 +21,7 @@ from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance,
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States
 from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
-from dp_prior.diffusion.timesteps import LossAwareSampler, TimestepsConfig, UniformTimesteps
+from dp_prior.diffusion.timesteps import LossAwareSampler, LossSecondMoment, TimestepsConfig, UniformTimesteps
 from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig, decoder_nll, normal_kl
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
 from dp_prior.randomness import Randomness, derive_seed
@@ -53,6 +53,10 @@ class DiffusionConfig(Config):
     timesteps: TimestepsConfig = UniformTimesteps()
     """Which timesteps are trained."""
 
+    draws: int = Field(default=1, ge=1)
+    """Timesteps and noises that a training step draws for each sample; the loss is their mean. Its condition is encoded
+    once, so that with camera encoders 4 cost little more than 1."""
+
     variance: VarianceConfig = FixedSmall()
     """The variance of the reverse steps, for the DDPM sampler and the variational bound."""
 
@@ -75,6 +79,11 @@ class DiffusionConfig(Config):
             self.objective.check(self.schedule.table())
         except ValueError as error:
             yield str(error)
+        if self.draws > 1 and isinstance(self.timesteps, LossSecondMoment):
+            yield (
+                f"draws is {self.draws}, but timesteps 'loss_second_moment' learn from one draw per sample; set draws "
+                f"to 1, or use other timesteps"
+            )
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
 
@@ -135,6 +144,7 @@ class DiffusionProcess(nn.Module):
         channel_dim: dimension of x (B, *x_shape) along which network input and output are widened; -1 for a chunk
             (B, horizon, action_dim), 1 for images.
         input_factor: how many times the channels of x the network is given; 2 with self-conditioning.
+        draws: timesteps and noises that training draws for each sample; the caller of `loss` repeats the rows.
         output_factor: how many times the channels of x the network has to return; 2 where the variance is learned.
     """
 
@@ -148,6 +158,7 @@ class DiffusionProcess(nn.Module):
         dim_weights: tuple[float, ...] | None,
         horizon_weights: tuple[float, ...] | None,
         timesteps: TimestepsConfig,
+        draws: int,
         variance: VarianceConfig,
         data_step: float | None,
         self_condition: float,
@@ -160,6 +171,7 @@ class DiffusionProcess(nn.Module):
         self.objective = objective
         self.criterion = criterion
         self.timesteps = timesteps.create(len(self.table))
+        self.draws = draws
         self.variance = variance
         self.output_factor = 2 if isinstance(variance, Learned | LearnedRange) else 1
         self.data_step = data_step

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.pusht_camera import make_camera_env
 from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder
 
 _OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
 
 
 class PushTConfig(Config):
-    """Push-T seen as a state. Score: best coverage so far / 0.95, at most 1; an episode ends when that is 1."""
+    """Push-T as a state or camera frames. Score: best coverage so far / 0.95, at most 1, with which an episode ends."""
 
     type: Literal["pusht"] = "pusht"
 
@@ -32,9 +33,14 @@ class PushTConfig(Config):
     embedding: bool = False
     """Add the observation `embedding`, of a picture of the state; see `dp-prior embed-demonstrations`."""
 
+    camera: tuple[Annotated[int, Field(ge=16, le=512)], Annotated[int, Field(ge=16, le=512)]] | None = None
+    """Gives the observation `camera` too: the picture of the scene, of this height and width, as in the recorded
+    image data sets (96 x 96). Films then show it instead of the larger picture."""
+
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
-        and state (5,), which is the three in this order; with `embedding` also embedding (256,) of length 1.
+        and state (5,), which is the three in this order; with `embedding` also embedding (256,) of length 1, with
+        `camera` also camera (height, width, 3) uint8.
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
@@ -44,13 +50,33 @@ class PushTConfig(Config):
             raise ImportError(
                 f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"'
             ) from error
+        shapes = _OBS_SHAPES | ({"embedding": (DIMENSION,)} if self.embedding else {})
+        read = _read_embedding(PictureEncoder()) if self.embedding else _read_state
+        if self.camera is not None:
+            shapes |= {"camera": (*self.camera, 3)}
+            return self._lockstep(
+                [make_camera_env(self.camera, self.render_size) for _ in range(self.n_envs)],
+                PushTEnv.metadata["render_fps"],
+                shapes,
+                lambda raw: {**read(raw["state"]), "camera": raw["camera"]},
+            )
         size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
+        envs = [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)]
+        return self._lockstep(envs, PushTEnv.metadata["render_fps"], shapes, read)
+
+    def _lockstep(
+        self,
+        envs: list[Any],
+        fps: float,
+        obs_shapes: dict[str, tuple[int, ...]],
+        read_obs: Callable[[Any], dict[str, np.ndarray]],
+    ) -> Lockstep:
         return Lockstep(
-            [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
+            envs,
             max_steps=self.max_steps,
-            fps=PushTEnv.metadata["render_fps"],
-            obs_shapes=_OBS_SHAPES | ({"embedding": (DIMENSION,)} if self.embedding else {}),
-            read_obs=_read_embedding(PictureEncoder()) if self.embedding else _read_state,
+            fps=fps,
+            obs_shapes=obs_shapes,
+            read_obs=read_obs,
             score="max",
             success_score=None,
         )

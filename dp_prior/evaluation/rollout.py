@@ -305,10 +305,15 @@ class RolloutEvaluator:
         return rows
 
 
+def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool) -> bool:
+    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized."""
+    return found == wanted or (is_resized and found is not None and len(found) == 3 and found[2] == wanted[2])
+
+
 def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
     """Raises ValueError unless observations and actions have the policy's keys and shapes."""
     wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
-    wrong = [key for key, shape in wanted.items() if env.obs_shapes.get(key) != shape]
+    wrong = [key for key, shape in wanted.items() if not _fits(env.obs_shapes.get(key), shape, key in spec.fits)]
     if wrong:
         raise ValueError(
             f"the policy reads observations {wanted}, but environment {kind!r} gives {env.obs_shapes}; "

@@ -59,6 +59,7 @@ class Assembly:
     def __init__(
         self, config: TrainConfig, ranks: Ranks, *, report: Callable[[str], None], directory: Path | None = None
     ):
+        config = config.model_copy(update={"task": config.task.resolve()})
         self.config, self.ranks = config, ranks
         self.report = report if ranks.is_main_process else lambda line: None
         self.directory = directory or run_directory(config)
@@ -78,6 +79,7 @@ class Assembly:
         )
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = config.task.create(self.data.spec)
+        self.data.build_caches(self.report)
         self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / MEDIA
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]

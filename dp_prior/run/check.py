@@ -18,7 +18,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.plan import plan
-from dp_prior.run.start import take_weights
+from dp_prior.run.start import initialise
 from dp_prior.training.measure import measure
 
 
@@ -43,12 +43,13 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     )
     with tempfile.TemporaryDirectory(prefix="dp_prior_check_") as place:
         parts = Assembly(trial, ranks, report=report, directory=Path(place))
-        if config.train.init_from is not None:
-            parts.report(f"  initialised   {take_weights(parts.model, config.train.init_from, ranks)}")
+        if source is None:
+            initialise(parts.model, config, ranks, parts.report)
         with parts.services() as (tracker, store, writer):
             trainer = parts.trainer(tracker, writer)
             if source is not None and "://" not in source:
-                now = {**trainer.documents, CONFIG: json.loads(config.model_dump_json())}  # with its savers
+                resolved = config.model_copy(update={"task": parts.config.task})
+                now = {**trainer.documents, CONFIG: json.loads(resolved.model_dump_json())}  # with its savers
                 trainer.progress = _compare(parts, now, source, allow_changes)
             lines = [plan(config, parts, trainer, source)]
             trainer.progress = Progress()

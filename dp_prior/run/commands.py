@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
@@ -119,3 +119,14 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def build_frame_caches(config_file: Path, overrides: Iterable[str], report: Callable[[str], None]) -> None:
+    """Build the frame caches that a configuration needs and that are not complete.
+
+    Args:
+        report: receives what it costs, its rate and the time left.
+    """
+    config = TrainConfig.from_json_path(config_file, overrides)
+    config.task.open(config.data).build_caches(report)
+    report("all frames are cached")

@@ -28,7 +28,7 @@ from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run.plan import plan
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write_result
-from dp_prior.run.start import Resume, find_checkpoint, take_weights
+from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
@@ -175,8 +175,8 @@ class Run:
         """The trainer where training begins, and the checkpoint that it resumes from."""
         parts, ranks = self.parts, self.parts.ranks
         found = ranks.decide(lambda: find_checkpoint(tracker, store, resume, parts.report))
-        if found is None and parts.config.train.init_from is not None:
-            parts.report(f"  initialised   {take_weights(parts.model, parts.config.train.init_from, ranks)}")
+        if found is None:
+            initialise(parts.model, parts.config, ranks, parts.report)
         trainer = parts.trainer(tracker, writer)
         news = ranks.decide(lambda: parts.exits.begin(lambda: trainer.progress))
         parts.exits.clock = lambda: trainer.progress

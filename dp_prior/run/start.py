@@ -12,10 +12,12 @@ from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
+from dp_prior.networks.encoders.pretrained import load_pretrained
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run.changes import completed
+from dp_prior.run.config import TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
 from dp_prior.tracking.tracker import Tracker
 
@@ -52,6 +54,21 @@ def find_checkpoint(
     if reference is None or "://" not in reference:
         return None if reference is None else resolve(reference, prefer="latest")
     return _adopt(store, reference, resume, report)
+
+
+def initialise(model: nn.Module, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:
+    """Give a new run the published weights of its encoders, or all weights of another checkpoint (`train.init_from`).
+
+    Raises:
+        ConfigError: weights do not fit, or cannot be read.
+    """
+    if config.train.init_from is not None:
+        report(f"  initialised   {take_weights(model, config.train.init_from, ranks)}")
+        return
+    try:
+        load_pretrained(model)
+    except (FileNotFoundError, ValueError) as error:
+        raise ConfigError("task.encoders", [str(error)]) from None
 
 
 def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:

@@ -6,8 +6,9 @@ data units; values inside are normalised.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import torch
@@ -33,6 +34,9 @@ class Samples(Protocol):
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids (B,) int64, which lie on that device."""
+
+    def seeing(self, keys: Collection[str]) -> Samples:
+        """The same samples with these observations only."""
 
 
 class DiffusionModel(nn.Module):
@@ -70,22 +74,32 @@ class DiffusionModel(nn.Module):
         """The denoising loss of a batch in data units.
 
         Args:
-            random: one row per sample; its timestep, noise, augmentation and dropout are functions of it.
+            random: one row per sample; its timestep, noise, dropped conditions, crop and dropout are functions of it.
             self_condition: whether the network receives its own estimate; None as in sampling.
         """
         cond_random = random.stream("condition") if self.training else None
         with dropout_rows(self, random.stream("dropout")):
-            return self.process.loss(
-                self.network(self.encode(batch.cond, cond_random), cond_random, in_loss=True),
-                self.inside(batch.x, batch.cond),
-                batch.mask,
-                random,
-                batch.denominator,
-                positions=batch.positions,
-                self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
-                bounds=self.normalizer.bounds("x"),
-                known=self.shown,
-            )
+            tokens, x_0 = self.encode(batch.cond, cond_random), self.inside(batch.x, batch.cond)
+            mask, denominator, positions = batch.mask, batch.denominator, batch.positions
+            draws = self.process.draws if self.training else 1
+            if draws > 1:
+                tokens, x_0, mask = (torch.cat([value] * draws) for value in (tokens, x_0, mask))
+                random, cond_random = random.repeated(draws), Randomness(torch.cat([cond_random.keys] * draws))
+                denominator = None if denominator is None else draws * denominator
+                if positions is not None:
+                    positions = torch.cat([draws * positions + draw for draw in range(draws)])
+            with dropout_rows(self, random.stream("dropout")) if draws > 1 else contextlib.nullcontext():
+                return self.process.loss(
+                    self.network(tokens, cond_random, in_loss=True),
+                    x_0,
+                    mask,
+                    random,
+                    denominator,
+                    positions=positions,
+                    self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
+                    bounds=self.normalizer.bounds("x"),
+                    known=self.shown,
+                )
 
     @torch.no_grad()
     def sample(

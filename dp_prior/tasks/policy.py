@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.actions import RelativeActions
-from dp_prior.batch import Spec
+from dp_prior.batch import Kind, Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
+from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
 from dp_prior.observations import check_obs
@@ -52,7 +54,7 @@ class PolicyConfig(Config):
     diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
 
     encoders: dict[str, EncoderConfig] = {}
-    """Encoder of each observation key; the default of a key is the state encoder."""
+    """Encoder of each observation key; the default is the state encoder, for camera frames resnet."""
 
     normalizer: dict[str, NormalizerConfig] = {}
     """Normalizer of each observation key and of `action`; the default is limits, or identity for encoders that read
@@ -99,15 +101,37 @@ class PolicyConfig(Config):
         """Open the training windows of the data that a record of `data_types` describes."""
         return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
 
+    def resolve(self) -> Self:
+        """The record with the architectures of pretrained encoders, as checkpoints keep it; see `VitEncoderConfig`.
+
+        Raises:
+            ConfigError: an encoder's weights cannot be read.
+        """
+        encoders: dict[str, Any] = {}
+        for key, encoder in self.encoders.items():
+            try:
+                encoders[key] = encoder.resolve() if isinstance(encoder, CameraEncoderConfig) else encoder
+            except (FileNotFoundError, ValueError) as error:
+                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
+        return self if encoders == self.encoders else self.model_copy(update={"encoders": encoders})
+
     def create(self, spec: Spec) -> DiffusionPolicy:
         """An untrained policy for data of this shape; its normalizer is still to be fitted or loaded.
 
         Raises:
-            ConfigError: an encoder or normalizer names a key that the data do not have.
+            ConfigError: an encoder or normalizer names a key that the data do not have, or an encoder does not fit the
+                shape of its observation.
         """
         self._check_keys(spec)
         self._check_kinds(spec)
-        modules = {key: self._encoder(key).create(shape[1:]) for key, shape in spec.cond_shapes.items()}
+        modules = {}
+        for key, shape in spec.cond_shapes.items():
+            try:
+                modules[key] = self._encoder(key, spec.kind(key)).create(shape[1:])
+            except ValueError as error:
+                if spec.kind(key) != "image":
+                    raise
+                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
         encoder = ObservationEncoder(modules, spec.cond_shapes)
         return DiffusionPolicy(**self._parts(spec, spec.x_shape, encoder, Normalizer))
 
@@ -139,7 +163,8 @@ class PolicyConfig(Config):
         """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
         problems = []
         for key in spec.cond_shapes:
-            kind, encoder = spec.kind(key), self._encoder(key)
+            kind = spec.kind(key)
+            encoder = self._encoder(key, kind)
             if kind not in encoder.reads:
                 given = f"task.encoders.{key} is {encoder.type!r}" if key in self.encoders else "task.encoders omits it"
                 problems.append(
@@ -179,8 +204,9 @@ class PolicyConfig(Config):
             "cond_dropout": self.cond_dropout,
         }
 
-    def _encoder(self, key: str) -> EncoderConfig:
-        return self.encoders.get(key, StateEncoderConfig())
+    def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
+        default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
+        return self.encoders.get(key, default)
 
     def _normalizer(self, key: str) -> NormalizerConfig:
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
@@ -217,6 +243,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
 
     def _offset_statistics(self, samples: Samples) -> Statistics:
         count = min(len(samples), MOST_WINDOWS_FITTED)
+        samples = samples.seeing({self.actions.key})  # no camera frame is read
         batch = samples.fetch((torch.arange(count) * len(samples) // count).to(samples.device))
         offsets = self.actions.encode(batch.x, batch.cond)[batch.mask]  # (valid positions, A)
         return Statistics.of(offsets.cpu().numpy())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -111,6 +111,10 @@ class PriorConfig(Config):
     def open(self, data: Any) -> Any:
         """Open the training pairs of the data that a record of `data_types` describes."""
         return data.create()
+
+    def resolve(self) -> Self:
+        """The record itself: nothing in it is read from elsewhere; see `PolicyConfig.resolve`."""
+        return self
 
     def create(self, spec: Spec) -> DiffusionPrior:
         """An untrained prior for data of this shape.

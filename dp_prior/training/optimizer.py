@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from dp_prior.config import Config
+from dp_prior.networks.encoders.pretrained import FineTuned
 
 
 class LearningRate(Config):
@@ -96,13 +97,19 @@ class AdamWConfig(Config):
     """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
 
     def create(self, model: nn.Module) -> AdamW:
-        """An optimizer over the trainable parameters of `model`; frozen ones are left out."""
-        decayed, free = decay_groups(model)
-        groups = [
-            {"params": list(decayed.values()), "weight_decay": self.weight_decay},
-            {"params": list(free.values()), "weight_decay": 0.0},
-        ]
-        return AdamW([group for group in groups if group["params"]], betas=self.betas, eps=self.eps)
+        """An optimizer over the trainable parameters of `model`; frozen ones are left out.
+
+        Parts of a model that are `FineTuned` learn at their own multiple of the learning rate.
+        """
+        tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
+        scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
+        groups = []
+        for parameters, decay in zip(decay_groups(model), (self.weight_decay, 0.0), strict=True):
+            by_scale: dict[float, list[nn.Parameter]] = {}
+            for parameter in parameters.values():
+                by_scale.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
+            groups += [{"params": some, "weight_decay": decay, "lr_scale": scale} for scale, some in by_scale.items()]
+        return AdamW(groups, betas=self.betas, eps=self.eps)
 
 
 class AdamW:
@@ -111,7 +118,7 @@ class AdamW:
     `torch.optim.AdamW` imports torch's compiler, which takes most of a second at every start.
 
     Attributes:
-        param_groups: `params`, their `weight_decay` and `lr`.
+        param_groups: `params`, their `weight_decay` and `lr`, and `lr_scale`, by which `lr` differs from the schedule.
         state: `exp_avg`, `exp_avg_sq` and `step` of each parameter, from its first step on.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
@@ -122,7 +129,7 @@ class AdamW:
     _step_supports_amp_scaling = True  # makes `torch.amp.GradScaler` set the two above; the kernel unscales
 
     def __init__(self, groups: list[dict], *, betas: tuple[float, float], eps: float):
-        self.param_groups = [{"lr": 0.0, **group} for group in groups]
+        self.param_groups = [{"lr": 0.0, "lr_scale": 1.0, **group} for group in groups]
         self.betas = betas
         self.eps = eps
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
@@ -194,9 +201,9 @@ def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, n
 
 
 def set_learning_rate(optimizer: AdamW, rate: float) -> None:
-    """Give every group the learning rate of the coming step."""
+    """Give every group its multiple of the learning rate of the coming step."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["lr_scale"]
 
 
 def update(optimizer: AdamW, max_grad_norm: float, scaler: torch.amp.GradScaler | None = None) -> tuple[Tensor, Tensor]:

@@ -180,7 +180,7 @@ def test_a_picture_under_obs_is_refused_before_it_is_read(tmp_path, kind, channe
         TrajectoriesConfig.from_json(json.dumps(record)).create(16, 2, 8)
     (problem,) = caught.value.problems
     assert f"'camera' holds uint8 of shape (6, 8, {channels}) per step, which is a picture" in problem
-    assert "pictures are not read yet" in problem
+    assert '"images": {"camera": {"key": "camera", "size": [6, 8]}}' in problem
 
 
 def test_numbers_of_several_axes_that_are_no_picture_are_a_state(tmp_path):

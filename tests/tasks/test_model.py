@@ -134,7 +134,7 @@ def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatc
 
     encoder = PolicyConfig._encoder
     monkeypatch.setattr(
-        PolicyConfig, "_encoder", lambda self, key: PixelsConfig() if key == "camera" else encoder(self, key)
+        PolicyConfig, "_encoder", lambda self, key, *kind: PixelsConfig() if key == "camera" else encoder(self, key)
     )
     values = {key: value for key, value in SMALL.items() if key != "encoders"}
     model = PolicyConfig.model_validate(values, strict=False).create(IMAGE)
@@ -152,7 +152,7 @@ def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatc
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (PolicyConfig(horizon=4, n_action_steps=2), "'camera' is of kind 'image', but task.encoders omits it"),
+        (PolicyConfig(horizon=4, n_action_steps=2), "task.encoders.camera: 1 problem"),  # too small for the default
         (
             PolicyConfig(horizon=4, n_action_steps=2, encoders={"camera": StateEncoderConfig()}),
             "task.encoders.camera is 'state', and the state encoder reads vector",
@@ -171,3 +171,68 @@ def test_a_kind_that_nothing_reads_is_refused_where_configuration_meets_data(con
     with pytest.raises(ConfigError) as caught:
         config.create(IMAGE)
     assert message in str(caught.value)
+
+
+class CountingStill(Still):
+    """`Still` that knows how often it was called, and with how many rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def forward(self, value, random=None):
+        self.rows.append(len(value))
+        return value
+
+
+def with_draws(draws, dropout=0.0):
+    torch.manual_seed(0)
+    values = {key: value for key, value in SMALL.items() if key not in ("encoders", "cond_dropout")}
+    values["backbone"] = {"type": "mlp", "hidden_dim": 8, "n_blocks": 1, "step_embed_dim": 8, "dropout": dropout}
+    values["diffusion"] = {**values.get("diffusion", {}), "draws": draws}
+    model = PolicyConfig.model_validate(values, strict=False).create(SPEC)
+    encoders = {"state": CountingStill(), "goal": CountingStill()}
+    model.encoder = ObservationEncoder(encoders, SPEC.cond_shapes)
+    numbers = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    model.fit({"x": statistics(numbers[:, :2]), "state": statistics(numbers), "goal": statistics(numbers)}, None)
+    return model.train(), encoders["state"]
+
+
+def gradients(model, part, random):
+    model.zero_grad()
+    loss = model(part, random)
+    loss.total.backward()
+    return loss, [parameter.grad.clone() for parameter in model.backbone.parameters()]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("draws", [1, 2, 5])
+def test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones(draws, dropout):
+    """Each with the next rows of the sample, which are independent: so the expected gradient is that of one draw."""
+    part, random = batch(), rows(batch())
+    several, encoder = with_draws(draws, dropout)
+    one, _ = with_draws(1, dropout)
+    loss, found = gradients(several, part, random)
+    keys = random.repeated(draws).keys.view(draws, -1)
+    single = [gradients(one, part, Randomness(key)) for key in keys]
+    torch.testing.assert_close(loss.total, torch.stack([each.total for each, _ in single]).mean())
+    for place, gradient in enumerate(found):
+        torch.testing.assert_close(gradient, torch.stack([each[place] for _, each in single]).mean(0))
+    assert encoder.rows == [len(part)] and torch.equal(loss.t, torch.cat([each.t for each, _ in single]))
+    assert len(set(keys.flatten().tolist())) == draws * len(part) and torch.equal(keys[0], random.keys)
+
+
+def test_several_draws_of_a_sample_do_not_depend_on_its_neighbours_and_only_training_makes_them():
+    part, (model, _) = batch(), with_draws(3)
+    whole = model(part, rows(part))
+    half = model(part[:4], rows(part)[:4])
+    assert torch.equal(whole.t.view(3, -1)[:, :4].flatten(), half.t)
+    torch.testing.assert_close(whole.per_sample.view(3, -1)[:, :4].flatten(), half.per_sample)
+    assert len(model.eval()(part, rows(part)).t) == len(part)
+
+
+def test_timesteps_that_learn_refuse_several_draws():
+    with pytest.raises(ValueError, match="learn from one draw per sample; set draws to 1"):
+        PolicyConfig.model_validate(
+            {**SMALL, "diffusion": {"draws": 2, "timesteps": {"type": "loss_second_moment"}}}, strict=False
+        )

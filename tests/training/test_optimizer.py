@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dp_prior.config import ConfigError
+from dp_prior.networks.encoders.pretrained import FineTuned
 from dp_prior.training.optimizer import (
     AdamWConfig,
     ConstantLearningRate,
@@ -142,7 +143,7 @@ def test_step_is_that_of_torch_bit_for_bit_with_skips_missing_gradients_and_a_lo
     ours = Net()
     theirs = copy.deepcopy(ours)
     groups = [
-        {"params": list(group.values()), "weight_decay": decay}
+        {"params": list(group.values()), "weight_decay": decay, "lr_scale": 1.0}
         for group, decay in zip(decay_groups(theirs), (0.1, 0.0), strict=True)
     ]
     optimizers = (
@@ -168,3 +169,44 @@ def test_step_is_that_of_torch_bit_for_bit_with_skips_missing_gradients_and_a_lo
                 assert torch.equal(optimizers[0].state[mine][name], value), name
     if is_scaled:
         assert scalers[0].state_dict() == scalers[1].state_dict()
+
+
+class Tuned(FineTuned):
+    """A part with a learning rate of its own."""
+
+    def __init__(self, lr_scale):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.lr_scale = lr_scale
+
+
+def moved(lr_scale, steps=3):
+    """How far a tuned part and the rest have moved, weights and biases."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Tuned(lr_scale), nn.Linear(3, 3))
+    before = [parameter.clone() for parameter in model.parameters()]
+    optimizer = AdamWConfig(weight_decay=0.01).create(model)
+    for _ in range(steps):
+        set_learning_rate(optimizer, 1e-2)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    return [now - old for now, old in zip(model.parameters(), before, strict=True)], optimizer
+
+
+def test_a_fine_tuned_part_learns_at_its_multiple_of_the_rate():
+    plain, tenth = moved(1.0)[0], moved(0.1)[0]
+    for index in (0, 1):
+        torch.testing.assert_close(tenth[index], 0.1 * plain[index], rtol=2e-3, atol=1e-7)
+    for index in (2, 3):
+        assert torch.equal(tenth[index], plain[index])
+
+
+def test_parts_of_scale_one_make_no_group_of_their_own():
+    assert len(moved(1.0)[1].param_groups) == 2 and len(moved(0.1)[1].param_groups) == 4
+
+
+def test_a_frozen_part_is_left_out():
+    model = nn.Sequential(Tuned(1.0).requires_grad_(False), nn.Linear(3, 3))
+    optimizer = AdamWConfig().create(model)
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 2

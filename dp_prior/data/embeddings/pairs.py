@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -119,6 +119,10 @@ class PairSet:
         found = {name: column.rows(ids) for name, column in self._columns.items()}
         return Batch(x=found.pop(IMAGE), cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
 
+    def seeing(self, keys: Collection[str]) -> PairSet:
+        """The same samples with these conditions only."""
+        return PairSet({name: column for name, column in self._columns.items() if name == IMAGE or name in keys})
+
     def cached(self, block_rows: int, n_blocks: int) -> PairSet:
         """The same samples, with blocks of their columns cached in memory."""
         return PairSet({name: column.cached(block_rows, n_blocks) for name, column in self._columns.items()})
@@ -158,6 +162,9 @@ class EmbeddingPairs:
         )
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
+
+    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+        """Nothing: a prior has no camera frames; see `Trajectories.build_caches`."""
 
     def statistics(self) -> dict[str, Statistics]:
         """None: a prior needs no statistics beyond the length of an embedding, which it knows."""

@@ -11,9 +11,10 @@ import numpy as np
 from dp_prior.config import family
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
 
-EpisodeStoreConfig = family("episodes", ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig)
+EpisodeStoreConfig = family("episodes", ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig)
 
 
 class EpisodeStore(Protocol):

@@ -1,6 +1,6 @@
 """LeRobot data sets, formats v2.0, v2.1 and v3.0: the columns with one number or list of numbers per frame.
 
-This is a reader of the published layout; the lerobot package is not needed. Video is listed but not read yet.
+This is a reader of the published layout; the lerobot package is not needed. Frames are read by `frames/lerobot.py`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LeRobotStore:
             numbers = [name for name, f in self._features.items() if f.get("dtype") not in ("video", "image", "string")]
             raise DataError(
                 str(self.path),
-                [f"key {key!r} is {kind}, which is not read yet; columns of numbers are: {', '.join(sorted(numbers))}"],
+                [f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"],
             )
         problems: list[str] = []
         parts = []

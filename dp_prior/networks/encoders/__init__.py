@@ -7,6 +7,10 @@ keys that it encodes, and `needs_data_units` says whether values must reach it u
 from dp_prior.config import family
 from dp_prior.networks.encoders.angle import AngleEncoderConfig
 from dp_prior.networks.encoders.planar import PlanarEncoderConfig
+from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
+from dp_prior.networks.encoders.vit import VitEncoderConfig
 
-EncoderConfig = family("encoders", StateEncoderConfig, AngleEncoderConfig, PlanarEncoderConfig)
+EncoderConfig = family(
+    "encoders", StateEncoderConfig, AngleEncoderConfig, PlanarEncoderConfig, ResNetEncoderConfig, VitEncoderConfig
+)

@@ -91,9 +91,9 @@ def test_blocks_decide_the_order_where_there_are_embeddings(tmp_path):
 def test_embeddings_alone_are_enough_and_nothing_is_not(tmp_path):
     data = make(tmp_path, {"view": write(tmp_path / "e", np.arange(N))}, obs=None)
     assert list(data.spec.cond_shapes) == ["view"]
-    with pytest.raises(ConfigError, match="obs and embeddings are empty"):
+    with pytest.raises(ConfigError, match="obs, embeddings and images are empty"):
         make(tmp_path, obs=None)
-    with pytest.raises(ConfigError, match=r"obs and embeddings both name \['view'\]"):
+    with pytest.raises(ConfigError, match=r"name \['view'\] twice"):
         make(tmp_path, {"view": write(tmp_path / "e", np.arange(N))}, obs={"view": {"key": "view"}})
 
 

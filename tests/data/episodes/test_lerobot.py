@@ -112,7 +112,7 @@ def test_every_version_gives_the_same_columns_and_episodes(tmp_path, write):
 def test_video_is_listed_but_refused_with_the_columns_there_are(tmp_path, write):
     found = store(write(tmp_path))
     message = problem_of(lambda: found.read("observation.image"))
-    assert "key 'observation.image' is video, which is not read yet; columns of numbers are: action, " in message
+    assert "key 'observation.image' is video, no column of numbers, which are: action, " in message
     assert "observation.image," not in message
 
 

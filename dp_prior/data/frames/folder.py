@@ -1,0 +1,94 @@
+"""Frames in a folder, in the natural order of names (2 before 10): a video, or a folder of pictures, per episode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames.pictures import decode_picture, need_pillow
+from dp_prior.data.frames.video import need_av, read_video, size_of
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
+
+
+class FolderFrames:
+    """See `FrameSource`."""
+
+    def __init__(self, path: Path, ends: np.ndarray):
+        """Args: path: the folder of one camera; hidden files in it are ignored."""
+        self.root = path = path.expanduser()
+        self.ends = ends
+        self._lengths = np.diff(ends, prepend=0).tolist()
+        if not path.is_dir():
+            raise DataError(str(path.absolute()), ["no such folder of frames"])
+        entries = _listed(path)
+        self._is_video = all(entry.suffix.lower() in VIDEOS for entry in entries)
+        if not self._is_video and not all(entry.is_dir() for entry in entries):
+            odd = next(entry for entry in entries if not entry.is_dir())
+            raise DataError(str(path), [f"holds {odd.name!r}; expected a folder or a video per episode"])
+        if len(entries) != len(ends):
+            raise DataError(str(path), [f"holds frames of {len(entries)} episodes; expected {len(ends)}"])
+        self.parts = [Part(str(entry), (episode,)) for episode, entry in enumerate(entries)]
+        self._pictures: dict[str, list[Path]] = {}
+        if self._is_video:
+            need_av()
+            self.size = size_of(entries[0])
+            return
+        need_pillow()
+        problems = []
+        for entry, length in zip(entries, self._lengths, strict=True):
+            self._pictures[str(entry)] = files = _listed(entry)
+            odd = [file.name for file in files if file.suffix.lower() not in PICTURES]
+            if odd:
+                problems.append(f"{entry} holds {odd[0]!r}; expected pictures ({', '.join(PICTURES)})")
+            elif len(files) != length:
+                problems.append(f"{entry} holds {len(files)} pictures, but its episode has {length} rows")
+        if problems:
+            raise DataError(str(path), problems)
+        first = self._pictures[str(entries[0])][0]
+        self.size = decode_picture(_read(first), str(first), None).shape[:2]
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        if self._is_video:
+            (episode,) = part.episodes
+            yield from read_video(Path(part.where), self.size, {str(episode): self._lengths[episode]}, skip)
+            return
+        files = self._pictures[part.where]
+        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        for first in range(skip, len(files), per_block):
+            some = files[first : first + per_block]
+            yield np.stack([decode_picture(_read(file), str(file), self.size) for file in some])
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        if self._is_video:
+            return [Path(part.where) for part in self.parts]
+        return [file for files in self._pictures.values() for file in files]
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "video per episode" if self._is_video else "pictures"}
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=_natural)
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts digits by their value: every run of them as a number, text between them as text."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"([0-9]+)", path.name)]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(str(path), [f"cannot be read: {error.strerror}"]) from None

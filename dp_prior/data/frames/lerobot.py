@@ -1,0 +1,213 @@
+"""Frames of LeRobot data sets: video files of formats v2.0, v2.1 and v3.0, and columns of PNG or JPEG pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.episodes.lerobot import LeRobotStore, _count, _fill, _read_columns
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.frames.pictures import decode_picture, need_pillow
+from dp_prior.data.frames.video import need_av, read_video, size_of
+
+_ROWS_AT_ONCE = 64  # of encoded pictures
+
+
+def lerobot_frames(store: LeRobotStore, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+    """The camera called `key`, from video or from a column of pictures.
+
+    Raises:
+        DataError: it is no camera, or files of it are missing; all of them in one report.
+        ImportError: PyAV or Pillow is not installed.
+    """
+    features = store._features
+    cameras = sorted(name for name, feature in features.items() if feature.get("dtype") in ("video", "image"))
+    if key not in cameras:
+        found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
+        raise DataError(str(store.path), [f"{found}. {nearest_name(key, cameras)}"])
+    info = features[key].get("info") or features[key].get("video_info") or {}
+    if isinstance(info, dict) and info.get("video.is_depth_map"):
+        found = f"key {key!r} is depth (meta/info.json: video.is_depth_map)"
+        raise DataError(str(store.path), [f"{found}; only RGB is read"])
+    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(store, key, ends)
+
+
+@dataclass(frozen=True)
+class _Video:
+    """A file and the episodes, by their number in the order of rows, whose frames it holds."""
+
+    path: Path
+    episodes: tuple[int, ...]
+
+
+class LeRobotVideo:
+    """See `FrameSource`."""
+
+    def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
+        need_av()
+        self.root, self.ends = store.path, ends
+        self._key, self._version = key, store.version
+        self._names = [str(number) for number in store._lengths]  # by the number in the order of rows
+        self._lengths = np.diff(ends, prepend=0).tolist()
+        videos = _videos_v3(store, key, self._lengths) if store.version == "v3.0" else _videos_v2(store, key)
+        missing = [
+            f"{video.path}: no such file, but holds {key!r} of {self._called(video.episodes)}"
+            for video in videos
+            if not video.path.is_file()
+        ]
+        if missing:
+            raise DataError(str(store.path), [*missing, "copy the data set again, or select other episodes"])
+        self._videos = {str(video.path): video for video in videos}
+        self.parts = [Part(str(video.path), video.episodes) for video in videos]
+        self.size = size_of(videos[0].path)
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        lengths = {self._names[episode]: self._lengths[episode] for episode in part.episodes}
+        return read_video(self._videos[part.where].path, self.size, lengths, skip)
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return sorted(video.path for video in self._videos.values())
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "lerobot video", "key": self._key}
+
+    def _called(self, episodes: tuple[int, ...]) -> str:
+        names = [self._names[episode] for episode in episodes]
+        return f"episode {names[0]}" if len(names) == 1 else f"episodes {names[0]} to {names[-1]}"
+
+
+class LeRobotPictures:
+    """See `FrameSource`."""
+
+    def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
+        need_pillow()
+        self.root, self.ends = store.path, ends
+        self._key, self._files = key, [file.path for file in store._files]
+        numbers = {name: number for number, name in enumerate(store._lengths)}
+        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in store._files]
+        self._lengths = np.diff(ends, prepend=0)
+        first = next(self._pictures(self._files[0]), None)
+        if first is None:
+            raise DataError(str(self._files[0]), [f"key {key!r} has no rows"])
+        self.size = decode_picture(first, f"{self._files[0]}, key {key!r}, row 0", None).shape[:2]
+
+    def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
+        """See `FrameSource`."""
+        expected = int(self._lengths[list(part.episodes)].sum())
+        per_block = frames_per_block(self.size[0] * self.size[1] * 3)
+        block: list[np.ndarray] = []
+        row = -1
+        for row, data in enumerate(self._pictures(Path(part.where))):
+            if skip <= row < expected:
+                block.append(decode_picture(data, f"{part.where}, key {self._key!r}, row {row}", self.size))
+            if block and (len(block) == per_block or row == expected - 1):
+                yield np.stack(block)
+                block = []
+        if row + 1 != expected:
+            raise DataError(part.where, [f"holds {row + 1} rows, but the episode list gives its episodes {expected}"])
+
+    def files(self) -> list[Path]:
+        """See `FrameSource`."""
+        return self._files
+
+    def describe(self) -> dict[str, Any]:
+        """See `FrameSource`."""
+        return {"format": "lerobot pictures", "key": self._key}
+
+    def _pictures(self, path: Path) -> Iterator[bytes]:
+        """The encoded picture of each row."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        row = 0
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
+                is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+                if not is_struct:
+                    found = f"key {self._key!r} is {'missing' if kind is None else kind}"
+                    raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+                for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key]):
+                    for value in batch.column(0).field("bytes"):
+                        if not value.is_valid:
+                            found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                            raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
+                        yield value.as_buffer().to_pybytes()
+                        row += 1
+        except DataError:
+            raise
+        except FileNotFoundError:
+            found = "no such file, but the episode list names it"
+            raise DataError(str(path), [f"{found}; the copy is incomplete"]) from None
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise DataError(str(path), [f"is damaged at row {row}: {error}"]) from None
+
+
+def _videos_v2(store: LeRobotStore, key: str) -> list[_Video]:
+    """One file per episode."""
+    template, chunk_size = _template(store), store._info.get("chunks_size", 1000)
+    folder = store.path / "videos"
+    by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
+    videos = []
+    for number, name in enumerate(store._lengths):
+        filled = _fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
+        named = store.path / filled
+        # Published sets exist whose template names the wrong folder; the file's own name is then unique.
+        videos.append(_Video(named if named.is_file() else by_name.get(named.name, named), (number,)))
+    return videos
+
+
+def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[_Video]:
+    """Several episodes per file, in the order of the frames at which they begin.
+
+    Raises:
+        DataError: the episode list has no such columns, or episodes of a file do not follow one another.
+    """
+    before = f"videos/{key}/"
+    columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
+    numbers = {name: number for number, name in enumerate(store._lengths)}
+    by_file: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    problems = []
+    fps = store._info.get("fps")
+    if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
+        raise DataError(str(store.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
+    for listing in store._listings:
+        table = _read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
+        for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
+            try:
+                place = _count(chunk), _count(file)
+                frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused
+            except (ValueError, TypeError, OverflowError) as error:
+                problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
+                continue
+            by_file.setdefault(place, []).append((frame, name, numbers[name]))
+    template = _template(store)
+    videos = []
+    for (chunk, file), found in by_file.items():
+        path = store.path / _fill(template, video_key=key, chunk_index=chunk, file_index=file)
+        expected = 0
+        for frame, name, number in sorted(found):
+            if frame != expected:
+                found_at = f"episode {name} begins at frame {frame} (from_timestamp x fps)"
+                problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
+                break
+            expected += lengths[number]
+        videos.append(_Video(path, tuple(number for _, _, number in sorted(found))))
+    if problems:
+        raise DataError(str(store.path), problems)
+    return videos
+
+
+def _template(store: LeRobotStore) -> str:
+    template = str(store._info.get("video_path"))
+    if template.startswith("/") or ".." in Path(template).parts:
+        raise DataError(str(store.path / "meta" / "info.json"), [f"video_path {template!r} leaves the data set"])
+    return template

@@ -1,0 +1,52 @@
+"""One PNG, JPEG or other encoded picture, decoded to 8 bit RGB or refused by name."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+
+_REFUSED = {
+    "1": "black and white",
+    "L": "greyscale",
+    "LA": "greyscale with alpha",
+    "RGBA": "an alpha channel",
+    "PA": "a palette with alpha",
+    "P": "a palette",
+    "CMYK": "CMYK",
+    "F": "floating point, perhaps depth",
+    "I": "32 bit, perhaps depth",
+}
+
+
+def need_pillow() -> None:
+    """Raises:
+    ImportError: Pillow is not installed.
+    """
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise ImportError('reading pictures needs Pillow: pip install "dp_prior[plots]"') from None
+
+
+def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of an encoded picture of this height and width, or of any if None.
+
+    Raises:
+        DataError: it cannot be decoded, is no 8 bit RGB, or has another size.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data)) as picture:
+            mode, found = picture.mode, (picture.height, picture.width)
+            if mode == "RGB" and (size is None or found == size):
+                return np.array(picture)
+    except Exception as error:  # Pillow's plugins raise all kinds on pictures that are damaged
+        raise DataError(where, [f"is no readable picture: {error or type(error).__name__}"]) from None
+    if mode != "RGB":
+        kind = _REFUSED.get(mode, "16 bit, perhaps depth" if mode.startswith("I;16") else "unknown")
+        raise DataError(where, [f"has mode {mode} ({kind}); expected 8 bit RGB"])
+    raise DataError(where, [f"is {found[0]} x {found[1]}; expected {size[0]} x {size[1]} as in the other frames"])

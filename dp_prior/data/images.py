@@ -1,0 +1,139 @@
+"""Camera frames of a data set: the record of one camera, and its column over the frame cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from dp_prior.config import Config
+from dp_prior.data.columns.disk import DiskColumn
+from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.frames.build import BuildProgress
+from dp_prior.data.frames.cache import FrameCache, cache_root
+from dp_prior.data.frames.folder import FolderFrames
+from dp_prior.data.frames.layout import Encoding
+from dp_prior.data.frames.rows import FrameRows
+from dp_prior.data.frames.source import open_source
+from dp_prior.resize import Fit, Pixels
+
+USER_CACHE = Path("~/.cache")
+
+
+class ImageConfig(Config):
+    """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
+
+    key: str | None = None
+    """Their name in the data set; give either this or `folder`."""
+
+    folder: Path | None = None
+    """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
+
+    size: tuple[Pixels, Pixels]
+    """Height and width to which frames are resized, in pixels."""
+
+    fit: Literal["resize", "crop", "letterbox"] = "resize"
+    """Where the camera's aspect ratio differs: stretch (resize), cut the longer sides (crop), or add black strips
+    (letterbox)."""
+
+    jpeg_quality: int | None = Field(default=None, ge=1, le=95)
+    """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> ImageConfig:
+        if (self.key is None) == (self.folder is None):
+            found = "both key and folder are" if self.key else "neither key nor folder is"
+            raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
+        return self
+
+    @property
+    def resize(self) -> Fit:
+        """The resize that training and the robot share."""
+        return Fit(size=self.size, how=self.fit)
+
+    def cache(self, store: EpisodeStore, ends: np.ndarray, root: Path) -> FrameCache:
+        """The frame cache of this camera, built or not.
+
+        Args:
+            ends: (E,) exclusive end row of each episode, checked.
+            root: directory of all caches.
+        """
+        source = open_source(store, self.key, ends) if self.folder is None else FolderFrames(self.folder, ends)
+        quality = self.jpeg_quality
+        encoding = Encoding(type="raw") if quality is None else Encoding(type="jpeg", quality=quality)
+        return FrameCache(source, self.resize, root, encoding)
+
+
+class ImageColumn(DiskColumn):
+    """See `Column`. Row i is frame i of a frame cache, which is opened, and built if needed, at the first read."""
+
+    dtype = torch.uint8
+
+    def __init__(self, cache: FrameCache):
+        self.cache = cache
+        self.shape = (*cache.fit.size, 3)
+
+    @cached_property
+    def frames(self) -> FrameRows:
+        """The frames by row."""
+        return self.cache.open()
+
+    def __len__(self) -> int:
+        return self.cache.n_frames
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """See `Column`."""
+        return self.frames.rows(ids)
+
+
+def open_images(
+    images: Mapping[str, ImageConfig], store: EpisodeStore, ends: np.ndarray, root: Path | None, data_set: Path
+) -> dict[str, ImageColumn]:
+    """A column for each camera; nothing is decoded yet.
+
+    Args:
+        root: directory of the frame caches; None for the usual one.
+    """
+    if not images:
+        return {}
+    place = cache_root(root, data_set, USER_CACHE)
+    return {name: ImageColumn(image.cache(store, ends, place)) for name, image in images.items()}
+
+
+def build_caches(
+    images: Mapping[str, ImageColumn], workers: int, report: Callable[[str], None], every_s: float = 10.0
+) -> None:
+    """Build the caches that are not complete, with a line about what each costs and lines about its progress.
+
+    Every rank may call it: one process builds, the others wait for it without a time limit.
+
+    Args:
+        workers: threads, each of which reads one file at a time.
+        every_s: seconds between two lines of progress.
+    """
+    for name, image in images.items():
+        estimate = image.cache.estimate(workers)
+        if not estimate.frames_left:
+            continue
+        report(f"  frames        {name}: {estimate}, in {image.cache.directory}")
+        shown = _Throttled(name, report, every_s)
+        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"))
+
+
+class _Throttled:
+    """Reports the progress of a build at most once per `every_s` seconds of it."""
+
+    def __init__(self, name: str, report: Callable[[str], None], every_s: float):
+        self._name, self._report, self._every_s = name, report, every_s
+        self._last = 0
+
+    def __call__(self, found: BuildProgress) -> None:
+        if found.frames_done - self._last >= self._every_s * found.frames_per_s or found.frames_done == found.frames:
+            self._last = found.frames_done
+            self._report(f"  frames        {self._name}: {found}")

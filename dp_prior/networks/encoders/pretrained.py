@@ -1,0 +1,125 @@
+"""Partial initialisation: parts of a model that start from a file, learn more slowly than the rest, or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+Renaming = tuple[tuple[str, str | None], ...]
+"""Pairs of a pattern and its replacement, applied to a name in this order; None drops the tensor."""
+
+
+class FineTuned(nn.Module):
+    """A part of a model with a learning rate of its own.
+
+    Attributes:
+        lr_scale: the part's parameters learn at this multiple of the optimizer's rate.
+    """
+
+    lr_scale: float = 1.0
+
+
+class Pretrained(nn.Module):
+    """A module that can start from published weights.
+
+    Building the module reads no file: a model loaded from a checkpoint or export has its weights already, and the
+    published file need not exist any more.
+    """
+
+    def load_pretrained(self) -> None:
+        """Read the weights that the record names; without any, keep the random ones."""
+        raise NotImplementedError
+
+
+def load_pretrained(model: nn.Module) -> None:
+    """Read the published weights of every part of `model`, once, when a new run creates it."""
+    for module in model.modules():
+        if isinstance(module, Pretrained):
+            module.load_pretrained()
+
+
+def read_weights(path: str | Path, prefix: str = "") -> dict[str, Tensor]:
+    """Tensors of a safetensors file whose names begin with `prefix`, under their names without it.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is not a safetensors file, or no name begins with the prefix.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"weights: {path} is not a file; expected the path of a safetensors file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            found = {name.removeprefix(prefix): file.get_tensor(name) for name in names if name.startswith(prefix)}
+    except SafetensorError as error:
+        raise ValueError(f"weights: {path} is not a safetensors file ({error}); pickles are never read") from None
+    if not found:
+        raise ValueError(
+            f"weights: no tensor of {path} has a name that begins with {prefix!r}; it holds {_some(names)}"
+        )
+    return found
+
+
+def rename(weights: Mapping[str, Tensor], renaming: Renaming) -> dict[str, Tensor]:
+    """The tensors under other names.
+
+    Raises:
+        ValueError: two different tensors would get the same name.
+    """
+    renamed: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        new: str | None = name
+        for pattern, replacement in renaming:
+            if replacement is None:
+                if re.search(pattern, new):
+                    new = None
+                    break
+            else:
+                new = re.sub(pattern, replacement, new)
+        if new is None:
+            continue
+        if new in renamed and not torch.equal(renamed[new], value):
+            raise ValueError(f"weights: {name!r} and another tensor that differs from it are both named {new!r} here")
+        renamed[new] = value
+    return renamed
+
+
+def load_parts(module: nn.Module, weights: Mapping[str, Tensor], parts: Iterable[str], *, source: str) -> None:
+    """Copy weights into some children of `module`; its other children keep theirs.
+
+    Args:
+        weights: by the names that `module` has for them, for all parts and nothing else.
+        parts: names of the children.
+        source: where the weights come from, for the error.
+
+    Raises:
+        ValueError: a tensor is missing, unknown or has another shape; all of them are listed, and nothing is copied.
+    """
+    parts = set(parts)
+    own = module.state_dict()
+    expected = {name: value for name, value in own.items() if name.partition(".")[0] in parts}
+    both = expected.keys() & weights.keys()
+    faults = {
+        "missing": [name for name in expected if name not in both],
+        "unknown here": [name for name in weights if name not in both],
+        "of another shape": [
+            f"{name} {tuple(weights[name].shape)} for {tuple(expected[name].shape)}"
+            for name in expected
+            if name in both and weights[name].shape != expected[name].shape
+        ],
+    }
+    if any(faults.values()):
+        listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
+        raise ValueError(f"weights: {source} does not fit {', '.join(sorted(parts))}: {listed}")
+    module.load_state_dict({**own, **weights})
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

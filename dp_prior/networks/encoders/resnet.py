@@ -1,0 +1,324 @@
+"""ResNet encoder of camera frames with group norm and spatial softmax, as in Diffusion Policy (Chi et al. 2023).
+
+Function and parameter names of the backbone are torchvision's (and timm's), so published weights load: those for
+ImageNet, and the encoders of Stanford's and LeRobot's image policies; see `rename_published`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained, Renaming, load_parts, read_weights, rename
+from dp_prior.networks.encoders.spatial_softmax import MeanPool, SpatialSoftmax
+from dp_prior.networks.layers import Linear, compute_dtype
+from dp_prior.randomness import Randomness
+
+CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+Norm = Literal["group", "frozen_batch"]
+Stem = Literal["conv", "patch"]
+
+
+class ResNetEncoderConfig(CameraEncoderConfig):
+    """ResNet of one camera (He et al. 2016). The defaults are the ResNet-18 of Diffusion Policy.
+
+    On two CPU cores take width 32, blocks [1, 1, 1] and stem patch: a tenth of the time. On small frames a fourth level
+    hurts: it leaves 3x3 positions of an 84x84 crop to the spatial softmax, the third 6x6.
+    """
+
+    type: Literal["resnet"] = "resnet"
+
+    width: int = Field(default=64, ge=1)
+    """Channels of the first level; each further level has twice as many."""
+
+    blocks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(2, 2, 2, 2), min_length=1)
+    """Residual blocks of each level; every level after the first works at half the resolution of the one before.
+    [2, 2, 2, 2] is ResNet-18, [3, 4, 6, 3] is ResNet-34, or ResNet-50 with bottleneck."""
+
+    bottleneck: bool = False
+    """Whether a block has three convolutions around a narrow middle and four times the channels, as in ResNet-50."""
+
+    stem: Stem = "conv"
+    """conv: 7x7 convolution and max-pooling, as in the paper. patch: one 4x4 convolution of stride 4, which costs less;
+    up to 3 pixels at the right and lower edge are ignored."""
+
+    norm: Norm = "group"
+    """group: group norm with 16 channels per group. frozen_batch: batch norm with the fixed statistics of `weights`."""
+
+    pool: Literal["spatial_softmax", "mean"] = "spatial_softmax"
+    """spatial_softmax: positions of keypoints; mean: the mean of each feature map."""
+
+    keypoints: int = Field(default=32, ge=1)
+    """Keypoints of the spatial softmax."""
+
+    output_dim: int | None = Field(default=64, ge=1)
+    """Features that come out, through a linear layer and ReLU; null: the pooled features as they are."""
+
+    mean: Rgb | None = None
+    """Mean of RGB in [0, 1], which is subtracted; null: 0.5 each, with frozen_batch ImageNet's."""
+
+    std: PositiveRgb | None = None
+    """Standard deviation of RGB in [0, 1], the divisor; null: 0.5 each, with frozen_batch ImageNet's."""
+
+    weights: str | None = None
+    """Path of a safetensors file to start from: a torchvision or timm ResNet, or an image policy of Stanford's or
+    LeRobot's. Read when a run is created, not needed after that."""
+
+    weights_prefix: str = ""
+    """Only tensors of `weights` whose names begin with this are read, for example "diffusion.rgb_encoder."."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ResNetEncoderConfig:
+        if self.norm == "group" and self.width % CHANNELS_PER_GROUP:
+            below = self.width - self.width % CHANNELS_PER_GROUP
+            nearest = f"{below} or {below + CHANNELS_PER_GROUP}" if below else f"{CHANNELS_PER_GROUP}"
+            raise ValueError(
+                f"width is {self.width}, but group norm has {CHANNELS_PER_GROUP} channels per group. Take {nearest}"
+            )
+        if self.weights is None:
+            for field, found in (
+                ("norm 'frozen_batch'", self.norm == "frozen_batch"),
+                ("freeze", self.freeze),
+                ("weights_prefix", self.weights_prefix != ""),
+            ):
+                if found:
+                    raise ValueError(f"{field} needs pretrained weights, but weights is null. Give a safetensors file")
+        return self
+
+    def create(self, shape: tuple[int, ...]) -> ResNetEncoder:
+        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
+        mean, std = (IMAGENET_MEAN, IMAGENET_STD) if self.norm == "frozen_batch" else ((0.5,) * 3, (0.5,) * 3)
+        camera = self.camera(shape, mean=self.mean or mean, std=self.std or std)
+        return ResNetEncoder(camera=camera, **self.arguments())
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm by fixed statistics, which come with pretrained weights; scale and bias are learned."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, channels, height, width), the same."""
+        weight, bias = self.weight.float(), self.bias.float()  # as the statistics are, whatever the dtype of x
+        return F.batch_norm(x, self.running_mean, self.running_var, weight, bias, training=False)
+
+
+def _norm(norm: Norm, channels: int) -> nn.Module:
+    return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels) if norm == "group" else FrozenBatchNorm(channels)
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, in_channels: int, channels: int, *, stride: int, norm: Norm):
+        super().__init__()
+        self.conv1, self.bn1 = _conv(in_channels, channels, 3, stride), _norm(norm, channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3), _norm(norm, channels)
+        self.downsample = _downsample(in_channels, channels, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, H, W) -> (N, channels, H / stride, W / stride)."""
+        hidden = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(hidden)) + self.downsample(x), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions; the stride is the middle one's, as in torchvision."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, in_channels: int, channels: int, *, stride: int, norm: Norm):
+        super().__init__()
+        out_channels = self.expansion * channels
+        self.conv1, self.bn1 = _conv(in_channels, channels, 1), _norm(norm, channels)
+        self.conv2, self.bn2 = _conv(channels, channels, 3, stride), _norm(norm, channels)
+        self.conv3, self.bn3 = _conv(channels, out_channels, 1), _norm(norm, out_channels)
+        self.downsample = _downsample(in_channels, out_channels, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, H, W) -> (N, 4 * channels, H / stride, W / stride)."""
+        hidden = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        hidden = F.relu(self.bn2(self.conv2(hidden)), inplace=True)
+        return F.relu(self.bn3(self.conv3(hidden)) + self.downsample(x), inplace=True)
+
+
+def _downsample(in_channels: int, out_channels: int, stride: int, norm: Norm) -> nn.Module:
+    """The way around a block: nothing where shapes agree, else a 1x1 convolution."""
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(_conv(in_channels, out_channels, 1, stride), _norm(norm, out_channels))
+
+
+class ResNet(FineTuned):
+    """torchvision's ResNet without its classifier; see `ResNetEncoderConfig` for the arguments."""
+
+    def __init__(self, *, width: int, blocks: tuple[int, ...], bottleneck: bool, stem: Stem, norm: Norm):
+        super().__init__()
+        block = Bottleneck if bottleneck else BasicBlock
+        self.conv1 = _conv(3, width, 7, 2) if stem == "conv" else nn.Conv2d(3, width, 4, 4, bias=False)
+        self.bn1 = _norm(norm, width)
+        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "conv" else nn.Identity()
+        self.n_levels = len(blocks)
+        channels = [width, *(block.expansion * width * 2**level for level in range(self.n_levels))]
+        for level, ((dim_in, dim), count) in enumerate(zip(pairwise(channels), blocks, strict=True)):
+            narrow = dim // block.expansion
+            first = block(dim_in, narrow, stride=1 if level == 0 else 2, norm=norm)
+            others = (block(dim, narrow, stride=1, norm=norm) for _ in range(count - 1))
+            self.add_module(f"layer{level + 1}", nn.Sequential(first, *others))
+        self.channels = channels[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, H, W) -> (N, channels, *output_size((H, W)))."""
+        images = images.to(compute_dtype(self.conv1.weight))
+        x = self.maxpool(F.relu(self.bn1(self.conv1(images)), inplace=True))
+        for level in range(self.n_levels):
+            x = self.get_submodule(f"layer{level + 1}")(x)
+        return x
+
+    def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the feature maps of images of this size."""
+        is_patch = isinstance(self.maxpool, nn.Identity)
+        factor = 2 ** (self.n_levels - 1)
+        height, width = (math.ceil((n // 4 if is_patch else math.ceil(n / 4)) / factor) for n in size)
+        return height, width
+
+
+class ResNetEncoder(Pretrained):
+    """Camera, backbone, pooling, projection; see `ResNetEncoderConfig` for the arguments."""
+
+    draws: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        camera: Camera,
+        width: int,
+        blocks: tuple[int, ...],
+        bottleneck: bool,
+        stem: Stem,
+        norm: Norm,
+        pool: Literal["spatial_softmax", "mean"],
+        keypoints: int,
+        output_dim: int | None,
+        weights: str | None,
+        weights_prefix: str,
+        lr_scale: float,
+        freeze: bool,
+    ):
+        super().__init__()
+        self.camera = camera
+        self.backbone = ResNet(width=width, blocks=blocks, bottleneck=bottleneck, stem=stem, norm=norm)
+        self.backbone.lr_scale = lr_scale
+        self.backbone.requires_grad_(not freeze)
+        size = self.backbone.output_size(camera.crop.size)
+        if 0 in size:
+            raise ValueError(f"stem 'patch' needs images of at least 4x4 pixels; the crop is {camera.crop.size}")
+        channels = self.backbone.channels
+        self.pool = (
+            MeanPool(channels=channels)
+            if pool == "mean"
+            else SpatialSoftmax(channels=channels, size=size, keypoints=keypoints)
+        )
+        pooled = self.pool.output_dim
+        self.project = None if output_dim is None else Linear(pooled, output_dim)
+        self.output_dim = pooled if output_dim is None else output_dim
+        self.weights, self.weights_prefix = weights, weights_prefix
+
+    def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
+        """(B, n_obs_steps, height, width, 3) uint8 -> (B, n_obs_steps, output_dim).
+
+        Args:
+            random: B rows in training, for crop and jitter; None when acting.
+        """
+        features = self.pool(self.backbone(self.camera(frames, random)))
+        if self.project is not None:
+            features = F.relu(self.project(features.to(compute_dtype(self.project.weight))))
+        return features.view(*frames.shape[:2], self.output_dim)
+
+    def load_pretrained(self) -> None:
+        """See `Pretrained`. A file without pooling or projection leaves those random."""
+        if self.weights is not None:
+            load_published(self, read_weights(self.weights, self.weights_prefix), source=self.weights)
+
+
+_PUBLISHED_NAMES: Renaming = (
+    (r"^fc\.|num_batches_tracked$|(^|\.)(pos_grid|pos_x|pos_y|temperature)$", None),
+    # robomimic's VisualCore, which names every tensor twice
+    (r"^(nets\.0|backbone)\.nets\.", "backbone."),
+    (r"^nets\.1\.nets\.", "pool.conv."),
+    (r"^nets\.3\.", "project."),
+    # LeRobot's DiffusionRgbEncoder, its backbone numbered like robomimic's
+    (r"^pool\.nets\.", "pool.conv."),
+    (r"^out\.", "project."),
+    (r"^backbone\.0\.", "backbone.conv1."),
+    (r"^backbone\.1\.", "backbone.bn1."),
+    *((rf"^backbone\.{level + 3}\.", f"backbone.layer{level}.") for level in range(1, 5)),
+    # torchvision and timm
+    (r"^(conv1|bn1|layer\d+)\.", r"backbone.\1."),
+)
+
+
+def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a published encoder under the names they have here; the tensors themselves fit as they are.
+
+    Args:
+        weights: state dict, without a prefix, of a torchvision or timm ResNet (also Stanford's `MultiImageObsEncoder`,
+            under `obs_encoder.key_model_map.KEY.`), of Stanford's hybrid image policy
+            (`obs_encoder.obs_nets.KEY.`), or of LeRobot's `DiffusionRgbEncoder` (`diffusion.rgb_encoder.`).
+
+    Raises:
+        ValueError: its spatial softmax has a learned temperature, which there is not here.
+    """
+    learned = [name for name, value in weights.items() if name.endswith("temperature") and bool((value != 1).any())]
+    if learned:
+        raise ValueError(f"weights: {learned[0]} is not 1; a spatial softmax with a temperature is not supported")
+    return rename(weights, _PUBLISHED_NAMES)
+
+
+def load_published(encoder: ResNetEncoder, weights: Mapping[str, Tensor], *, source: str) -> None:
+    """Start the encoder from published weights; see `rename_published`.
+
+    The backbone must be complete; pooling and projection are taken where the weights have them.
+
+    Raises:
+        ValueError: the weights do not fit, with every tensor that does not.
+    """
+    renamed = rename_published(weights)
+    has_statistics = any(name.endswith("running_var") for name in renamed)
+    is_group = isinstance(encoder.backbone.bn1, nn.GroupNorm)
+    if has_statistics and is_group:
+        raise ValueError(
+            f"weights: {source} was trained with batch norm, and group norm would compute something else from it. "
+            f"Use norm 'frozen_batch', or weights that were trained with group norm"
+        )
+    if not has_statistics and not is_group:
+        raise ValueError(
+            f"weights: {source} has no batch-norm statistics (running_mean, running_var). Use norm 'group' for weights "
+            f"that were trained with group norm"
+        )
+    parts = {"backbone"} | ({name.partition(".")[0] for name in renamed} & {"pool", "project"})
+    load_parts(encoder, renamed, parts, source=source)

@@ -1,0 +1,374 @@
+"""Vision transformer encoder of camera frames: a pretrained model of transformers, pooled to one or several tokens.
+
+A downloaded file is data here, never code: `resolve` reads the sizes of a listed architecture from its config.json into
+the record, the class comes from the list below, and the weights must be safetensors. The resolved record and the run's
+own checkpoint are all that loading a policy needs; it asks no network.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
+from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
+from dp_prior.networks.layers import Linear, compute_dtype
+from dp_prior.randomness import Randomness
+
+Pool = Literal["cls", "mean", "attention"]
+
+
+class Family(NamedTuple):
+    """One architecture of transformers: its classes, its usual normalisation, whether it has a class token."""
+
+    config: str
+    model: str
+    mean: Rgb
+    std: Rgb
+    has_cls: bool
+
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+FAMILIES = {
+    "dinov2": Family("Dinov2Config", "Dinov2Model", *_IMAGENET, has_cls=True),
+    "dinov2_with_registers": Family("Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", *_IMAGENET, has_cls=True),
+    "dinov3_vit": Family("DINOv3ViTConfig", "DINOv3ViTModel", *_IMAGENET, has_cls=True),
+    "clip_vision_model": Family("CLIPVisionConfig", "CLIPVisionModel", *_CLIP, has_cls=True),
+    "siglip_vision_model": Family("SiglipVisionConfig", "SiglipVisionModel", *_HALF, has_cls=False),
+}
+"""By `model_type`. SigLIP 2 models of a fixed resolution are of the type siglip, too."""
+
+_WITH_TEXT = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # their config.json holds a vision_config
+_SIZES = (  # what may be said of a model; nothing here names code, as attn_implementation could
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "hidden_act"),
+    *("layer_norm_eps", "image_size", "patch_size", "num_channels", "num_register_tokens", "layerscale_value"),
+    *("qkv_bias", "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_swiglu_ffn", "use_gated_mlp"),
+    "rope_theta",
+)
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
+_FIXED = {  # nothing draws from torch's generator, no parameter goes without gradient
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "attention_dropout": 0.0,
+    "drop_path_rate": 0.0,
+    "pos_embed_shift": None,
+    "pos_embed_jitter": None,
+    "pos_embed_rescale": None,
+    "use_mask_token": False,
+    "vision_use_head": False,
+}
+
+
+class VitEncoderConfig(CameraEncoderConfig):
+    """A pretrained vision transformer of one camera, fine-tuned at a tenth of the learning rate; frozen features are
+    worse (Chi et al. 2024, table 5)."""
+
+    type: Literal["vit"] = "vit"
+
+    weights: str
+    """Folder as `save_pretrained` leaves it, or Hub id with an optional @revision; DINOv2, DINOv3, CLIP or SigLIP. Read
+    when training starts, not needed to act."""
+
+    architecture: dict[str, bool | int | float | str | list[int] | None] | None = None
+    """model_type and sizes of the model; null: taken from `weights` when a run is created."""
+
+    image_size: int | None = Field(default=None, ge=1)
+    """Height and width that images are resized to, a multiple of the model's patch size; null: the model's own."""
+
+    pool: Pool = "attention"
+    """cls: the class token; mean: the mean over patches; attention: learned queries attend to all tokens."""
+
+    tokens: int = Field(default=1, ge=1)
+    """Queries of the attention pooling, one token each."""
+
+    output_dim: int | None = Field(default=None, ge=1)
+    """Features of each token, through a linear layer; null: as many as the model has."""
+
+    mean: Rgb | None = None
+    """Mean of RGB in [0, 1], which is subtracted; null: the model's own."""
+
+    std: PositiveRgb | None = None
+    """Standard deviation of RGB in [0, 1], the divisor; null: the model's own."""
+
+    lr_scale: float = Field(default=0.1, gt=0)
+    """Learning rate of the backbone as a multiple of the optimizer's."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> VitEncoderConfig:
+        if self.tokens > 1 and self.pool != "attention":
+            raise ValueError(f"tokens is {self.tokens}, but pool {self.pool!r} gives one; use pool 'attention'")
+        if self.architecture is None:
+            return self
+        family = self.architecture.get("model_type")
+        if family not in FAMILIES:
+            raise ValueError(f"architecture.model_type is {family!r}; expected one of {', '.join(FAMILIES)}")
+        unknown = sorted(set(self.architecture) - {"model_type", *_SIZES})
+        missing = [name for name in _NEEDED if name not in self.architecture]
+        if unknown or missing:
+            raise ValueError(f"architecture has unknown keys {unknown} and lacks {missing}; known: {', '.join(_SIZES)}")
+        if self.pool == "cls" and not FAMILIES[family].has_cls:
+            raise ValueError(f"pool is 'cls', but {family} has no class token; use 'mean' or 'attention'")
+        size, patch = self.image_size or self.architecture["image_size"], self.architecture["patch_size"]
+        if not isinstance(size, int) or not isinstance(patch, int):
+            raise ValueError(f"architecture has image_size {size} and patch_size {patch}; expected square ones")
+        if self.architecture.get("num_channels", 3) != 3:
+            raise ValueError(f"architecture has num_channels {self.architecture['num_channels']}; expected 3, RGB")
+        if size % patch:
+            below = size - size % patch
+            nearest = f"{below} or {below + patch}" if below else f"{patch}"
+            raise ValueError(f"image_size is {size}, no multiple of the model's patch size {patch}. Take {nearest}")
+        return self
+
+    def resolve(self) -> VitEncoderConfig:
+        """The record with `architecture`, `mean` and `std` read from `weights`; itself once it has them.
+
+        Raises:
+            FileNotFoundError: there is no such model, or it is not in the cache and the Hub is out of reach.
+            ValueError: it is not of a listed architecture, or its files are damaged.
+        """
+        if self.architecture is not None:
+            return self
+        source = Source.of(self.weights)
+        architecture = _architecture(source)
+        family = FAMILIES[architecture["model_type"]]
+        processor = source.read_json("preprocessor_config.json") or {}
+        found = {
+            "architecture": architecture,
+            "mean": self.mean or processor.get("image_mean") or family.mean,
+            "std": self.std or processor.get("image_std") or family.std,
+        }
+        return type(self).from_json(
+            json.dumps(self.model_dump(mode="json") | found), source=f"encoder of {self.weights}"
+        )
+
+    def create(self, shape: tuple[int, ...]) -> VitEncoder:
+        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
+        if self.architecture is None:
+            raise RuntimeError("the architecture of a vit encoder is not known yet; create it from record.resolve()")
+        family = FAMILIES[self.architecture["model_type"]]
+        camera = self.camera(shape, mean=self.mean or family.mean, std=self.std or family.std)
+        return VitEncoder(camera=camera, **self.arguments())
+
+
+class Source(NamedTuple):
+    """Where a published model lies: a local folder (no revision), or a repository of the Hub."""
+
+    name: str
+    revision: str | None
+
+    @classmethod
+    def of(cls, weights: str) -> Source:
+        """An existing folder wins; otherwise user/name[@revision] is a Hub repository.
+
+        Raises:
+            FileNotFoundError: it is neither.
+        """
+        if weights and Path(weights).is_dir():
+            return cls(weights, None)
+        name, _, revision = weights.partition("@")
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+            raise FileNotFoundError(f"weights: {weights} is no folder, and no Hub id such as facebook/dinov2-small")
+        return cls(name, revision or "main")
+
+    def read_json(self, file: str) -> dict[str, Any] | None:
+        """The contents of one of its JSON files; None where it has no such file.
+
+        Raises:
+            FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.
+        """
+        if self.revision is None:
+            path = Path(self.name, file)
+            return _read_object(path) if path.is_file() else None
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+
+        try:
+            path = Path(hf_hub_download(self.name, file, revision=self.revision))
+        except LocalEntryNotFoundError as error:
+            if file != "config.json":
+                return None
+            raise FileNotFoundError(
+                f"weights: {self.name}@{self.revision} is not in the local cache, and the Hub is out of reach. "
+                f"Download it first (hf download {self.name}), or give a local folder"
+            ) from error
+        except EntryNotFoundError:
+            return None
+        except (HfHubHTTPError, OSError) as error:
+            raise FileNotFoundError(f"weights: {self.name}@{self.revision} cannot be read: {error}") from error
+        return _read_object(path)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+        raise ValueError(f"weights: {path} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"weights: {path} holds a {type(found).__name__}; expected an object {{...}}")
+    return found
+
+
+def _architecture(source: Source) -> dict[str, Any]:
+    """model_type and sizes of a published model."""
+    config = source.read_json("config.json")
+    if config is None:
+        raise FileNotFoundError(f"weights: {source.name} has no config.json; expected a model as save_pretrained does")
+    model_type = config.get("model_type")
+    if model_type in _WITH_TEXT:
+        model_type, config = _WITH_TEXT[model_type], config.get("vision_config") or {}
+    if model_type not in FAMILIES:
+        known = ", ".join([*FAMILIES, *_WITH_TEXT])
+        raise ValueError(f"weights: {source.name} is of model type {model_type!r}; expected one of {known}")
+    defaults = getattr(_transformers(), FAMILIES[model_type].config)().to_dict()
+    architecture = {name: config.get(name, defaults[name]) for name in _SIZES if name in defaults}
+    return {"model_type": model_type, **architecture}
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f'vit encoders need transformers ({error}): pip install "dp_prior[clip]"') from error
+    return transformers
+
+
+class VisionTransformer(FineTuned):
+    """A model of transformers as a function from images to tokens, the class token first where it has one."""
+
+    def __init__(self, architecture: dict[str, Any], *, image_size: int):
+        super().__init__()
+        transformers = _transformers()
+        family = FAMILIES[architecture["model_type"]]
+        config_class, model_class = getattr(transformers, family.config), getattr(transformers, family.model)
+        known = config_class().to_dict()
+        fields = {name: value for name, value in (architecture | _FIXED).items() if name in known}
+        del fields["model_type"]  # the class has it
+        self.model = model_class(config_class(**fields))
+        self.is_clip = architecture["model_type"] == "clip_vision_model"
+        takes_other_sizes = self.is_clip or architecture["model_type"] == "siglip_vision_model"
+        is_other_size = image_size != architecture["image_size"]
+        self.options = {"interpolate_pos_encoding": True} if takes_other_sizes and is_other_size else {}
+        self.dim = architecture["hidden_size"]
+        self.n_special = int(family.has_cls) + architecture.get("num_register_tokens", 0)
+        """Tokens before those of the patches: class token and registers."""
+
+    def requires_grad_(self, requires_grad: bool = True) -> VisionTransformer:
+        """All but the token of masked patches, which nothing here uses and which would never get a gradient."""
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(requires_grad and not name.endswith("mask_token"))
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, 3, image_size, image_size) -> (N, n_special + patches, dim), after the model's last norm."""
+        tokens = self.model(pixel_values=images, **self.options).last_hidden_state
+        return self.model.post_layernorm(tokens) if self.is_clip else tokens  # CLIP's own norms its class token only
+
+    def load(self, source: Source) -> None:
+        """Take the weights of a published model of this architecture.
+
+        Raises:
+            FileNotFoundError: they cannot be found or are not safetensors.
+            ValueError: they do not fit the architecture.
+        """
+        try:
+            published, report = type(self.model).from_pretrained(
+                source.name,
+                **({} if source.revision is None else {"revision": source.revision}),
+                config=self.model.config,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        except OSError as error:
+            raise FileNotFoundError(f"weights: {source.name} cannot be read as safetensors: {error}") from error
+        missing = sorted(report["missing_keys"])
+        mismatched = [str(name) for name in report["mismatched_keys"]]
+        if missing or mismatched:
+            raise ValueError(
+                f"weights: {source.name} does not fit the architecture of the record: missing: {missing}; of another "
+                f"shape: {mismatched}"
+            )
+        self.model.load_state_dict(published.state_dict())
+
+
+class AttentionPool(nn.Module):
+    """Learned queries that attend to all tokens of an image."""
+
+    def __init__(self, *, dim: int, heads: int, tokens: int):
+        super().__init__()
+        self.queries = nn.Parameter(0.02 * torch.randn(tokens, dim))
+        self.attention = nn.MultiheadAttention(dim, heads, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(N, n, dim) -> (N, tokens, dim)."""
+        queries = self.queries.to(tokens.dtype).expand(len(tokens), -1, -1)
+        return self.attention(queries, tokens, tokens, need_weights=False)[0]
+
+
+class VitEncoder(Pretrained):
+    """Camera, backbone, pooling, projection; see `VitEncoderConfig` for the arguments.
+
+    Attributes:
+        n_tokens: tokens of each observation step; `forward` gives them one after the other in the last axis.
+    """
+
+    draws: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        camera: Camera,
+        weights: str,
+        architecture: dict[str, Any],
+        image_size: int | None,
+        pool: Pool,
+        tokens: int,
+        output_dim: int | None,
+        lr_scale: float,
+        freeze: bool,
+    ):
+        super().__init__()
+        self.camera = camera
+        self.weights = weights
+        self.image_size = image_size or architecture["image_size"]
+        self.backbone = VisionTransformer(architecture, image_size=self.image_size)
+        self.backbone.lr_scale = lr_scale
+        self.backbone.requires_grad_(not freeze)
+        self.pool = pool
+        dim, heads = self.backbone.dim, architecture["num_attention_heads"]
+        self.attention = AttentionPool(dim=dim, heads=heads, tokens=tokens) if pool == "attention" else None
+        self.project = nn.Identity() if output_dim is None else Linear(dim, output_dim)
+        self.n_tokens = tokens
+        self.output_dim = tokens * (output_dim or dim)
+
+    def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
+        """(B, n_obs_steps, height, width, 3) uint8 -> (B, n_obs_steps, output_dim).
+
+        Args:
+            random: B rows in training, for crop and jitter; None when acting.
+        """
+        images = self.camera(frames, random)
+        size = (self.image_size, self.image_size)
+        if images.shape[2:] != size:
+            images = F.interpolate(images, size, mode="bilinear", antialias=True)
+        tokens = self.backbone(images.to(compute_dtype(next(self.backbone.parameters()))))
+        if self.attention is not None:
+            pooled = self.attention(tokens)
+        elif self.pool == "cls":
+            pooled = tokens[:, :1]
+        else:
+            pooled = tokens[:, self.backbone.n_special :].mean(dim=1, keepdim=True)
+        return self.project(pooled).reshape(*frames.shape[:2], self.output_dim)
+
+    def load_pretrained(self) -> None:
+        """See `Pretrained`. Pooling and projection stay random."""
+        self.backbone.load(Source.of(self.weights))

@@ -1,0 +1,86 @@
+"""The one resize of camera pictures, used by the frame cache, the agent and the server.
+
+A policy must see the same pixels in training and on the robot, and two resize algorithms differ: swscale's AREA from
+this one by 1.2 on average and by 47 at most. So nothing else in the package resizes, and a checkpoint keeps the `Fit`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from dp_prior.config import Config
+
+Pixels = Annotated[int, Field(ge=1, le=8192)]
+
+
+class Fit(Config):
+    """How a picture of any size becomes one of the size that a network sees."""
+
+    size: tuple[Pixels, Pixels]
+    """Height and width in pixels."""
+
+    how: Literal["resize", "crop", "letterbox"] = "resize"
+    """Where the aspect ratios differ: stretch the picture (resize), cut equal strips off its longer sides (crop), or
+    add equal black strips (letterbox)."""
+
+    version: Literal[1] = 1
+    """Version of the algorithm; changes whenever a pixel does. 1 is torch's antialiased bilinear kernel on uint8."""
+
+    def apply(self, frames: Tensor) -> Tensor:
+        """Fit pictures of one size: (N, H, W, 3) uint8 -> (N, height, width, 3) uint8, both RGB, on the CPU.
+
+        Depends on nothing but the pixels of each picture: not on N, the memory layout, the number of threads or the
+        processor (its kernel computes in integers). Returns `frames` itself if they have the size already.
+        """
+        if frames.dtype != torch.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or 0 in frames.shape[1:3]:
+            raise ValueError(f"pictures are {frames.dtype} of shape {tuple(frames.shape)}; expected uint8 (N, H, W, 3)")
+        if frames.device.type != "cpu":
+            raise ValueError(f"pictures are on {frames.device}; expected on the CPU: GPU kernels round differently")
+        if frames.shape[1:3] == self.size:
+            return frames
+        if self.how == "crop":
+            frames = _crop(frames, *self.size)
+        if self.how != "letterbox":
+            return _resize(frames, *self.size)
+        height, width = _inside(frames.shape[1], frames.shape[2], *self.size)
+        top, left = (self.size[0] - height) // 2, (self.size[1] - width) // 2
+        fitted = frames.new_zeros((len(frames), *self.size, 3))
+        fitted[:, top : top + height, left : left + width] = _resize(frames, height, width)
+        return fitted
+
+
+def _crop(frames: Tensor, height: int, width: int) -> Tensor:
+    """The largest centred part with the aspect ratio height : width, rounded to whole pixels."""
+    high, wide = frames.shape[1:3]
+    if wide * height >= high * width:
+        kept = max(1, _ratio(high * width, height))
+        return frames[:, :, (wide - kept) // 2 :][:, :, :kept]
+    kept = max(1, _ratio(wide * height, width))
+    return frames[:, (high - kept) // 2 :][:, :kept]
+
+
+def _inside(high: int, wide: int, height: int, width: int) -> tuple[int, int]:
+    """The largest size within height and width that has the aspect ratio high : wide."""
+    if wide * height >= high * width:
+        return max(1, _ratio(high * width, wide)), width
+    return height, max(1, _ratio(wide * height, high))
+
+
+def _ratio(numerator: int, denominator: int) -> int:
+    """Rounded to nearest in integers, so that no floating-point unit decides about a row of pixels."""
+    return (2 * numerator + denominator) // (2 * denominator)
+
+
+def _resize(frames: Tensor, height: int, width: int) -> Tensor:
+    if frames.shape[1:3] == (height, width) or len(frames) == 0:
+        return frames.new_zeros((0, height, width, 3)) if len(frames) == 0 else frames.contiguous()
+    # Contiguous NHWC seen as NCHW is what torch calls channels-last: its uint8 kernel is 6 times faster there than
+    # float32, and fails an internal assertion on other layouts where the result is 1 x 1 (torch 2.13).
+    planes = frames.contiguous().permute(0, 3, 1, 2)
+    fitted = F.interpolate(planes, size=(height, width), mode="bilinear", antialias=True, align_corners=False)
+    return fitted.permute(0, 2, 3, 1).contiguous()

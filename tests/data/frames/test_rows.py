@@ -1,0 +1,180 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames.cache import FrameCache
+from dp_prior.data.frames.layout import Encoding
+from dp_prior.data.frames.rows import Crop, FrameRows
+from dp_prior.resize import Fit
+from tests.data.frames.recordings import MadeFrames
+
+LENGTHS = [4, 1, 7, 5, 9, 2]
+N = sum(LENGTHS)
+HEIGHT, WIDTH = 12, 16
+
+
+@pytest.fixture(scope="module", params=["raw", "jpeg"])
+def cached(request, tmp_path_factory):
+    """The rows of a cache, and all frames in it read one by one."""
+    if request.param == "jpeg":
+        pytest.importorskip("PIL")
+    path = tmp_path_factory.mktemp("cached")
+    (path / "set").mkdir()
+    source = MadeFrames(path / "set", LENGTHS, [range(6)])
+    rows = FrameCache(source, Fit(size=(HEIGHT, WIDTH)), path / "caches", encoding=Encoding(type=request.param)).open()
+    return rows, torch.cat([rows.rows(torch.tensor([row])) for row in range(N)])
+
+
+def test_raw_frames_are_the_resized_pixels_and_jpegs_near_them(cached):
+    rows, frames = cached
+    expected = Fit(size=(HEIGHT, WIDTH)).apply(
+        torch.from_numpy(MadeFrames(Path(rows.index.source), LENGTHS, []).frames)
+    )
+    difference = (frames.int() - expected.int()).abs()
+    assert difference.max() <= (0 if rows.index.encoding.type == "raw" else 40)  # noise is the worst case of JPEG
+
+
+ids = st.lists(st.integers(0, N - 1), max_size=40)
+windows = st.lists(st.tuples(st.integers(0, N - 4), st.integers(1, 4)), max_size=10).map(
+    lambda runs: [first + step for first, length in runs for step in range(length)]
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(ids, windows))
+def test_any_rows_in_any_order_are_those_frames(cached, wanted):
+    rows, frames = cached
+    wanted = torch.tensor(wanted, dtype=torch.int64)
+    found = rows.rows(wanted)
+    assert torch.equal(found, frames[wanted]) and found.is_contiguous()
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(ids, windows), st.integers(1, HEIGHT), st.integers(1, WIDTH), st.integers(0, 2**31), st.booleans())
+def test_a_crop_is_that_part_of_each_frame(cached, wanted, height, width, seed, same):
+    rows, frames = cached
+    generator = np.random.default_rng(seed)
+    count = 1 if same else len(wanted)  # frames of a window usually have the crop of the window
+    top, left = generator.integers(0, HEIGHT - height + 1, count), generator.integers(0, WIDTH - width + 1, count)
+    top, left = np.broadcast_to(top, len(wanted)).copy(), np.broadcast_to(left, len(wanted)).copy()
+    wanted = torch.tensor(wanted, dtype=torch.int64)
+    found = rows.rows(wanted, Crop(torch.from_numpy(top), torch.from_numpy(left), height, width))
+    assert found.shape == (len(wanted), height, width, 3) and found.is_contiguous()
+    for frame, t, l, row in zip(found, top, left, wanted, strict=True):  # noqa: E741
+        assert torch.equal(frame, frames[row, t : t + height, l : l + width])
+
+
+def test_rows_and_crops_beyond_the_frames_are_refused(cached):
+    rows, _ = cached
+    with pytest.raises(IndexError, match="rows 0 to 28 of 28 frames"):
+        rows.rows(torch.tensor([0, 28]))
+    with pytest.raises(IndexError, match="rows -1 to 3 of 28 frames"):
+        rows.rows(torch.tensor([3, -1]))
+    for top, left, height in ((1, 0, 12), (0, 7, 2), (-1, 0, 2), (0, -1, 2)):
+        with pytest.raises(IndexError, match=f"a crop of {height} x 10 reaches beyond frames of 12 x 16"):
+            rows.rows(torch.tensor([3]), Crop(torch.tensor([top]), torch.tensor([left]), height, 10))
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    (tmp_path / "set").mkdir()
+    source = MadeFrames(tmp_path / "set", LENGTHS, [range(6)])
+    return FrameCache(source, Fit(size=(HEIGHT, WIDTH)), tmp_path / "caches").open()
+
+
+def test_a_cache_that_is_changed_under_a_run_is_an_error(fresh):
+    path, ids = fresh._path, torch.arange(4)
+    fresh.rows(ids)
+    with open(path, "r+b") as file:
+        file.write(b"x")
+    os.utime(path)  # the clock of a file system may be too coarse to tell
+    with pytest.raises(DataError, match="frames.u8: 1 problem\n  was changed while it was in use; start again"):
+        fresh.rows(ids)
+
+
+def test_a_cache_that_is_cut_short_under_a_run_is_an_error_and_no_crash(fresh, monkeypatch):
+    os.truncate(fresh._path, 1000)
+    with pytest.raises(DataError, match="was changed while it was in use"):
+        fresh.rows(torch.tensor([20]))
+    monkeypatch.setattr(FrameRows, "_changing", lambda self: self._status)  # cut after the comparison, before the read
+    with pytest.raises(DataError, match="was cut short while it was in use"):
+        fresh.rows(torch.tensor([20]))
+
+
+def test_a_cache_that_is_deleted_under_a_run_still_gives_its_pixels(fresh):
+    before = fresh.rows(torch.arange(N))
+    for file in fresh._path.parent.iterdir():
+        file.unlink()
+    assert torch.equal(fresh.rows(torch.arange(N)), before)
+    with pytest.raises(DataError, match="cache.json cannot be read"):
+        FrameRows(fresh._path.parent)
+
+
+def test_offsets_that_lead_beyond_the_file_are_an_error(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "set").mkdir()
+    cache = FrameCache(
+        MadeFrames(tmp_path / "set", LENGTHS, [range(6)]),
+        Fit(size=(12, 16)),
+        tmp_path / "caches",
+        encoding=Encoding(type="jpeg"),
+    )
+    cache.build()
+    offsets = np.fromfile(cache.directory / "offsets.u64", "<u8").reshape(-1, 2)
+    offsets[3], offsets[4] = [5, 1 << 62], [90, 95]
+    offsets.tofile(cache.directory / "offsets.u64")
+    with pytest.raises(DataError, match="row 3 lies at bytes 5 to 4611686018427387904, beyond the file"):
+        cache.open().rows(torch.tensor([3]))
+    with pytest.raises(DataError, match="row 4: 1 problem\n  is no readable picture"):
+        cache.open().rows(torch.tensor([4]))
+    assert cache.open(verify="hashes").damage() is None
+
+
+LARGE = """
+import resource, sys
+from pathlib import Path
+import torch
+from dp_prior.data.frames.rows import Crop, FrameRows
+torch.set_num_threads(1)
+rows = FrameRows(Path(sys.argv[1]))
+generator = torch.Generator().manual_seed(0)
+seen = 0
+while seen < 6 << 30:
+    first = torch.randint(0, len(rows) - 1, (64,), generator=generator)
+    ids = torch.stack([first, first + 1], dim=1).flatten()
+    crop = Crop(ids % 12, ids % 11, 84, 84) if seen % 2 else None
+    seen += rows.rows(ids, crop).numel() + 1
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_random_batches_of_a_20_gb_cache_stay_below_a_gigabyte_and_a_half(tmp_path):
+    """Sparse, so that it takes no disk; 6 GB of different rows are read."""
+    from dp_prior.data.frames.layout import CacheIndex, Encoding
+    from dp_prior.durable import seal
+
+    count = 20 * 10**9 // (96 * 96 * 3)
+    with open(tmp_path / "frames.u8", "wb") as file:
+        file.truncate(count * 96 * 96 * 3)
+    index = CacheIndex(
+        source="none",
+        fit=Fit(size=(96, 96)),
+        encoding=Encoding(type="raw"),
+        ends=[count],
+        sizes={"frames.u8": count * 96 * 96 * 3},
+        digests=["0" * 64],
+    )
+    (tmp_path / "cache.json").write_bytes(seal(index.model_dump(mode="json")))
+    command = [sys.executable, "-c", LARGE, str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=Path(__file__).parents[3])
+    assert output.returncode == 0, output.stderr
+    assert int(output.stdout) < 1.5e9

@@ -1,0 +1,378 @@
+"""From recorded frames to a policy that acts: formats, cache, training, resume, ranks, robot and evaluation."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from dp_prior import Agent, load_policy
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.cli import main
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames.rows import FrameRows
+from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.places.reference import resolve
+from dp_prior.randomness import Randomness
+from dp_prior.resize import Fit
+from tests.data.frames.recordings import (
+    ends_of,
+    pictures,
+    write_folder,
+    write_lerobot,
+    write_npz,
+    write_robomimic,
+    write_zarr,
+)
+from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
+
+ROOT = Path(__file__).parent.parent
+LENGTHS = [9, 12, 8, 11]
+FRAMES = pictures(sum(LENGTHS))  # (40, 24, 32, 3)
+SIZE = (12, 16)
+ENCODER = {
+    "type": "resnet", "width": 16, "blocks": [1], "stem": "patch", "keypoints": 4, "output_dim": 8, "crop": [8, 12],
+    "jitter": {"brightness": 0.2},
+}  # fmt: skip
+FORMATS = ["npz", "zarr", "robomimic", "lerobot video", "folder"]
+NEEDS = {
+    "npz": [], "zarr": ["zarr"], "robomimic": ["h5py"], "lerobot video": ["pyarrow", "av"], "folder": ["PIL"]
+}  # fmt: skip
+
+
+def recorded(format, path):
+    """`data` of a configuration: the same pixels and actions in one format."""
+    for package in NEEDS[format]:
+        pytest.importorskip(package)
+    path.mkdir(exist_ok=True)
+    image = {"key": "image", "size": list(SIZE)}
+    numbers = np.arange(len(FRAMES), dtype=np.float32)[:, None]
+    if format == "npz":
+        np.savez(path / "d.npz", image=FRAMES, action=numbers, episode_ends=ends_of(LENGTHS))
+        episodes, action = {"type": "npz", "path": str(path / "d.npz")}, {"key": "action"}
+    elif format == "zarr":
+        write_zarr(path / "d.zarr", FRAMES, LENGTHS, **{"data/action": numbers})
+        episodes, action = {"type": "zarr", "path": str(path / "d.zarr")}, {"key": "action"}
+    elif format == "robomimic":
+        write_robomimic(path / "d.hdf5", FRAMES, LENGTHS)
+        episodes, action = {"type": "robomimic", "path": str(path / "d.hdf5")}, {"key": "actions", "slice": [0, 1]}
+        image["key"] = "obs/image"
+    elif format == "folder":
+        write_npz(path / "d.npz", FRAMES, LENGTHS)
+        np.savez(path / "d.npz", action=numbers, episode_ends=ends_of(LENGTHS))
+        write_folder(path / "front", FRAMES, LENGTHS, "picture")
+        episodes, action = {"type": "npz", "path": str(path / "d.npz")}, {"key": "action"}
+        image = {"folder": str(path / "front"), "size": list(SIZE)}
+    else:
+        write_lerobot(path / "d", FRAMES, LENGTHS, "v3.0", "video")
+        episodes, action = {"type": "lerobot", "path": str(path / "d")}, {"key": "action"}
+    return {
+        "episodes": episodes,
+        "images": {"front": image},
+        "action": action,
+        "split": {"train": 0.75, "val": 0.25},
+        "batch_size": 8,
+    }
+
+
+def camera_run(place, format="npz", **changes):
+    """`tiny` with a camera instead of states."""
+    place.mkdir(exist_ok=True)
+    data = recorded(format, place)
+    return tiny(place, **{"data": data, "task__encoders": {"front": dict(ENCODER)}, "train__steps": 6, **changes})
+
+
+def saved(place, **changes):
+    path = place / "config.json"
+    config = camera_run(place, **changes)
+    path.write_text(json.dumps(config))
+    return path
+
+
+def data_of(record):
+    return TrajectoriesConfig.from_json(json.dumps(record)).create(4, 2, 2)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_window_holds_the_resized_frames_of_its_rows(tmp_path):
+    data = data_of(recorded("npz", tmp_path))
+    expected = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
+    batch = data.train.fetch(torch.arange(len(data.train)))
+    assert batch.cond["front"].dtype == torch.uint8 and data.spec.kinds == {"front": "image"}
+    assert data.spec.cond_shapes == {"front": (2, *SIZE, 3)} and data.spec.fits == {"front": Fit(size=SIZE)}
+    now = batch.x[:, 1, 0].long()  # the action is the number of its row; the newest frame lies beside the second
+    assert torch.equal(batch.cond["front"][:, 1], expected[now])
+    assert set(data.statistics()) == {"x"}
+
+
+@pytest.mark.parametrize("format", FORMATS[1:])
+def test_the_same_pixels_in_any_format_train_alike(tmp_path, format):
+    """Metrics, weights and the fingerprint of the data, bit for bit."""
+    found = []
+    for kind in ("npz", format):
+        experiment(camera_run(tmp_path / kind.replace(" ", "_"), kind)).run()
+        run = tmp_path / kind.replace(" ", "_") / "run"
+        found.append((rows(run), state(run)))
+    assert found[0][0] == found[1][0]
+    assert_equal(found[1][1], found[0][1])
+
+
+def test_the_cache_is_built_once_and_shared(tmp_path):
+    record = recorded("npz", tmp_path)
+    lines = []
+    first = data_of(record)
+    first.build_caches(lines.append)
+    assert "40 of 40 frames to read" in lines[0] and "40 of 40 frames" in lines[-1]
+    assert first.images["front"].cache.directory.parent == tmp_path / ".dp_prior_frames"
+    again = []
+    data_of(record).build_caches(again.append)
+    assert again == []
+    elsewhere = data_of({**record, "frame_cache": str(tmp_path / "fast")})
+    assert elsewhere.images["front"].cache.directory.parent == tmp_path / "fast"
+    assert elsewhere.fingerprint == first.fingerprint
+
+
+def test_the_command_builds_ahead(tmp_path):
+    config = saved(tmp_path)
+    found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]
+    assert "frames/s" in found[0] and "GB free" in found[0]
+    assert found[1] == "all frames are cached\n"
+    assert "to read" not in train(config, "--check").output
+
+
+def test_nothing_is_decoded_before_the_configuration_is_found_to_fit(tmp_path):
+    """A build may take hours; a wrong crop or a missing key is told before."""
+    config = camera_run(tmp_path, task__encoders__front__crop=[13, 16])
+    with pytest.raises(ConfigError, match=r"task.encoders.front"):
+        experiment(config)
+    with pytest.raises(DataError, match="no key 'speed'"):
+        data_of({**recorded("npz", tmp_path), "obs": {"speed": {"key": "speed"}}})
+    assert not (tmp_path / ".dp_prior_frames").exists()
+
+
+@pytest.mark.parametrize("field", ["fit", "size", "jpeg_quality"])
+def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
+    record = recorded("npz", tmp_path)
+    before = data_of(record).fingerprint
+    if field == "jpeg_quality":
+        pytest.importorskip("PIL")
+    record["images"]["front"][field] = {"fit": "letterbox", "size": [16, 12], "jpeg_quality": 90}[field]
+    assert data_of(record).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    "image, message",
+    [
+        ({"size": [4, 4]}, "neither key nor folder is given"),
+        ({"key": "image", "folder": "x", "size": [4, 4]}, "both key and folder are given"),
+        ({"key": "image"}, "size"),
+        ({"key": "imag", "size": [4, 4]}, "Did you mean 'image'"),
+        ({"key": "action", "size": [4, 4]}, "action"),
+    ],
+)
+def test_a_wrong_camera_is_refused(tmp_path, image, message):
+    record = {**recorded("npz", tmp_path), "images": {"front": image}}
+    with pytest.raises((ConfigError, DataError), match=message):
+        data_of(record)
+
+
+def test_other_tasks_refuse_images_by_name(tmp_path):
+    config = camera_run(tmp_path, task__type="inpainting_policy")
+    del config["task"]["encoders"]
+    config["task"]["backbone"] = {"type": "unet1d", "down_dims": [8, 8]}
+    with pytest.raises(ConfigError, match="'front': 'image'"):
+        experiment(config)
+
+
+# Training -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment, count", [("step", 3), ("save", 1), ("micro-batch", 5)])
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path, moment, count):
+    whole = saved(tmp_path / "whole", train__save_every={"steps": 2})
+    assert train(whole).exit_code == 0
+    killed = saved(tmp_path / "killed", train__save_every={"steps": 2})
+    assert train_and_die(killed, moment, count) == -9
+    assert train(killed).exit_code == 0
+    assert_equal(state(tmp_path / "killed/run"), state(tmp_path / "whole/run"))
+
+
+def part(text):
+    experiment(json.loads(text)).run()
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_one(tmp_path, run_ranks):
+    """Crop and jitter belong to the sample, not to its rank; the ranks build one cache."""
+    alone = camera_run(tmp_path / "alone")
+    experiment(alone).run()
+    both = camera_run(tmp_path / "both")
+    both["data"]["batch_size"] = 4
+    source = "import json, sys; from tests.test_cameras import part; part(json.loads(sys.argv[1]))"
+    run_ranks(source, 2, json.dumps(json.dumps(both)), timeout=200)
+    assert len(list((tmp_path / "both/.dp_prior_frames").glob("*/cache.json"))) == 1
+    for line, other in zip(rows(tmp_path / "both/run"), rows(tmp_path / "alone/run"), strict=True):
+        losses = {name: value for name, value in other.items() if "loss" in name}
+        found = {name: line[name] for name in losses}
+        assert found == pytest.approx(losses, rel=1e-4)  # Adam amplifies rounding
+
+
+def test_a_run_without_the_default_encoder_named_uses_resnet(tmp_path):
+    config = camera_run(tmp_path)
+    del config["task"]["encoders"]
+    config["data"]["images"]["front"]["size"] = [96, 96]
+    run = experiment(config)
+    assert type(run.parts.model.encoder.encoders[0]).__name__ == "ResNetEncoder"
+
+
+def test_relative_actions_read_no_frame_for_their_statistics(tmp_path, monkeypatch):
+    """Two hundred thousand windows of frames would not fit into memory."""
+    config = camera_run(tmp_path)
+    config["data"]["obs"] = {"place": {"key": "action"}}
+    config["task"]["relative_to"] = "place"
+    monkeypatch.setattr(FrameRows, "rows", lambda *_: pytest.fail("read"))
+    experiment(config)
+
+
+def test_a_vit_starts_from_its_folder_which_loading_does_not_need(tmp_path):
+    """Weights of a tiny DINOv2 are read once; the backbone learns at a tenth of the rate, or not at all."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    torch.manual_seed(3)
+    published = transformers.Dinov2Model(transformers.Dinov2Config(**sizes))
+    published.save_pretrained(tmp_path / "dino")
+    vit = {"type": "vit", "weights": str(tmp_path / "dino"), "crop": None, "freeze": True}
+    config = saved(tmp_path / "place", task__encoders__front=vit, train__save_every={"steps": 3})
+    assert train_and_die(config, "step", 5) == -9
+    assert train(config).exit_code == 0
+    shutil.rmtree(tmp_path / "dino")
+    backbone = load_policy(tmp_path / "place/run").encoder.encoders[0].backbone.model
+    for name, weight in backbone.state_dict().items():
+        assert torch.equal(published.state_dict()[name], weight), name
+    document = read_checkpoint(resolve(tmp_path / "place/run", prefer="latest")).documents["config.json"]
+    assert document["task"]["encoders"]["front"]["architecture"]["hidden_size"] == 8
+
+
+def test_weights_that_are_not_there_are_told_before_anything_is_built(tmp_path):
+    config = camera_run(tmp_path, task__encoders__front={"type": "vit", "weights": str(tmp_path / "dino")})
+    with pytest.raises(ConfigError, match=r"task.encoders.front.*\n.*is no folder"):
+        experiment(config)
+
+
+# Acting ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    place = tmp_path_factory.mktemp("trained")
+    assert train(saved(place)).exit_code == 0
+    return place / "run"
+
+
+def test_the_robot_resizes_as_the_cache_did(trained):
+    """A frame of the camera's own size gives, bit for bit, the chunk of the frame that was cached."""
+    policy = load_policy(trained)
+    small = Fit(size=SIZE).apply(torch.from_numpy(FRAMES))
+    random = Randomness.from_counts(0, "test", torch.arange(3))
+    seen = {name: torch.stack([frames[:3], frames[1:4]], dim=1) for name, frames in
+            (("camera", torch.from_numpy(FRAMES)), ("cached", small))}  # fmt: skip
+    chunks = [policy.predict({"front": value}, random) for value in seen.values()]
+    assert torch.equal(*chunks)
+    agents = [Agent(policy), Agent(policy)]
+    for number in range(4):
+        actions = [agent.act({"front": frames[number]}) for agent, frames in
+                   zip(agents, (FRAMES, small.numpy()), strict=True)]  # fmt: skip
+        assert np.array_equal(*actions)
+    assert all(past["front"].dtype == torch.uint8 for past in agents[0]._one._history)
+
+
+@pytest.mark.parametrize(
+    "frame, message",
+    [
+        (np.zeros((24, 32, 3), np.float32), "float32.*uint8.*unscaled"),
+        (np.zeros((3, 24, 32), np.uint8), "move the channels to the end"),
+        (np.zeros((24, 32), np.uint8), "greyscale"),
+        (np.zeros((24, 32, 1), np.uint8), "greyscale"),
+        (np.zeros((24, 32, 4), np.uint8), "drop the fourth channel"),
+        (np.zeros((0, 32, 3), np.uint8), "one frame per row"),
+    ],
+)
+def test_a_frame_of_another_kind_is_refused_in_one_line(trained, frame, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        Agent(load_policy(trained)).act({"front": frame})
+    assert "\n" not in str(caught.value) and "'front'" in str(caught.value)
+
+
+def test_a_policy_saved_without_a_fit_takes_its_own_size_only(trained, tmp_path):
+    policy = load_policy(trained)
+    policy.spec = policy.spec.model_copy(update={"fits": {}})
+    policy.save_pretrained(tmp_path / "old")
+    assert "fits" not in json.loads((tmp_path / "old/spec.json").read_text())
+    old = Agent(load_policy(tmp_path / "old"))
+    old.act({"front": np.zeros((*SIZE, 3), np.uint8)})
+    with pytest.raises(ValueError, match=r"\(24, 32, 3\) per frame; the policy reads uint8 \(12, 16, 3\)"):
+        old.act({"front": FRAMES[0]})
+
+
+def test_evaluate_repeats_the_numbers_of_the_run(trained):
+    output = CliRunner().invoke(main, ["evaluate", str(trained)], catch_exceptions=False).output
+    assert "equal to" in output and "differs" not in output
+
+
+def test_check_prints_the_cost_before_it_builds(tmp_path):
+    result = train(saved(tmp_path), "--check")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    cost = next(i for i, line in enumerate(lines) if "40 of 40 frames to read" in line)
+    assert "free" in lines[cost] and any("one step" in line for line in lines[cost:])
+
+
+def test_a_camera_policy_loads_without_transformers_and_codecs(trained):
+    program = f"""
+import sys
+for name in ("transformers", "av", "PIL", "h5py", "zarr", "pyarrow"):
+    sys.modules[name] = None
+import numpy as np
+from dp_prior import Agent, load_policy
+Agent(load_policy({str(trained)!r})).act({{"front": np.zeros((24, 32, 3), np.uint8)}})
+"""
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert output.returncode == 0, output.stderr
+
+
+def test_the_shipped_configuration_trains_from_rendered_demonstrations_and_runs_in_the_environment(tmp_path):
+    """Four demonstrations, three steps and a few steps of two episodes, with its own network."""
+    pytest.importorskip("gym_pusht")
+    with np.load(ROOT / "demonstrations/pusht.npz") as file:
+        end = file["episode_ends"][3]
+        np.savez(tmp_path / "few.npz", state=file["state"][:end], action=file["action"][:end],
+                 episode_ends=file["episode_ends"][:4])  # fmt: skip
+    command = ["render-demonstrations", "--episodes", str(tmp_path / "few.npz"), "--out", str(tmp_path / "images.npz")]
+    assert CliRunner().invoke(main, command, catch_exceptions=False).exit_code == 0
+    rollout = {"type": "rollout", "n_episodes": 2, "videos": 0, "sampler": {"type": "ddim", "steps": 2},
+               "env": {"type": "pusht", "camera": [128, 128], "n_envs": 2, "max_steps": 10}}  # fmt: skip
+    changes = {
+        "data.episodes.path": str(tmp_path / "images.npz"),
+        "data.split": json.dumps({"train": 0.75, "val": 0.25}),
+        "data.batch_size": "8",
+        "train.samples": "24",
+        "train.lr.warmup_steps": "1",
+        "train.save_every": json.dumps({"steps": 2}),
+        "evaluate": json.dumps([{**rollout, "every": {"steps": 3}}]),
+        "test": json.dumps([{**rollout, "name": "test"}]),
+        "tracker.log": "[]",
+        "tracker.data_path": str(tmp_path / "run"),
+    }
+    sets = [part for name, value in changes.items() for part in ("--set", f"{name}={value}")]
+    result = train(ROOT / "configs/policy/pusht_image.json", *sets)
+    assert result.exit_code == 0, result.output
+    output = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")], catch_exceptions=False).output
+    assert "rollout/score" in output and "differs" not in output
