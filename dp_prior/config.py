@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
+from pydantic_core import CoreSchema, to_jsonable_python
 
 MOST_PROBLEMS = 50
 """A report shows this many problems and counts the others."""
@@ -247,29 +247,48 @@ def family(name: str, *members: type[Config]) -> Any:
     Args:
         name: of the family, in the plural; the entry points are those of group `dp_prior.<name>`.
 
-    Raises:
-        ImportError: an installed record cannot be imported.
-        TypeError: what an entry point names is no record of a new type.
+    When a record that holds it is first checked, it raises ImportError for an installed record that cannot be imported,
+    and TypeError for one that is no record of a new type.
     """
-    found: dict[str, type[Config]] = {}
-    for source, record in [*((None, member) for member in members), *_installed_members(f"dp_prior.{name}")]:
-        is_record = isinstance(record, type) and issubclass(record, Config) and "type" in record.model_fields
-        kind = record.model_fields["type"].default if is_record else None
-        if not isinstance(kind, str):
-            raise TypeError(f'{source} is {record!r}; expected a Config with a field `type: Literal["..."] = "..."`')
-        if kind in found:
-            raise TypeError(f"{source} has the type {kind!r}, which {found[kind].__name__} has already; rename it")
-        found[kind] = record
-    return Annotated[Union[tuple(found.values())], Field(discriminator="type")]  # noqa: UP007 (made at run time)
+    return Annotated[Config, _Family(name, members)]
+
+
+class _Family:
+    """The members of a family. Installed ones are imported when a record is first checked, not when the family is
+    made: they import our modules, in which families are made."""
+
+    def __init__(self, name: str, members: tuple[type[Config], ...]):
+        self._name = name
+        self._members = members
+
+    @functools.cached_property
+    def records(self) -> dict[str, type[Config]]:
+        """The records by their type; see `family` for the errors."""
+        found: dict[str, type[Config]] = {}
+        for source, record in [*((None, member) for member in self._members), *_installed_members(self._name)]:
+            is_record = isinstance(record, type) and issubclass(record, Config) and "type" in record.model_fields
+            kind = record.model_fields["type"].default if is_record else None
+            if not isinstance(kind, str):
+                raise TypeError(
+                    f'{source} is {record!r}; expected a Config with a field `type: Literal["..."] = "..."`'
+                )
+            if kind in found:
+                raise TypeError(f"{source} has the type {kind!r}, which {found[kind].__name__} has already; rename it")
+            found[kind] = record
+        return found
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        union = Union[tuple(self.records.values())]  # noqa: UP007 (made at run time)
+        return handler.generate_schema(Annotated[union, Field(discriminator="type")])
 
 
 def members(annotation: Any) -> dict[str, type[Config]]:
     """The records of a family by their type."""
-    return {record.model_fields["type"].default: record for record in _records(annotation)}
+    return {record.model_fields["type"].default: record for record in records_in(annotation)}
 
 
-def _installed_members(group: str) -> list[tuple[str, Any]]:
-    found = []
+def _installed_members(family_name: str) -> list[tuple[str, Any]]:
+    found, group = [], f"dp_prior.{family_name}"
     for entry in sorted(_entry_points().select(group=group)):
         source = f"entry point {entry.name!r} of group {group!r} ({entry.value})"
         try:
@@ -306,18 +325,21 @@ def change_of(annotation: Any) -> Change | None:
     return next((part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Change)), None)
 
 
-def _records(annotation: Any) -> list[type[Config]]:
+def records_in(annotation: Any) -> list[type[Config]]:
     """The record classes an annotation admits, through Annotated, unions and optionals."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         return [annotation]
+    families = [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, _Family)]
+    if families:
+        return list(families[0].records.values())
     if get_origin(annotation) in (Annotated, Union, types.UnionType):
-        return [record for part in get_args(annotation) for record in _records(part)]
+        return [record for part in get_args(annotation) for record in records_in(part)]
     return []
 
 
 def _record_for(annotation: Any, value: Any) -> type[Config] | None:
     """The record class that describes `value`, by its `type` where there are several."""
-    records = _records(annotation)
+    records = records_in(annotation)
     tag = value.get("type") if isinstance(value, dict) else None
     tagged = [r for r in records if "type" in r.model_fields and r.model_fields["type"].default == tag]
     return (tagged or (records if len(records) == 1 else [None]))[0]
@@ -332,6 +354,7 @@ def child(annotation: Any, key: str | int) -> Any:
         return Annotated[(found.annotation, *found.metadata)] if found.metadata else found.annotation
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Annotated, Union, types.UnionType):
+        arguments = records_in(annotation) or arguments
         return next((below for part in arguments if (below := child(part, key)) is not None), None)
     if origin is dict:
         return arguments[1]
@@ -346,7 +369,7 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
     annotation, value, record, path = cls, data, None, []
     for depth, part in enumerate(location):
         if isinstance(value, dict):
-            if len(_records(annotation)) > 1 and part == value.get("type"):
+            if len(records_in(annotation)) > 1 and part == value.get("type"):
                 annotation = _record_for(annotation, value)  # pydantic names the union member; the file does not
                 continue
             if part not in value and not (kind == "missing" and depth == len(location) - 1):

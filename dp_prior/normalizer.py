@@ -229,15 +229,20 @@ class Normalizer(nn.Module):
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
         """The inverse of `normalize` within its clipping range; constant dimensions give their constant. float32."""
+        if key in self._untouched:
+            return value
         self._check(key, value)
         return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/divisor"])
 
-    def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor]:
+    def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor] | None:
         """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant.
+        None for a key without statistics.
 
         Args:
             low, high: other two of `QUANTITIES`.
         """
+        if key in self._untouched:
+            return None
         return self.normalize(key, self._buffers[f"{key}/{low}"]), self.normalize(key, self._buffers[f"{key}/{high}"])
 
     def _set_divisors(self) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, create_model, model_validator
 
 from dp_prior.config import MOST_PROBLEMS, Config, ConfigError, family, members
 
@@ -518,5 +518,8 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
 )
 def test_installed_member_that_does_not_fit_is_refused(monkeypatch, name, error, message):
     installed(monkeypatch, name)
+    things = family("things", Inside)
     with pytest.raises(error, match=message):
-        family("things", Inside)
+        members(things)
+    with pytest.raises(error, match=message):
+        TypeAdapter(things).validate_python({"type": "inside"})

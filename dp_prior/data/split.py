@@ -26,6 +26,13 @@ class Split:
         return {"train": self.train, "val": self.val, "test": self.test, "dropped": self.dropped}
 
 
+def fraction_faults(train: float, val: float, test: float) -> Iterator[str]:
+    """A line unless the fractions of a split sum to 1."""
+    total = train + val + test
+    if abs(total - 1) > 1e-6:
+        yield f"train {train:g} + val {val:g} + test {test:g} = {total:g}; the fractions must sum to 1"
+
+
 class SplitConfig(Config):
     """Seeded random split by episode. Statistics and training see the train part only."""
 
@@ -45,11 +52,7 @@ class SplitConfig(Config):
     """Maximum number of episodes to train on; the rest of the train part is not used. null means all."""
 
     def faults(self) -> Iterator[str]:
-        total = self.train + self.val + self.test
-        if abs(total - 1) > 1e-6:
-            yield (
-                f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
-            )
+        return fraction_faults(self.train, self.val, self.test)
 
     def assign(self, n_episodes: int) -> Split:
         """Divide episodes 0 .. n_episodes - 1.

@@ -43,7 +43,7 @@ class HeldOutConfig(Config):
     """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
 
     def task_faults(self, task: TaskConfig) -> Iterable[str]:
-        """Why a task of these kinds cannot be measured, one line per fault that begins with a field; none by default."""
+        """Why such a task cannot be measured, one line per fault that begins with a field; none by default."""
         return ()
 
     def sampling_steps(self) -> tuple[int, ...]:

@@ -14,13 +14,17 @@ from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.metric_names import Metric, find_metric
-from dp_prior.tasks import DEFAULT_TASK, TaskConfig
+from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.measured import METRICS
 
 CONFIG = "config.json"
 """A run's configuration, in its directory and in every checkpoint."""
+
+DEFAULT_TASK = PolicyConfig()
+"""The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 
 class TrainConfig(Config):

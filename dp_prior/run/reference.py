@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
-from dp_prior.config import Config, members
+from dp_prior.config import Config, child, members, records_in
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.metric_names import Metric
 from dp_prior.metric_names import page as metrics_page
@@ -72,10 +72,10 @@ def records(annotation: Any, found: list[type[Config]] | None = None) -> list[ty
     if isinstance(annotation, type) and issubclass(annotation, Config):
         if annotation not in found:
             found.append(annotation)
-            for field in annotation.model_fields.values():
-                records(field.annotation, found)
+            for name in annotation.model_fields:
+                records(child(annotation, name), found)
     else:
-        for part in get_args(annotation):
+        for part in records_in(annotation) or get_args(annotation):
             records(part, found)
     return found
 

@@ -9,5 +9,3 @@ from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
 
 TaskConfig = family("tasks", PolicyConfig, InpaintingPolicyConfig, PriorConfig)
-
-DEFAULT_TASK = PolicyConfig()

@@ -37,6 +37,7 @@ def installed(place: Path, name: str, source: str, entry_points: dict[str, str])
     sys.path.insert(0, str(place))
     importlib.invalidate_caches()
     try:
+        importlib.import_module(name)  # a package can be imported before ours, by its own tests for example
         yield importlib.import_module("tests.tiny")
     finally:
         sys.path.remove(str(place))

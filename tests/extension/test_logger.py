@@ -43,8 +43,8 @@ class Lines(Logger):
             file.write(json.dumps({"step": progress.global_step, **metrics}) + "\\n")
 
     def rewind(self, progress):
-        kept = [line for line in self.path.read_text().splitlines(True) if json.loads(line)["step"] <= progress.global_step]
-        self.path.write_text("".join(kept))
+        lines = self.path.read_text().splitlines(True)
+        self.path.write_text("".join(line for line in lines if json.loads(line)["step"] <= progress.global_step))
 '''
 ENTRY = {"loggers.lines": "outside_lines:LinesConfig"}
 

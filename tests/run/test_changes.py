@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from dp_prior.config import Config, ConfigError, change_of, child
+from dp_prior.config import Config, ConfigError, change_of, child, records_in
 from dp_prior.run.changes import check_changes, kind_of
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.reference import records
@@ -195,7 +195,7 @@ def records_here(annotation):
     """Those that a value of this annotation can be, not those inside it."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, Config) else []
-    return [record for part in get_args(annotation) for record in records_here(part)]
+    return [record for part in records_in(annotation) or get_args(annotation) for record in records_here(part)]
 
 
 def test_members_of_a_family_declare_the_same_for_the_same_field():

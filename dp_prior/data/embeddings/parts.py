@@ -16,6 +16,7 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.errors import DataError
+from dp_prior.data.split import fraction_faults
 from dp_prior.randomness import Randomness
 
 PARTS = ("train", "val", "test")
@@ -44,11 +45,7 @@ class EmbeddingSplitConfig(Config):
     The column is read once at the start, and a byte per row is kept in memory. null: rows are independent."""
 
     def faults(self) -> Iterator[str]:
-        total = self.train + self.val + self.test
-        if abs(total - 1) > 1e-6:
-            yield (
-                f"train {self.train:g} + val {self.val:g} + test {self.test:g} = {total:g}; the fractions must sum to 1"
-            )
+        return fraction_faults(self.train, self.val, self.test)
 
     def assign(self, folder: Folder) -> dict[str, Part]:
         """The parts of the rows of a folder, by name.

@@ -1,0 +1,204 @@
+"""Frames from an installed package: an encoder for images that crops at random, and a data set that maps them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.extension.installed import assert_unknown, installed, lines_of
+
+PACKAGE = '''\
+import hashlib
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from dp_prior.batch import Spec
+from dp_prior.config import Config
+from dp_prior.data.columns.memmap import map_npy
+from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.integrity import MANIFEST, Integrity
+from dp_prior.data.loader import Loader
+from dp_prior.data.split import SplitConfig
+from dp_prior.data.trajectories import WindowSet
+from dp_prior.data.windows import make_windows
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.normalizer import Statistics
+
+
+class CropEncoderConfig(Config):
+    """A small convolution over crops of frames."""
+
+    type: Literal["crop"] = "crop"
+
+    reads: ClassVar = ("image",)
+    needs_data_units: ClassVar = True
+
+    size: int = 6
+    """Height and width of a crop."""
+
+    def create(self, shape):
+        return CropEncoder(self.size, shape)
+
+
+class CropEncoder(Encoder):
+    draws = True
+
+    def __init__(self, size, shape):
+        super().__init__()
+        self.size, self.room, self.output_dim = size, (shape[0] - size + 1, shape[1] - size + 1), 4
+        self.layers = nn.Sequential(nn.Conv2d(shape[2], 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def forward(self, value, random=None):
+        """The crop is the sample's own while training, the middle otherwise."""
+        first = [torch.full((len(value),), room // 2) for room in self.room]
+        if random is not None:
+            first = [random.stream(axis).integers(room) for axis, room in enumerate(self.room)]
+        rows, columns = (begin[:, None] + torch.arange(self.size) for begin in first)
+        crops = value[torch.arange(len(value))[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        pixels = crops.permute(0, 3, 4, 1, 2).flatten(0, 1).float() / 255
+        return self.layers(pixels).unflatten(0, value.shape[:2])
+
+
+class FramesConfig(Config):
+    """A folder with `frames.npy`, uint8, `action.npy` and `ends.npy`."""
+
+    type: Literal["frames"] = "frames"
+
+    provides: ClassVar = "trajectories"
+
+    path: Path
+    """The folder."""
+
+    split: SplitConfig = SplitConfig()
+    """Which episodes are trained on."""
+
+    batch_size: int = 8
+    """Samples per rank and micro-batch."""
+
+    def integrity(self, directory):
+        return Integrity(directory / MANIFEST, self.path, "sizes")
+
+    def create(self, horizon, n_obs_steps, n_action_steps, *, all_obs=False):
+        return Frames(self, horizon, n_obs_steps, n_action_steps)
+
+
+class Frames:
+    def __init__(self, config, horizon, n_obs_steps, n_action_steps):
+        self.files = sorted(config.path.glob("*.npy"))
+        action, ends = (np.load(config.path / f"{name}.npy") for name in ("action", "ends"))
+        self.frames, self.action = map_npy(config.path / "frames.npy"), torch.from_numpy(action)
+        self.fingerprint = hashlib.sha256(action.tobytes()).hexdigest()
+        self.spec = Spec(
+            x_shape=(horizon, action.shape[1]),
+            cond_shapes={"camera": (n_obs_steps, *self.frames.shape)},
+            kinds={"camera": "image"},
+        )
+        self.ids, lengths = config.split.assign(len(ends)).ids(), np.diff(ends, prepend=0)
+
+        def part(name):
+            own = np.array(self.ids[name], dtype=np.int64)
+            windows = make_windows(lengths[own], horizon, n_obs_steps - 1, n_action_steps - 1)
+            rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in own] or [np.zeros(0, np.int64)])
+            index = torch.from_numpy(rows[windows.source])
+            columns = {"x": MemoryColumn(self.action[index]), "camera": self.frames.taking(index)}
+            return WindowSet.of(columns, windows, n_obs_steps)
+
+        self.train, self.val, self.test = map(part, ("train", "val", "test"))
+
+    def statistics(self):
+        return {"x": Statistics.of(self.train.columns["x"].values.numpy())}
+
+    def loader(self, *, seed, **how):
+        return Loader(self.train, seed=seed, **how)
+
+    def document(self):
+        return {"fingerprint": self.fingerprint, "episodes": self.ids}
+
+    def summary(self):
+        return f"{len(self.train)} windows over frames"
+
+    def to(self, device):
+        return self
+
+    def report(self):
+        return {"warnings": []}
+'''
+ENTRIES = {"encoders.crop": "outside_frames:CropEncoderConfig", "data.frames": "outside_frames:FramesConfig"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    with installed(tmp_path_factory.mktemp("packages"), "outside_frames", PACKAGE, ENTRIES) as tiny:
+        yield tiny
+
+
+def write_frames(folder):
+    """Three episodes of 12 steps; the action is where the bright pixel is."""
+    folder.mkdir()
+    places = np.random.default_rng(0).integers(8, size=(36, 2))
+    frames = np.zeros((36, 8, 8, 3), np.uint8)
+    frames[np.arange(36), places[:, 0], places[:, 1]] = 255
+    np.save(folder / "frames.npy", frames)
+    np.save(folder / "action.npy", places.astype(np.float32))
+    np.save(folder / "ends.npy", np.array([12, 24, 36]))
+    return frames
+
+
+def configuration(tiny, place, **changes):
+    config = tiny.tiny(place, task__encoders={"camera": {"type": "crop", "size": 6}}, **changes)
+    split = {"train": 0.7, "val": 0.3}
+    config["data"] = {"type": "frames", "path": str(place.parent / "frames"), "split": split, "batch_size": 8}
+    path = place / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
+    from dp_prior import load_policy
+    from dp_prior.data.columns.disk import TakenColumn
+    from dp_prior.inference.agent import Agent
+
+    assert lines_of(PACKAGE) <= 100
+    assert_unknown("crop", "frames")
+    frames = write_frames(tmp_path / "frames")
+    for name in ("straight", "broken"):
+        (tmp_path / name).mkdir()
+    straight = configuration(tiny, tmp_path / "straight", train__steps=10)
+    done = tiny.train(straight)
+    assert done.exit_code == 0, done.output
+    broken = configuration(tiny, tmp_path / "broken", train__steps=10)
+    assert tiny.train_and_die(broken, "step", 8) < 0
+    done = tiny.train(broken)
+    assert done.exit_code == 0 and "step_00000005" in done.output, done.output
+    tiny.assert_equal(tiny.state(tmp_path / "broken" / "run"), tiny.state(tmp_path / "straight" / "run"))
+
+    run = tiny.experiment(json.loads(straight.read_text()))
+    assert isinstance(run.parts.data.train.columns["camera"], TakenColumn), "frames stay on disk"
+    assert run.parts.data.train.fetch(torch.arange(2)).cond["camera"].dtype == torch.uint8
+    policy = load_policy(tmp_path / "straight" / "run")
+    assert policy.spec.kind("camera") == "image"
+    agent = Agent(policy, seed=1)
+    assert agent.act({"camera": frames[0]}).shape == (2,)
+    with pytest.raises(ValueError, match="a policy reads torch.uint8 for kind 'image'"):
+        agent.act({"camera": frames[0] / 255})
+
+
+def test_crop_is_a_function_of_the_sample_alone(tmp_path, tiny):
+    import outside_frames
+
+    from dp_prior.randomness import Randomness
+
+    encoder = outside_frames.CropEncoderConfig().create((8, 8, 3))
+    value = torch.from_numpy(write_frames(tmp_path / "frames")[:4, None].repeat(2, 1))
+    random = Randomness.from_counts(0, "crops", torch.arange(4))
+    together = encoder(value, random)
+    assert together.shape == (4, 2, 4)
+    alone = torch.cat([encoder(value[i : i + 1], random[i : i + 1]) for i in range(4)])
+    assert torch.allclose(together, alone, atol=1e-6)
+    others = encoder(value, Randomness.from_counts(1, "crops", torch.arange(4)))
+    assert not torch.equal(together, others) and not torch.equal(together, encoder(value))

@@ -1,0 +1,189 @@
+"""A task of another shape from an installed package: pictures (H, W, C), with data and a backbone of its own."""
+
+import json
+
+import pytest
+import torch
+
+from tests.extension.installed import assert_unknown, installed, lines_of
+
+PACKAGE = '''\
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from dp_prior.batch import Batch, Spec
+from dp_prior.config import Config
+from dp_prior.data.integrity import MANIFEST, Integrity
+from dp_prior.data.loader import Loader
+from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.sampler import DDIM, SamplerConfig
+from dp_prior.networks.backbones import BackboneConfig
+from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.normalizer import Normalizer
+from dp_prior.tasks.model import DiffusionModel
+
+
+class PicturesConfig(Config):
+    """One .npy file of pictures, (N, H, W, C) uint8."""
+
+    type: Literal["pictures"] = "pictures"
+
+    provides: ClassVar = "pictures"
+
+    path: Path
+    """The file."""
+
+    batch_size: int = 8
+    """Samples per rank and micro-batch."""
+
+    def integrity(self, directory):
+        return Integrity(directory / MANIFEST, self.path, "sizes")
+
+
+class Pictures:
+    def __init__(self, path):
+        self.pixels = torch.from_numpy(np.load(path))
+        self.files, self.device, self.train, self.val, self.test = [path], torch.device("cpu"), self, self, self
+        self.spec = Spec(x_shape=tuple(self.pixels.shape[1:]), cond_shapes={})
+
+    def __len__(self):
+        return len(self.pixels)
+
+    def count_valid(self, ids):
+        return len(ids) * self.pixels[0, ..., 0].numel()
+
+    def fetch(self, ids):
+        x = self.pixels[ids] / 127.5 - 1
+        return Batch(x=x, cond={}, mask=torch.ones(x.shape[:-1], dtype=torch.bool), ids=ids)
+
+    def statistics(self):
+        return {}
+
+    def loader(self, *, seed, **how):
+        return Loader(self, seed=seed, **how)
+
+    def document(self):
+        return {"fingerprint": str(int(self.pixels.sum()))}
+
+    def summary(self):
+        return f"{len(self)} pictures"
+
+    def to(self, device):
+        return self
+
+    def report(self):
+        return {"warnings": []}
+
+
+class ConvConfig(BackboneRecord):
+    """Two convolutions and the timestep."""
+
+    type: Literal["conv"] = "conv"
+
+    width: int = 8
+    """Channels inside."""
+
+    def create(self, x_shape, cond_shape, output_channels_factor=1, input_channels_factor=1):
+        return Conv(x_shape[-1] * input_channels_factor, x_shape[-1] * output_channels_factor, self.width)
+
+
+class Conv(nn.Module):
+    def __init__(self, in_channels, out_channels, width):
+        super().__init__()
+        self.first = nn.Conv2d(in_channels, width, 3, padding=1)
+        self.last = nn.Conv2d(width, out_channels, 3, padding=1)
+        self.step = nn.Linear(1, width)
+
+    def forward(self, x_t, t, cond):
+        inside = self.first(x_t.movedim(-1, 1)) + self.step(t[:, None].to(x_t) / 100)[..., None, None]
+        return self.last(torch.relu(inside)).movedim(1, -1)
+
+
+class NoCondition(nn.Module):
+    cond_shape = (0, 1)
+
+    def forward(self, cond, kept=None, random=None):
+        return None
+
+
+class PictureTask(Config):
+    """Pictures, given nothing."""
+
+    type: Literal["picture"] = "picture"
+
+    kind: ClassVar = "picture"
+    data_types: ClassVar = ("pictures",)
+
+    backbone: BackboneConfig = ConvConfig()
+    """The network."""
+
+    diffusion: DiffusionConfig = DiffusionConfig()
+    """Noise and objective."""
+
+    sampler: SamplerConfig = DDIM()
+    """How pictures are drawn."""
+
+    def open(self, data):
+        return Pictures(data.path)
+
+    def create(self, spec):
+        process = self.diffusion.create()
+        return DiffusionModel(
+            spec=spec,
+            normalizer=Normalizer({"x": spec.x_shape}, {"x": None}),
+            encoder=NoCondition(),
+            backbone=self.backbone.create(spec.x_shape, (0, 1), process.output_factor, process.input_factor),
+            process=process,
+            sampler=self.sampler,
+            cond_dropout={},
+        )
+'''
+ENTRIES = {
+    "data.pictures": "outside_pictures:PicturesConfig",
+    "backbones.conv": "outside_pictures:ConvConfig",
+    "tasks.picture": "outside_pictures:PictureTask",
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    with installed(tmp_path_factory.mktemp("packages"), "outside_pictures", PACKAGE, ENTRIES) as tiny:
+        yield tiny
+
+
+def test_pictures_in_120_lines_train_resume_and_are_drawn(tmp_path, tiny):
+    import numpy as np
+
+    from dp_prior.checkpoints.format import read_checkpoint
+    from dp_prior.places.reference import resolve
+    from dp_prior.randomness import Randomness
+
+    assert lines_of(PACKAGE) <= 120
+    assert_unknown("pictures", "picture", "conv")
+    np.save(tmp_path / "pictures.npy", np.random.default_rng(0).integers(256, size=(16, 6, 5, 3), dtype=np.uint8))
+    config = tiny.tiny(tmp_path, train__steps=4)
+    config["data"] = {"type": "pictures", "path": str(tmp_path / "pictures.npy")}
+    config["task"] = {
+        "type": "picture",
+        "backbone": {"type": "conv", "width": 4},
+        "diffusion": {"schedule": {"type": "cosine", "steps": 10}},
+        "sampler": {"type": "ddim", "steps": 2},
+    }
+    for steps in (4, 8):
+        config["train"]["steps"] = steps
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        done = tiny.train(tmp_path / "config.json")
+        assert done.exit_code == 0, done.output
+    assert "step_00000004" in done.output, "the second start goes on from the first"
+    last = tiny.rows(tmp_path / "run")[-1]
+    assert last["step"] == 8 and last["train/loss"] > 0
+
+    run = tiny.experiment(config)
+    model = run.parts.model
+    model.load_state_dict(read_checkpoint(resolve(tmp_path / "run")).tensors["model.safetensors"])
+    drawn = model.eval().sample({}, Randomness.from_counts(0, "draw", torch.arange(3)))
+    assert drawn.shape == (3, 6, 5, 3) and drawn.isfinite().all()
