@@ -293,8 +293,8 @@ def _installed_members(family_name: str) -> list[tuple[str, Any]]:
         source = f"entry point {entry.name!r} of group {group!r} ({entry.value})"
         try:
             found.append((source, entry.load()))
-        except Exception as error:
-            raise ImportError(f"{source} cannot be imported: {error}. Repair or uninstall the package") from error
+        except (Exception, SystemExit) as error:
+            raise ImportError(f"{source} cannot be imported: {error!r}. Repair or uninstall the package") from error
     return found
 
 

@@ -507,6 +507,16 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     assert members(family("others", Inside, Outside)) == members(things)
 
 
+def test_installed_member_that_ends_the_process_is_refused(monkeypatch):
+    def leave(entry):
+        raise SystemExit(3)
+
+    installed(monkeypatch, "Outside")
+    monkeypatch.setattr(EntryPoint, "load", leave)
+    with pytest.raises(ImportError, match=r"entry point 'outside' .* cannot be imported: SystemExit\(3\)"):
+        family("things", Inside)
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [

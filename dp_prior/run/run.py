@@ -222,7 +222,11 @@ class Run:
         ranks, limit = self.parts.ranks, self.parts.config.train.rollback
         with ranks.busy():
             writer.wait()
-        good = (stored.path for stored in store.good() if stored.manifest.step < error.first_step)
+        good = (
+            stored.path
+            for stored in store.good()
+            if stored.manifest.step < error.first_step and not _was_diverging(stored.path)
+        )
         found = ranks.decide(lambda: next(good, None))
         if found is None or trainer.rollbacks >= limit:
             raise error
@@ -262,3 +266,9 @@ class Run:
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))
+
+
+def _was_diverging(checkpoint: Path) -> bool:
+    """Whether the loss was off its level when the checkpoint was saved, for example before an earlier rollback."""
+    level = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"].get("divergence")
+    return level is not None and level["in_a_row"] > 0

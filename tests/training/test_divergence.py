@@ -156,6 +156,15 @@ def test_run_is_rolled_back_to_weights_from_before(tmp_path, monkeypatch):
     assert largest < 10
 
 
+def test_second_rollback_does_not_take_weights_that_were_saved_while_the_loss_diverged(tmp_path, monkeypatch):
+    ruin(monkeypatch, times=2)
+    outcome = experiment(tiny(tmp_path, **BACK | {"train__rollback": 2, "checkpoints__keep_latest": 99})).run()
+    assert (outcome.status, outcome.diverged_at) == ("finished", None)
+    first, second = [message for message in events(tmp_path / "run") if "rolled back" in message]
+    assert "to the weights of step_00000008, 1 of 2 times" in first and "since step 11" in first
+    assert "to the weights of step_00000008, 2 of 2 times" in second and "since step 31" in second
+
+
 def test_rollbacks_are_limited(tmp_path, monkeypatch):
     ruin(monkeypatch, times=2)
     with pytest.raises(DivergedError, match="since step 31"):
