@@ -95,7 +95,7 @@ class TrajectoriesConfig(Config):
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
     """What is compared with the manifest at each start: names and sizes of files, or with "hashes" every byte of local
-    files, too. Embeddings are hashed only if their first start asks for it."""
+    files and of frame caches, too. Embeddings are hashed only if their first start asks for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
     """Where names, sizes and hashes of the files are noted, once; null keeps them in the run directory. A place of its
@@ -140,6 +140,7 @@ class TrajectoriesConfig(Config):
             store=self.episodes.create(),
             frame_cache=self.frame_cache,
             data_set=self.episodes.path,
+            verify=self.verify,
             horizon=horizon,
             n_obs_steps=horizon if all_obs else n_obs_steps,
             n_action_steps=n_action_steps,
@@ -266,6 +267,7 @@ class Trajectories:
         images: dict[str, ImageConfig],
         frame_cache: Path | None,
         data_set: Path,
+        verify: Verify,
         action: KeyConfig,
         split: SplitConfig,
         mask_padding: bool,
@@ -283,7 +285,7 @@ class Trajectories:
         self._horizon = horizon
         arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
         self._embeddings = {key: record.create(ends) for key, record in embeddings.items()}
-        self.images = open_images(images, store, ends, frame_cache, data_set)
+        self.images = open_images(images, store, ends, frame_cache, data_set, verify)
         self._block_rows, self._shuffle_blocks = block_rows, shuffle_blocks
         self._lengths = np.diff(ends, prepend=0)
         self._split = split.assign(len(ends))
