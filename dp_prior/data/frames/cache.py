@@ -232,8 +232,8 @@ def _identify(source: FrameSource, notes: Mapping[str, FileNote]) -> dict[str, l
         except OSError as error:
             missing.append(f"{path} cannot be read: {error.strerror}")
             continue
-        is_noted = note is not None and note.size == status.st_size
-        found[name] = [status.st_size, note.sha256 if is_noted else status.st_mtime_ns]
+        sha256 = note.sha256 if note is not None and note.size == status.st_size else None
+        found[name] = [status.st_size, sha256 or status.st_mtime_ns]
     if missing:
         raise DataError(str(source.root), [*missing, "a frame cache is found by the files that it was made from"])
     return found
