@@ -30,6 +30,7 @@ from tests.data.frames.recordings import (
     write_robomimic,
     write_zarr,
 )
+from tests.run.test_changes import kind_of
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
 
 ROOT = Path(__file__).parent.parent
@@ -146,6 +147,19 @@ def test_the_command_builds_ahead(tmp_path):
     assert "frames/s" in found[0] and "GB free" in found[0]
     assert found[1] == "all frames are cached\n"
     assert "to read" not in train(config, "--check").output
+
+
+def test_hashes_find_a_damaged_cache_and_have_it_built_again(tmp_path):
+    record = recorded("npz", tmp_path)
+    before = data_of(record).train.fetch(torch.arange(4)).cond["front"]
+    pixels = next((tmp_path / ".dp_prior_frames").glob("*/frames.u8"))
+    pixels.write_bytes(bytes(pixels.stat().st_size))
+    assert not torch.equal(data_of(record).train.fetch(torch.arange(4)).cond["front"], before)
+    assert torch.equal(data_of({**record, "verify": "hashes"}).train.fetch(torch.arange(4)).cond["front"], before)
+
+
+def test_a_folder_of_frames_may_move(tmp_path):
+    assert kind_of("data.images.front.folder") == "harmless" and kind_of("data.images.front.size") == "data"
 
 
 def test_nothing_is_decoded_before_the_configuration_is_found_to_fit(tmp_path):

@@ -34,6 +34,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "PriorDiffusionConfig": "diffusion/test_process.py::"
     "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
     "ImageConfig": "test_cameras.py",
+    "PushTConfig.camera": "envs/test_pusht_camera.py",
     **dict.fromkeys(
         ["DiffusionConfig.draws", "PriorDiffusionConfig.draws"],
         "tasks/test_model.py::test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones",

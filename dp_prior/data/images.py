@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.frames.build import BuildProgress
@@ -21,6 +21,7 @@ from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.layout import Encoding
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.frames.source import open_source
+from dp_prior.data.integrity import Verify
 from dp_prior.resize import Fit, Pixels
 
 USER_CACHE = Path("~/.cache")
@@ -32,7 +33,7 @@ class ImageConfig(Config):
     key: str | None = None
     """Their name in the data set; give either this or `folder`."""
 
-    folder: Path | None = None
+    folder: Annotated[Path | None, Change("harmless")] = None
     """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
 
     size: tuple[Pixels, Pixels]
@@ -75,14 +76,15 @@ class ImageColumn(DiskColumn):
 
     dtype = torch.uint8
 
-    def __init__(self, cache: FrameCache):
-        self.cache = cache
+    def __init__(self, cache: FrameCache, verify: Verify):
+        """Args: verify: with "hashes", every byte of the cache is compared, and a damaged cache is built again."""
+        self.cache, self._verify = cache, verify
         self.shape = (*cache.fit.size, 3)
 
     @cached_property
     def frames(self) -> FrameRows:
         """The frames by row."""
-        return self.cache.open()
+        return self.cache.open(verify=self._verify)
 
     def __len__(self) -> int:
         return self.cache.n_frames
@@ -93,7 +95,12 @@ class ImageColumn(DiskColumn):
 
 
 def open_images(
-    images: Mapping[str, ImageConfig], store: EpisodeStore, ends: np.ndarray, root: Path | None, data_set: Path
+    images: Mapping[str, ImageConfig],
+    store: EpisodeStore,
+    ends: np.ndarray,
+    root: Path | None,
+    data_set: Path,
+    verify: Verify,
 ) -> dict[str, ImageColumn]:
     """A column for each camera; nothing is decoded yet.
 
@@ -103,7 +110,7 @@ def open_images(
     if not images:
         return {}
     place = cache_root(root, data_set, USER_CACHE)
-    return {name: ImageColumn(image.cache(store, ends, place)) for name, image in images.items()}
+    return {name: ImageColumn(image.cache(store, ends, place), verify) for name, image in images.items()}
 
 
 def build_caches(

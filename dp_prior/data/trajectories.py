@@ -97,7 +97,7 @@ class TrajectoriesConfig(Config):
 
     verify: Annotated[Verify, Change("harmless")] = "sizes"
     """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
-    files. Embeddings are hashed only if their first start asked for it."""
+    files and frame caches. Embeddings are hashed only if their first start asked for it."""
 
     manifest: Annotated[Path | None, Change("harmless")] = None
     """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
@@ -138,6 +138,7 @@ class TrajectoriesConfig(Config):
             store=self.episodes.create(),
             frame_cache=self.frame_cache,
             data_set=self.episodes.path,
+            verify=self.verify,
             horizon=horizon,
             n_obs_steps=horizon if all_obs else n_obs_steps,
             n_action_steps=n_action_steps,
@@ -264,6 +265,7 @@ class Trajectories:
         images: dict[str, ImageConfig],
         frame_cache: Path | None,
         data_set: Path,
+        verify: Verify,
         action: KeyConfig,
         split: SplitConfig,
         mask_padding: bool,
@@ -281,7 +283,7 @@ class Trajectories:
         self._horizon = horizon
         arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
         self._embeddings = {key: record.create(ends) for key, record in embeddings.items()}
-        self.images = open_images(images, store, ends, frame_cache, data_set)
+        self.images = open_images(images, store, ends, frame_cache, data_set, verify)
         self._block_rows, self._shuffle_blocks = block_rows, shuffle_blocks
         self._lengths = np.diff(ends, prepend=0)
         self._split = split.assign(len(ends))

@@ -140,6 +140,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.device": "harmless",
     "data.verify": "harmless",
     "data.manifest": "harmless",
+    "data.frame_cache": "harmless",
     "train.accumulation": "harmless",
     "train.ema": "architecture",
     "train.log_every": "harmless",
@@ -177,7 +178,15 @@ def test_fields_declare_the_recorded_classes(path):
     """Over every key of every shipped configuration, and over all that any record can hold."""
     keys = keys_of_records() if path is None else keys_of(json.loads(TrainConfig.from_json_path(path).to_json()))
     assert len(keys) > 100
-    for key in [*keys, "gone", "train.gone", "task.gone.inside", "data.obs.any.key", "data.embeddings.any.folder.path"]:
+    for key in [
+        *keys,
+        "gone",
+        "train.gone",
+        "task.gone.inside",
+        "data.obs.any.key",
+        "data.embeddings.any.folder.path",
+        "data.images.any.key",
+    ]:
         held_by = max((part for part in RECORDED if part in ("", key) or key.startswith(part + ".")), key=len)
         assert kind_of(key) == RECORDED[held_by], key
 
