@@ -6,6 +6,8 @@ A record's `kind` decides which evaluators can measure its model and that `load_
 from dp_prior.config import family
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.prior import PriorConfig
 
 TaskConfig = family("tasks", PolicyConfig, InpaintingPolicyConfig, PriorConfig)
+Pretrained.tasks = TaskConfig  # whose members import that file

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,9 @@ class Pretrained(nn.Module):
 
     record: Config
     spec: Spec
+
+    tasks: ClassVar[Any]
+    """The family of all tasks, set by the package: the files of its members import this one."""
 
     @classmethod
     def record_type(cls) -> type[Config]:
@@ -208,11 +211,9 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     Raises:
         ValueError: it is unknown or of another kind.
     """
-    from dp_prior.tasks import TaskConfig  # not at the top: its members import this file
-
     expected = wanted.model_fields["type"].default
     found = task.get("type", expected)
-    known = members(TaskConfig)
+    known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
     if record is None:
         raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(known)}")

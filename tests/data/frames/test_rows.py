@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.layout import Encoding
-from dp_prior.data.frames.rows import Crop, FrameRows
+from dp_prior.data.frames.rows import FrameRows
 from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 
@@ -57,30 +57,12 @@ def test_any_rows_in_any_order_are_those_frames(cached, wanted):
     assert torch.equal(found, frames[wanted]) and found.is_contiguous()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.one_of(ids, windows), st.integers(1, HEIGHT), st.integers(1, WIDTH), st.integers(0, 2**31), st.booleans())
-def test_a_crop_is_that_part_of_each_frame(cached, wanted, height, width, seed, same):
-    rows, frames = cached
-    generator = np.random.default_rng(seed)
-    count = 1 if same else len(wanted)  # frames of a window usually have the crop of the window
-    top, left = generator.integers(0, HEIGHT - height + 1, count), generator.integers(0, WIDTH - width + 1, count)
-    top, left = np.broadcast_to(top, len(wanted)).copy(), np.broadcast_to(left, len(wanted)).copy()
-    wanted = torch.tensor(wanted, dtype=torch.int64)
-    found = rows.rows(wanted, Crop(torch.from_numpy(top), torch.from_numpy(left), height, width))
-    assert found.shape == (len(wanted), height, width, 3) and found.is_contiguous()
-    for frame, t, l, row in zip(found, top, left, wanted, strict=True):  # noqa: E741
-        assert torch.equal(frame, frames[row, t : t + height, l : l + width])
-
-
-def test_rows_and_crops_beyond_the_frames_are_refused(cached):
+def test_rows_beyond_the_frames_are_refused(cached):
     rows, _ = cached
     with pytest.raises(IndexError, match="rows 0 to 28 of 28 frames"):
         rows.rows(torch.tensor([0, 28]))
     with pytest.raises(IndexError, match="rows -1 to 3 of 28 frames"):
         rows.rows(torch.tensor([3, -1]))
-    for top, left, height in ((1, 0, 12), (0, 7, 2), (-1, 0, 2), (0, -1, 2)):
-        with pytest.raises(IndexError, match=f"a crop of {height} x 10 reaches beyond frames of 12 x 16"):
-            rows.rows(torch.tensor([3]), Crop(torch.tensor([top]), torch.tensor([left]), height, 10))
 
 
 @pytest.fixture
@@ -142,7 +124,7 @@ LARGE = """
 import resource, sys
 from pathlib import Path
 import torch
-from dp_prior.data.frames.rows import Crop, FrameRows
+from dp_prior.data.frames.rows import FrameRows
 torch.set_num_threads(1)
 rows = FrameRows(Path(sys.argv[1]))
 generator = torch.Generator().manual_seed(0)
@@ -150,8 +132,7 @@ seen = 0
 while seen < 6 << 30:
     first = torch.randint(0, len(rows) - 1, (64,), generator=generator)
     ids = torch.stack([first, first + 1], dim=1).flatten()
-    crop = Crop(ids % 12, ids % 11, 84, 84) if seen % 2 else None
-    seen += rows.rows(ids, crop).numel() + 1
+    seen += rows.rows(ids).numel()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
