@@ -513,8 +513,9 @@ def test_installed_member_that_ends_the_process_is_refused(monkeypatch):
 
     installed(monkeypatch, "Outside")
     monkeypatch.setattr(EntryPoint, "load", leave)
+    things = family("things", Inside)
     with pytest.raises(ImportError, match=r"entry point 'outside' .* cannot be imported: SystemExit\(3\)"):
-        family("things", Inside)
+        members(things)
 
 
 @pytest.mark.parametrize(

@@ -330,5 +330,5 @@ def test_a_run_whose_directory_is_removed_ends_with_74_and_saves_nothing_elsewhe
     monkeypatch.setattr(PolicyTrainer, "step", removing)
     done = train(write(tmp_path, **SHORT, checkpoints={"max_failed_saves": 1}))
     assert done.exit_code == 74
-    assert f"the run directory {tmp_path / 'run'} was moved or deleted while the run was at work" in done.output
+    assert f"the run directory {tmp_path / 'run'} was moved or deleted during the run" in done.output
     assert not (tmp_path / "run").exists()

@@ -33,7 +33,7 @@ from dp_prior.normalizer import Statistics
 class CropEncoderConfig(Config):
     """A small convolution over crops of frames."""
 
-    type: Literal["crop"] = "crop"
+    type: Literal["toy_crop"] = "toy_crop"
 
     reads: ClassVar = ("image",)
     needs_data_units: ClassVar = True
@@ -67,7 +67,7 @@ class CropEncoder(Encoder):
 class FramesConfig(Config):
     """A folder with `frames.npy`, uint8, `action.npy` and `ends.npy`."""
 
-    type: Literal["frames"] = "frames"
+    type: Literal["toy_frames"] = "toy_frames"
 
     provides: ClassVar = "trajectories"
 
@@ -110,6 +110,9 @@ class Frames:
 
         self.train, self.val, self.test = map(part, ("train", "val", "test"))
 
+    def build_caches(self, report):
+        """There are none."""
+
     def statistics(self):
         return {"x": Statistics.of(self.train.columns["x"].values.numpy())}
 
@@ -150,9 +153,9 @@ def write_frames(folder):
 
 
 def configuration(tiny, place, **changes):
-    config = tiny.tiny(place, task__encoders={"camera": {"type": "crop", "size": 6}}, **changes)
+    config = tiny.tiny(place, task__encoders={"camera": {"type": "toy_crop", "size": 6}}, **changes)
     split = {"train": 0.7, "val": 0.3}
-    config["data"] = {"type": "frames", "path": str(place.parent / "frames"), "split": split, "batch_size": 8}
+    config["data"] = {"type": "toy_frames", "path": str(place.parent / "toy_frames"), "split": split, "batch_size": 8}
     path = place / "config.json"
     path.write_text(json.dumps(config))
     return path
@@ -164,8 +167,8 @@ def test_encoder_and_data_set_of_100_lines_train_resume_and_act(tmp_path, tiny):
     from dp_prior.inference.agent import Agent
 
     assert lines_of(PACKAGE) <= 100
-    assert_unknown("crop", "frames")
-    frames = write_frames(tmp_path / "frames")
+    assert_unknown("toy_crop", "toy_frames")
+    frames = write_frames(tmp_path / "toy_frames")
     for name in ("straight", "broken"):
         (tmp_path / name).mkdir()
     straight = configuration(tiny, tmp_path / "straight", train__steps=10)
@@ -194,7 +197,7 @@ def test_crop_is_a_function_of_the_sample_alone(tmp_path, tiny):
     from dp_prior.randomness import Randomness
 
     encoder = outside_frames.CropEncoderConfig().create((8, 8, 3))
-    value = torch.from_numpy(write_frames(tmp_path / "frames")[:4, None].repeat(2, 1))
+    value = torch.from_numpy(write_frames(tmp_path / "toy_frames")[:4, None].repeat(2, 1))
     random = Randomness.from_counts(0, "crops", torch.arange(4))
     together = encoder(value, random)
     assert together.shape == (4, 2, 4)

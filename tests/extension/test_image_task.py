@@ -30,9 +30,9 @@ from dp_prior.tasks.model import DiffusionModel
 class PicturesConfig(Config):
     """One .npy file of pictures, (N, H, W, C) uint8."""
 
-    type: Literal["pictures"] = "pictures"
+    type: Literal["toy_pictures"] = "toy_pictures"
 
-    provides: ClassVar = "pictures"
+    provides: ClassVar = "toy_pictures"
 
     path: Path
     """The file."""
@@ -52,6 +52,9 @@ class Pictures:
 
     def __len__(self):
         return len(self.pixels)
+
+    def build_caches(self, report):
+        """There are none."""
 
     def count_valid(self, ids):
         return len(ids) * self.pixels[0, ..., 0].numel()
@@ -82,7 +85,7 @@ class Pictures:
 class ConvConfig(BackboneRecord):
     """Two convolutions and the timestep."""
 
-    type: Literal["conv"] = "conv"
+    type: Literal["toy_conv"] = "toy_conv"
 
     width: int = 8
     """Channels inside."""
@@ -113,10 +116,10 @@ class NoCondition(nn.Module):
 class PictureTask(Config):
     """Pictures, given nothing."""
 
-    type: Literal["picture"] = "picture"
+    type: Literal["toy_picture"] = "toy_picture"
 
-    kind: ClassVar = "picture"
-    data_types: ClassVar = ("pictures",)
+    kind: ClassVar = "toy_picture"
+    data_types: ClassVar = ("toy_pictures",)
 
     backbone: BackboneConfig = ConvConfig()
     """The network."""
@@ -126,6 +129,9 @@ class PictureTask(Config):
 
     sampler: SamplerConfig = DDIM()
     """How pictures are drawn."""
+
+    def resolve(self):
+        return self
 
     def open(self, data):
         return Pictures(data.path)
@@ -163,13 +169,13 @@ def test_pictures_in_120_lines_train_resume_and_are_drawn(tmp_path, tiny):
     from dp_prior.randomness import Randomness
 
     assert lines_of(PACKAGE) <= 120
-    assert_unknown("pictures", "picture", "conv")
+    assert_unknown("toy_pictures", "toy_picture", "toy_conv")
     np.save(tmp_path / "pictures.npy", np.random.default_rng(0).integers(256, size=(16, 6, 5, 3), dtype=np.uint8))
     config = tiny.tiny(tmp_path, train__steps=4)
-    config["data"] = {"type": "pictures", "path": str(tmp_path / "pictures.npy")}
+    config["data"] = {"type": "toy_pictures", "path": str(tmp_path / "pictures.npy")}
     config["task"] = {
-        "type": "picture",
-        "backbone": {"type": "conv", "width": 4},
+        "type": "toy_picture",
+        "backbone": {"type": "toy_conv", "width": 4},
         "diffusion": {"schedule": {"type": "cosine", "steps": 10}},
         "sampler": {"type": "ddim", "steps": 2},
     }

@@ -137,6 +137,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.text.path": "harmless",
     "data.text_encodings.path": "harmless",
     "data.batch_size": "harmless",
+    "data.images.camera.folder": "harmless",
     "data.device": "harmless",
     "data.verify": "harmless",
     "data.manifest": "harmless",

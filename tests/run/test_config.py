@@ -22,8 +22,10 @@ def test_number_of_steps_that_the_sections_of_the_sampler_do_not_give_is_refused
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2, 3]}]
     change = {"evaluate": measured} if part == "evaluate" else {"test": measured[1:]}
     where = f"{part}.{int(part == 'evaluate')}.eval_timesteps"
-    (problem,) = problems(tmp_path, task__sampler=SECTIONS, **change)
-    assert problem.startswith(f"{where} has 2, but the sections of task.sampler.spacing add up to 3; use that")
+    assert problems(tmp_path, task__sampler=SECTIONS, **change) == [
+        f"{where} is [2, 3], but the sections of task.sampler.spacing add up to 3 steps; "
+        f"measure with [3], or set task.sampler.spacing to a name such as 'trailing'"
+    ]
 
 
 def test_number_of_steps_that_are_those_of_the_sections_is_taken(tmp_path):
@@ -34,7 +36,7 @@ def test_number_of_steps_that_are_those_of_the_sections_is_taken(tmp_path):
 def test_number_of_steps_that_the_spacing_cannot_give_is_refused(tmp_path):
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [5, 6]}]
     (problem,) = problems(tmp_path, task__sampler={"type": "ddim", "steps": 5, "spacing": "ddim"}, evaluate=measured)
-    assert problem.startswith("evaluate.1.eval_timesteps has 6: spacing 'ddim' needs")
+    assert problem.startswith("evaluate.1.eval_timesteps has 6, which task.sampler cannot take: spacing 'ddim' needs")
 
 
 def test_all_problems_of_the_parts_are_reported_at_once(tmp_path):
@@ -72,7 +74,10 @@ EACH_BY_ITSELF = {  # independent faults between fields: change, where it is rep
     "rolling back": ({"train__divergence": "roll back"}, "train: divergence is 'roll back', but rollback is 0"),
     "cadence": ({"checkpoints": {}, "evaluate__0__every": {"steps": 1, "samples": 8}}, "evaluate.0.every: a cadence"),
     "split": ({"data__split": {"train": 0.5, "val": 0.1}}, "data.split: train 0.5 + val 0.1"),
-    "names": ({"data__embeddings": {"goal": {"folder": {"path": "x"}}}}, "data: obs and embeddings both name ['goal']"),
+    "names": (
+        {"data__embeddings": {"goal": {"folder": {"path": "x"}}}},
+        "data: obs, embeddings and images name ['goal'] twice",
+    ),
     "metadata": (
         {"data__embeddings__goal__folder": {"path": "x", "format": "parquet_npy"}},
         "data.embeddings.goal.folder: format 'parquet_npy' needs metadata",

@@ -151,4 +151,3 @@ class FrameRows:
             self._read(here, offset)
             digest.update(here)
         return digest.hexdigest()
-
