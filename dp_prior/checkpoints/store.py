@@ -176,9 +176,8 @@ class CheckpointStore:
         return newest
 
     def _unusable(self) -> list[str]:
-        """Names of directories that are, or were, checkpoints to resume from."""
-        named = [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
-        return [name for name in named if os.path.isdir(self.root / name) or os.path.islink(self.root / name)]
+        """Names of checkpoints to resume from, whatever lies there now."""
+        return [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
 
     def best(self) -> Path | None:
         """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.

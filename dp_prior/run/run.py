@@ -254,7 +254,7 @@ class Run:
             try:
                 media["curve"] = draw_learning_curve(parts.directory / ROWS, parts.media / "curve.png")
                 tracker.log_images({"curve": media["curve"]}, end)
-            except (ImportError, ValueError) as error:
+            except (ImportError, OSError, ValueError) as error:
                 parts.report(f"no learning curve was drawn: {error}")
             for film in [path for path in media.values() if path.suffix == ".mp4"][:1]:
                 try:

@@ -318,6 +318,17 @@ def test_a_run_without_one_usable_checkpoint_never_starts_afresh_by_itself(tmp_p
     assert train(config).exit_code == 0
 
 
+@pytest.mark.promise("A5")
+def test_a_file_in_place_of_every_checkpoint_is_no_fresh_start(tmp_path):
+    config = write(tmp_path, **SHORT)
+    assert train(config).exit_code == 0
+    for path in (tmp_path / "run" / "checkpoints").glob("step_*"):
+        shutil.rmtree(path)
+        path.write_text("")
+    done = train(config)
+    assert done.exit_code == 74 and "none of them can be used" in done.output
+
+
 @pytest.mark.promise("A4")
 def test_a_run_whose_directory_is_removed_ends_with_74_and_saves_nothing_elsewhere(tmp_path, monkeypatch):
     step = PolicyTrainer.step
