@@ -30,6 +30,7 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.durable import (
     encode_document,
+    finite,
     is_alive,
     is_temporary,
     owner_of,
@@ -113,8 +114,6 @@ class CheckpointStore:
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
         self._known: list[Stored] | None = None  # oldest first, while locked; None when the directory must be scanned
-        self._records: dict[Path, Record] = {}
-        self._lines: dict[Path, str] = {}  # of `index.json`
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
@@ -132,15 +131,14 @@ class CheckpointStore:
                 sync_directory(self.root.parent.parent)
             self._remove_stale()  # first, since it frees space
             self.write_index()
-        except OSError as error:
+        except BaseException as error:
             self._lock.release()
+            if not isinstance(error, OSError):
+                raise
             raise CheckpointError(
                 f"cannot write in {self.root}: {error.strerror} ({error.filename}). No checkpoint could be saved; "
                 "make it writable, free space, or choose another directory."
             ) from None
-        except BaseException:
-            self._lock.release()
-            raise
         return self._lock
 
     @property
@@ -208,7 +206,7 @@ class CheckpointStore:
             samples_seen=progress.samples_seen,
             world_size=self.world_size,
             config_hash=_config_hash(snapshot),
-            metrics={name: _finite_or_none(value) for name, value in metrics.items()},
+            metrics=finite({name: float(value) for name, value in metrics.items()}),
             monitor=self.monitor,
             mode=self.mode,
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -236,24 +234,22 @@ class CheckpointStore:
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
         """Write under an unused name. After an I/O error everything is written again: a failed sync may drop pages."""
-        name = f"step_{manifest.step:08d}"
-        needed = snapshot.nbytes
-        for is_last_attempt in (False, True):
+        path = self.root / f"step_{manifest.step:08d}"
+        try:
+            if (free := _free_bytes(self.root)) is not None and free < snapshot.nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
             try:
-                free = _free_bytes(self.root)
-                if free is not None and free < needed:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
-                return write_checkpoint(unused(self.root / name), snapshot, manifest)
+                return write_checkpoint(unused(path), snapshot, manifest)
             except OSError as error:
-                if error.errno != errno.EIO or is_last_attempt:
-                    raise CheckpointError(self._failure(name, error, needed)) from error
-                log.warning("writing %s failed with an I/O error; writing it again", self.root / name)
-        raise AssertionError("the last attempt returns or raises")
+                if error.errno != errno.EIO:
+                    raise
+                log.warning("writing %s failed with an I/O error; writing it again", path)
+                return write_checkpoint(unused(path), snapshot, manifest)
+        except OSError as error:
+            raise CheckpointError(self._failure(path.name, error, snapshot.nbytes)) from error
 
     def _failure(self, name: str, error: OSError, needed: int) -> str:
-        free = None
-        with contextlib.suppress(OSError):
-            free = _free_bytes(self.root)
+        free = _free_bytes(self.root)
         rest = f"the newest is {self._known[-1].path.name}" if self._known else "there are none yet"
         return (
             f"cannot save checkpoint {name} in {self.root}: {error.strerror} ({error.filename}); it needs "
@@ -278,7 +274,7 @@ class CheckpointStore:
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide(map(self._record, own), self.mode)
+            kept, preferred = self.retention.decide([one.record(self.monitor) for one in own], self.mode)
             if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
         dropped = {one.path for one in own if one.manifest.sequence not in kept}
@@ -297,22 +293,12 @@ class CheckpointStore:
             "best": best.path.name if best is not None else None,
             "monitor": self.monitor,
             "mode": self.mode,
-            "kept": [],
+            "kept": [
+                {"name": one.path.name, "step": one.manifest.step, "value": one.record(self.monitor).value}
+                for one in stored
+            ],
         }
-        text = encode_document(index)
-        if stored:  # encoding is most of the work, so each entry is cached
-            lines = ",\n".join(map(self._line, stored))
-            text = text.removesuffix(b"[]\n}\n") + f"[\n{lines}\n  ]\n}}\n".encode()
-        replace_file(self.root / INDEX, text)
-
-    def _line(self, one: Stored) -> str:
-        """The entry of a checkpoint in `index.json`, indented as JSON of that depth."""
-        if one.path not in self._lines:
-            value = self._record(one).value
-            content = {"name": one.path.name, "step": one.manifest.step, "value": value}
-            text = encode_document(content).decode().rstrip()
-            self._lines[one.path] = "\n".join("    " + line for line in text.splitlines())
-        return self._lines[one.path]
+        replace_file(self.root / INDEX, encode_document(index))
 
     def _scan(self) -> list[Stored]:
         """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
@@ -321,9 +307,7 @@ class CheckpointStore:
             UnreadableError: one cannot be read, so their order is unknown.
         """
         found, damages = scan(self.root)
-        self._known, self._records, self._lines = None, {}, {}
-        if self._is_locked:
-            self._known = found[::-1]
+        self._known = found[::-1] if self._is_locked else None
         for damage in damages:
             self._set_aside(damage)
         return found
@@ -337,20 +321,13 @@ class CheckpointStore:
 
     def _forget(self, path: Path) -> None:
         self._verified.discard(path)
-        self._records.pop(path, None)
-        self._lines.pop(path, None)
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
 
     def _by_rank(self, stored: list[Stored]) -> list[Stored]:
         by_sequence = {one.manifest.sequence: one for one in stored}
-        return [by_sequence[record.sequence] for record in ranked(map(self._record, stored), self.mode)]
-
-    def _record(self, one: Stored) -> Record:
-        """As `Stored.record`, cached for each checkpoint."""
-        if one.path not in self._records:
-            self._records[one.path] = one.record(self.monitor)
-        return self._records[one.path]
+        records = ranked([one.record(self.monitor) for one in stored], self.mode)
+        return [by_sequence[record.sequence] for record in records]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
         """Compare all hashes, once per process; set the checkpoint aside if they differ.
@@ -508,15 +485,12 @@ def _config_hash(snapshot: Snapshot) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _finite_or_none(value: float) -> float | None:
-    value = float(value)
-    return value if value - value == 0.0 else None
-
-
 def _free_bytes(path: Path) -> int | None:
     """Free bytes for this user, None if the file system does not report them."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize if status.f_blocks else None
+    with contextlib.suppress(OSError):
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize if status.f_blocks else None
+    return None
 
 
 def _size(count: int) -> str:
