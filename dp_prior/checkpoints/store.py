@@ -145,6 +145,12 @@ class CheckpointStore:
     def _is_locked(self) -> bool:
         return self._lock is not None and self._lock.is_held
 
+    def check(self) -> None:
+        """Raise a CheckpointError if the run directory is no longer the one that was locked."""
+        if not self._is_locked:
+            raise RuntimeError("the run directory is not locked; call lock() before write()")
+        self._lock.place.check()
+
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
 
@@ -195,9 +201,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: it could not be saved. Older checkpoints are unchanged.
         """
-        if not self._is_locked:
-            raise RuntimeError("the run directory is not locked; call lock() before write()")
-        self._lock.check()
+        self.check()
         known = self._remembered()
         self._sequence = max(self._sequence, known[-1].manifest.sequence if known else 0) + 1
         manifest = Manifest(
@@ -215,7 +219,7 @@ class CheckpointStore:
             path, manifest = self._write(snapshot, manifest)
         except CheckpointError:
             self._known = None  # the cached scan may be wrong
-            self._lock.check()  # raises a clearer error if the run directory is gone
+            self.check()  # raises a clearer error if the run directory is gone
             raise
         if manifest.nonfinite:
             log.warning(

@@ -33,19 +33,6 @@ from dp_prior.training.trainer import PolicyTrainer
 STACKS = "stacks"
 
 
-class _Writer(CheckpointWriter):
-    """A writer that also checks after each step that the run directory still exists."""
-
-    def __init__(self, place: RunDirectory, *arguments: Any):
-        super().__init__(*arguments)
-        self._place = place
-
-    def check(self) -> None:
-        """See `CheckpointWriter`."""
-        self._place.check()
-        super().check()
-
-
 class Assembly:
     """The parts of one run.
 
@@ -99,7 +86,8 @@ class Assembly:
         lock = contextlib.ExitStack()
         self.ranks.decide(lambda: lock.enter_context(store.lock()) and None)
         with lock:
-            self.place.open()
+            with contextlib.suppress(OSError):
+                self.place.open()
             open_tracker = functools.partial(
                 config.tracker.create,
                 total_samples=config.train.total_samples(len(self.loader), self.loader.global_batch_size),
@@ -115,7 +103,7 @@ class Assembly:
                     self.ranks.stop.deadline.save_ends()
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
-            writer = _Writer(self.place, store, deliver, config.checkpoints.max_failed_saves)
+            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
             with tracker, contextlib.closing(writer), self.ranks.telling():
                 yield tracker, store, writer
 

@@ -576,7 +576,7 @@ def test_a_run_directory_that_goes_away_is_an_error_and_is_not_made_anew(store, 
     if kind in ("replaced", "removed and made anew"):
         store.root.mkdir(parents=True)
     for _ in range(2):
-        with pytest.raises(CheckpointError, match=f"run directory {run} was deleted, moved or replaced") as failure:
+        with pytest.raises(CheckpointError, match=f"the run directory {run} was moved or deleted") as failure:
             save(store, 2)
         assert classify(failure.value)[1] == UNSAVED
     assert run.exists() == (kind in ("replaced", "removed and made anew"))
