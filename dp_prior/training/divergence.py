@@ -1,7 +1,8 @@
 """Detects a loss that diverges while all numbers stay finite, without waiting for the device.
 
 The rule: the loss of the global batch is more than `FACTOR` times the lowest value that its running mean has had, for
-`ROW` steps in a row. The running mean covers the last `MEMORY` steps.
+`ROW` steps in a row. The running mean covers the last `MEMORY` steps; that of n < `MEMORY` steps counts `MEMORY` / n
+times as much, since a few losses of a small batch may all be low.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ class Divergence:
             return None
         self._seen += 1
         self._in_a_row = self._in_a_row + 1 if loss > FACTOR * self._lowest else 0
-        self._mean += (loss - self._mean) / min(self._seen, MEMORY)
+        covered = min(self._seen, MEMORY)
+        self._mean += (loss - self._mean) / covered
         if self._mean > 0:
-            self._lowest = min(self._lowest, self._mean)
+            self._lowest = min(self._lowest, self._mean * MEMORY / covered)
         if self._in_a_row != ROW:
             return None
         self.since = self._step - ROW + 1

@@ -1,6 +1,7 @@
 """A loss that leaves its level is noticed once, whatever the ranks; one that only varies is not."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,13 @@ def test_collapse_to_the_loss_of_the_start_is_noticed():
 def test_row_that_is_one_short_and_steps_that_are_not_finite_are_nothing():
     assert follow(([1.0] * 10 + [1e3] * (ROW - 1)) * 5) == []
     assert follow([1.0] * 5 + [float("nan")] * 100 + [1.0] * 5) == []
+
+
+@pytest.mark.parametrize("shape", [1.0, 2.0, 8.0])
+def test_losses_of_tiny_batches_do_not_diverge_whatever_the_first_ones_are(shape):
+    for seed in range(300):
+        draws = random.Random(seed)
+        assert follow([draws.gammavariate(shape, 1.0) for _ in range(150)]) == [], seed
 
 
 @given(st.lists(st.floats(0.35, 3.4), max_size=200), st.floats(1e-6, 1e6))
