@@ -67,12 +67,23 @@ class Snapshot:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
-    def copy(self) -> Snapshot:
+    def copy(self) -> HeldSnapshot:
         """A copy on the CPU that owns its memory."""
         memory = SnapshotMemory()
         held = memory.hold(self)
         memory.settle()
         return held
+
+
+@dataclass(frozen=True)
+class HeldSnapshot(Snapshot):
+    """A snapshot whose tensors are views of its files.
+
+    Attributes:
+        images: (size,) uint8 by file name ending in `.safetensors`, the whole file.
+    """
+
+    images: dict[str, Tensor] = field(default_factory=dict)
 
 
 class SnapshotMemory:
@@ -88,9 +99,10 @@ class SnapshotMemory:
     def reserve(self, snapshot: Snapshot) -> None:
         """Allocate the memory for a snapshot like this one and map its pages."""
         for name, tensors in snapshot.tensors.items():
-            self._buffer(name, tensors).image.numpy()[PAGE::PAGE] = 0
+            pages = self._buffer(name, tensors).image.numpy()[::PAGE]
+            pages |= 0  # a write that changes nothing maps the page
 
-    def hold(self, snapshot: Snapshot) -> Snapshot:
+    def hold(self, snapshot: Snapshot) -> HeldSnapshot:
         """Copy a snapshot into this buffer, overwriting the previous one. Call `settle` before reading it."""
         self._unsettled.clear()
         documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
@@ -101,7 +113,7 @@ class SnapshotMemory:
         _copy_all(copies)
         if any(tensor.is_cuda for content in snapshot.tensors.values() for tensor in content.values()):
             torch.cuda.synchronize()
-        return Snapshot(tensors, documents)
+        return HeldSnapshot(tensors, documents, {name: file.image for name, file in self._files.items()})
 
     def settle(self) -> None:
         """Make contiguous the tensors that were copied in another memory order; needs a second copy of one tensor."""
@@ -172,16 +184,14 @@ class _File:
         return cls(described, image, tensors, {key: value.numpy() for key, value in flat.items()})
 
 
-def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of the safetensors file of these tensors, in pieces; a buffer of `Held` is passed on without a copy."""
-    head, places = _lay_out(tensors)
-    image = _image(tensors, head, places)
-    if image is not None:
-        yield from _cut(memoryview(image))
-        return
-    yield memoryview(head)
-    for key in places:
-        yield from _cut(memoryview(_bytes(tensors[key])))
+def file_pieces(image: Tensor) -> Iterator[memoryview]:
+    """The bytes of a file in pieces of whole pages, and a rest."""
+    data = memoryview(image.numpy())
+    pages = len(data) // PAGE * PAGE
+    for start in range(0, pages, _PIECE):
+        yield data[start : min(start + _PIECE, pages)]
+    if pages < len(data):
+        yield data[pages:]
 
 
 def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dtype, list[int], int]]:
@@ -282,36 +292,11 @@ def _lay_out(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int]]:
     return head, {key: place + len(head) for key, place in places.items()}
 
 
-def _image(tensors: dict[str, Tensor], head: bytes, places: dict[str, int]) -> np.ndarray | None:
-    """The buffer around these tensors, if it is byte for byte their file; else None."""
-    first = next((tensors[key] for key in places if tensors[key].numel()), None)
-    if first is None or first.device.type != "cpu":
-        return None
-    storage = first.untyped_storage()
-    if storage.nbytes() != len(head) + sum(tensor.nbytes for tensor in tensors.values()):
-        return None
-    base = storage.data_ptr()
-    for key, tensor in tensors.items():
-        if tensor.numel() and not (tensor.is_contiguous() and tensor.data_ptr() == base + places[key]):
-            return None
-    image = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return image if image[: len(head)].tobytes() == head else None
-
-
-def _cut(data: memoryview) -> Iterator[memoryview]:
-    """Split into pieces of whole pages, and a rest."""
-    pages = len(data) // PAGE * PAGE
-    for start in range(0, pages, _PIECE):
-        yield data[start : min(start + _PIECE, pages)]
-    if pages < len(data):
-        yield data[pages:]
-
-
 def _bytes(tensor: Tensor) -> np.ndarray:
-    """(nbytes,) uint8 view of a CPU tensor, or a copy of any other."""
-    if not tensor.numel():
+    """(nbytes,) uint8 view of a contiguous CPU tensor."""
+    if not tensor.numel():  # torch refuses to view nothing as bytes
         return np.empty(0, np.uint8)
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
