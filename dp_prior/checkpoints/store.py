@@ -146,10 +146,9 @@ class CheckpointStore:
         return self._lock is not None and self._lock.is_held
 
     def check(self) -> None:
-        """Raise a CheckpointError if the run directory is no longer the one that was locked."""
-        if not self._is_locked:
-            raise RuntimeError("the run directory is not locked; call lock() before write()")
-        self._lock.place.check()
+        """Raise a CheckpointError if this store has locked a run directory that was moved or deleted since."""
+        if self._lock is not None:
+            self._lock.place.check()
 
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
@@ -201,6 +200,8 @@ class CheckpointStore:
         Raises:
             CheckpointError: it could not be saved. Older checkpoints are unchanged.
         """
+        if not self._is_locked:
+            raise RuntimeError("the run directory is not locked; call lock() before write()")
         self.check()
         known = self._remembered()
         self._sequence = max(self._sequence, known[-1].manifest.sequence if known else 0) + 1
