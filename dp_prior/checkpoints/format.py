@@ -298,9 +298,6 @@ def _each(
 ) -> None:
     """Run a task for each file in two threads, the largest first."""
     names = sorted(names, key=lambda name: -manifest.files[name].size)
-    if len(names) == 1:
-        patience(lambda: task(names[0]))
-        return
     with told_apart(directory, "a file"), ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
         for _ in pool.map(lambda name: patience(lambda: task(name)), names):
             pass

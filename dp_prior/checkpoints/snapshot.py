@@ -131,29 +131,27 @@ class SnapshotMemory:
         for key, tensor in tensors.items():
             tensor, held = tensor.detach(), file.tensors[key]
             if tensor.device.type == "cpu" and tensor.is_contiguous():
-                copies.append((file.flat[key], _bytes(tensor)))
+                copies.append((_bytes(held), _bytes(tensor)))
             elif tensor.device.type == "cpu" and (order := _order_in_memory(tensor)) is not None:
-                copies.append((file.flat[key], _bytes(tensor.permute(order))))  # slow to permute; see `settle`
+                copies.append((_bytes(held), _bytes(tensor.permute(order))))  # slow to permute; see `settle`
                 self._unsettled.append((held, order))
             else:
                 held.copy_(tensor, non_blocking=tensor.is_cuda)
         return dict(file.tensors)
 
     def _buffer(self, name: str, tensors: dict[str, Tensor]) -> _File:
-        """The buffer of one file; the present one is reused if its tensors are the same, its bytes if the size is."""
+        """The buffer of one file; the present one if its tensors are the same."""
         described = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]
-        known = self._files.pop(name, None)
-        if known is None or known.described != described:
-            head, places = _lay_out(tensors)
+        file = self._files.pop(name, None)
+        if file is None or file.described != described:
+            file, head = None, _head(tensors)  # the present one is freed before another is allocated
             size = len(head) + sum(tensor.nbytes for tensor in tensors.values())
-            if known is not None and known.image.numel() == size:
-                image = known.image
-            else:
-                known = None  # free it before allocating another
-                image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
-            known = _File.of(described, image, head, places)
-        self._files[name] = known
-        return known
+            image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
+            image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
+            views = file_tensors(image)
+            file = _File(described, image, {key: views[key] for key in tensors})
+        self._files[name] = file
+        return file
 
 
 @dataclass(frozen=True)
@@ -164,24 +162,11 @@ class _File:
         described: name, dtype and shape of its tensors.
         image: (size,) uint8, the whole file, with its head filled in.
         tensors: views of it.
-        flat: the same as (nbytes,) uint8.
     """
 
     described: list[tuple[str, torch.dtype, torch.Size]]
     image: Tensor
     tensors: dict[str, Tensor]
-    flat: dict[str, np.ndarray]
-
-    @classmethod
-    def of(
-        cls, described: list[tuple[str, torch.dtype, torch.Size]], image: Tensor, head: bytes, places: dict[str, int]
-    ) -> _File:
-        image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
-        flat = {
-            key: image[places[key] : places[key] + shape.numel() * dtype.itemsize] for key, dtype, shape in described
-        }
-        tensors = {key: flat[key].view(dtype).view(shape) for key, dtype, shape in described}
-        return cls(described, image, tensors, {key: value.numpy() for key, value in flat.items()})
 
 
 def file_pieces(image: Tensor) -> Iterator[memoryview]:
@@ -270,26 +255,19 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.float()).all())  # torch cannot test the narrowest types
 
 
-def _lay_out(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int]]:
-    """The head of a file, and the position of each tensor in it; wide elements first, so that all are aligned."""
+def _head(tensors: dict[str, Tensor]) -> bytes:
+    """The head of a file, which gives each tensor its position; wide elements first, so that all are aligned."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    places: dict[str, int] = {}
     position = 0
     for key in sorted(tensors, key=lambda key: (-tensors[key].element_size(), key)):
         tensor = tensors[key]
         if tensor.dtype not in _DTYPES:
             raise ValueError(f"tensor {key!r} is {tensor.dtype}, which safetensors cannot hold")
-        places[key] = position
-        position += tensor.nbytes
-        entries[key] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [places[key], position],
-        }
+        start, position = position, position + tensor.nbytes
+        entries[key] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, position]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + 8) % PAGE)
-    head = len(text).to_bytes(8, "little") + text
-    return head, {key: place + len(head) for key, place in places.items()}
+    return len(text).to_bytes(8, "little") + text
 
 
 def _bytes(tensor: Tensor) -> np.ndarray:
