@@ -53,6 +53,10 @@ class RunLock:
 
     Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
     therefore waited for, while that of a living one is an error at once.
+
+    Attributes:
+        place: the run directory.
+        is_held: whether this object holds the lock.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):
@@ -66,26 +70,25 @@ class RunLock:
             CheckpointError: the directory cannot be created, written or locked.
         """
         self.place = HeldDirectory(directory)
-        self._opened = contextlib.ExitStack()
-        self._is_held = False
+        self.is_held = False
         path = directory / LOCK
-        with contextlib.ExitStack() as unless_locked:
-            unless_locked.callback(self._opened.close)
+        with contextlib.ExitStack() as opened:
             try:
                 make_directory(directory)
-                self._opened.callback(self.place.close)
                 self.place.open()
+                opened.callback(self.place.close)
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-                self._opened.callback(os.close, self._file)
+                opened.callback(os.close, self._file)
                 self._take(wait_s)
+                opened.callback(fcntl.flock, self._file, fcntl.LOCK_UN)
                 os.ftruncate(self._file, 0)
             except OSError as error:
                 raise CheckpointError(
                     f"cannot write in run directory {directory}: {error.strerror} ({error.filename or path}). "
                     "Make it writable, free space, or choose another."
                 ) from None
-            unless_locked.pop_all()
-        self._is_held = True
+            self._opened = opened.pop_all()
+        self.is_held = True
         started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
         with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
@@ -111,17 +114,10 @@ class RunLock:
             ) from None
         return True
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._is_held
-
     def release(self) -> None:
         """Release the lock. Releasing twice is allowed."""
-        if self._is_held:
-            self._is_held = False
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+        if self.is_held:
+            self.is_held = False
             with contextlib.suppress(OSError):
                 self._opened.close()
 

@@ -132,7 +132,7 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 def superfluous(store: CheckpointStore) -> list[Path]:
     """The checkpoints that `prune` would delete; compares sizes, not hashes."""
     own = [one for one in scan(store.root)[0] if not one.is_linked]
-    kept = store.retention.kept([one.record(store.monitor) for one in own], store.mode)
+    kept, _ = store.retention.decide([one.record(store.monitor) for one in own], store.mode)
     return [one.path for one in own if one.manifest.sequence not in kept]
 
 
