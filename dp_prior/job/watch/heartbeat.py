@@ -197,7 +197,10 @@ class Heartbeat:
         lost = None
         try:
             if error is None:
-                lost = self._meet_last()
+                try:
+                    self.meet()
+                except RankLostError as other:
+                    lost = other.verdict
             elif not self._is_leaving.is_set():
                 lost = self._tell(error)
             self._is_leaving.set()
@@ -219,13 +222,6 @@ class Heartbeat:
             if lost is not None:
                 raise RankLostError(lost) from error
             raise
-
-    def _meet_last(self) -> Verdict | None:
-        try:
-            self.meet()
-        except RankLostError as error:
-            return error.verdict
-        return None
 
     def _tell(self, error: BaseException) -> Verdict | None:
         """Pass an error to the other ranks. Returns the root cause instead if it lies with another rank."""
