@@ -1,8 +1,8 @@
 """The checkpoints of one run: saves, verifies and deletes them, and finds the newest and the best.
 
-The source of truth is a scan for directories with a valid manifest; `index.json` is only a summary for people. Damaged
-checkpoints are renamed, never deleted; symbolic links, and directories that contain one, are archived checkpoints and
-only read. Only the holder of the run's lock changes the directory, so it scans once and caches the result.
+The source of truth is a `scan`; `index.json` is only a summary for people. Damaged checkpoints are renamed, never
+deleted; symbolic links, and directories that contain one, are archived checkpoints and only read. Only the holder of
+the run's lock changes the directory, so it scans once and caches the result.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
-from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
-from dp_prior.checkpoints.retention import Mode, Record, RetentionConfig, ranked
+from dp_prior.checkpoints.reading import holds_links
+from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
+from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.durable import (
@@ -41,33 +40,8 @@ from dp_prior.durable import (
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"
-STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
-_LOOKS = 5  # of a directory that is replaced each time
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A checkpoint on disk.
-
-    Attributes:
-        is_linked: whether it is a symbolic link or contains one, and is therefore only read.
-    """
-
-    path: Path
-    manifest: Manifest
-    is_linked: bool = False
-
-    @property
-    def progress(self) -> Progress:
-        """The clock when it was saved."""
-        return Progress(self.manifest.samples_seen, self.manifest.step)
-
-    def record(self, monitor: str | None) -> Record:
-        """The record for `RetentionConfig.decide`."""
-        value = None if monitor is None else self.manifest.metrics.get(monitor)
-        return Record(self.manifest.sequence, self.manifest.step, value)
 
 
 @dataclass(frozen=True)
@@ -84,7 +58,6 @@ class Saved:
     metrics: dict[str, float]
     is_latest: bool
     is_best: bool
-    nonfinite: list[str]
 
 
 class CheckpointStore:
@@ -180,7 +153,7 @@ class CheckpointStore:
 
     def _unusable(self) -> list[str]:
         """Names of checkpoints to resume from, whatever lies there now."""
-        return [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
+        return [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
 
     def best(self) -> Path | None:
         """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
@@ -228,14 +201,14 @@ class CheckpointStore:
                 path,
                 _some(manifest.nonfinite),
             )
-            return Saved(path, progress, metrics, is_latest=False, is_best=False, nonfinite=manifest.nonfinite)
+            return Saved(path, progress, metrics, is_latest=False, is_best=False)
         self._verified.add(path)
         known.append(Stored(path, manifest))
         try:
             self._retain()
         except CheckpointError as error:  # the new checkpoint is durable, and nothing is deleted
             log.warning("retention was not applied after %s: %s", path.name, error)
-        return Saved(path, progress, metrics, is_latest=True, is_best=is_best, nonfinite=[])
+        return Saved(path, progress, metrics, is_latest=True, is_best=is_best)
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
         """Write under an unused name. After an I/O error everything is written again: a failed sync may drop pages."""
@@ -408,78 +381,6 @@ class CheckpointStore:
                     log.warning(
                         "%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error
                     )
-
-
-def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
-    """Checkpoints with a valid manifest and files of the right size, newest first; and the damaged ones. Read-only.
-
-    Raises:
-        UnreadableError: the directory or a checkpoint in it cannot be read.
-    """
-    found: list[Stored] = []
-    damages: list[DamagedError] = []
-    for one in look(root):
-        if isinstance(one, Stored):
-            found.append(one)
-        elif isinstance(one, DamagedError):
-            damages.append(one)
-        else:
-            raise one
-    found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
-    return found, damages
-
-
-def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
-    """Each checkpoint in a directory, or its error, in order of names."""
-    patience = Patience()
-    for name in patience(lambda: _names(root)):
-        if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
-            yield found
-
-
-def look_at(
-    path: Path, patience: Patience, *, compare_hashes: bool = False
-) -> Stored | DamagedError | UnreadableError | None:
-    """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
-    for _ in range(_LOOKS):
-        try:
-            stored = patience(lambda: _look_at(path, patience))
-            if stored is not None and compare_hashes:
-                verify(path, stored.manifest, patience)
-            return stored
-        except GoneError:
-            continue
-        except (DamagedError, UnreadableError) as problem:
-            return problem
-    return None
-
-
-def _names(root: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(root))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
-
-
-def _look_at(path: Path, patience: Patience) -> Stored | None:
-    name = STEP.fullmatch(path.name)
-    assert name is not None, path
-    try:
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            return None
-    except FileNotFoundError:
-        if os.path.islink(path):
-            raise DamagedError(path, f"it is a link to {os.readlink(path)}, which does not exist") from None
-        return None
-    except OSError as error:
-        raise UnreadableError(path, error.strerror) from None
-    manifest = read_manifest(path, patience)
-    if manifest.step != int(name[1]):
-        raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
-    with told_apart(path, "its directory"):
-        return Stored(path, manifest, holds_links(path))
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:

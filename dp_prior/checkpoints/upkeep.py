@@ -13,7 +13,8 @@ from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, ranked
-from dp_prior.checkpoints.store import SET_ASIDE, STEP, CheckpointStore, Stored, look, look_at, scan
+from dp_prior.checkpoints.scan import STEP, Stored, look, look_at, scan
+from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.durable import is_alive, is_temporary, owner_of, sync_directory
 from dp_prior.regular_files import read_small
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
-from dp_prior.checkpoints.store import scan
+from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError, UnreadableError

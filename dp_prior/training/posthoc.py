@@ -29,7 +29,7 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     write_checkpoint,
 )
-from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.config import Config, ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks import TaskConfig
