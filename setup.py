@@ -34,6 +34,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["dp_prior", "dp_prior.*"]),
+    py_modules=["dp_prior_command"],
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
@@ -54,6 +55,6 @@ setup(
         "test": TEST,
         "dev": [*TEST, "ruff>=0.9"],
     },
-    entry_points={"console_scripts": ["dp-prior = dp_prior.cli:main"]},
+    entry_points={"console_scripts": ["dp-prior = dp_prior_command:main"]},
     classifiers=["Programming Language :: Python :: 3.11"],
 )

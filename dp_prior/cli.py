@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
-    from dp_prior.run.exit_file import FAILED, classify
-
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
+        from dp_prior.run.exit_file import FAILED, classify
+
         _, code = classify(error)
         if code == FAILED:
             raise
@@ -34,7 +34,23 @@ def exit_codes() -> Iterator[None]:
         sys.exit(code)
 
 
-@click.group()
+class _Command(click.Command):
+    """A command whose user errors end with their exit code."""
+
+    def invoke(self, context: click.Context) -> object:
+        _quiet()
+        with exit_codes():
+            return super().invoke(context)
+
+
+class _Commands(click.Group):
+    """A group of such commands."""
+
+    command_class = _Command
+    group_class = type  # groups inside it are like it
+
+
+@click.group(cls=_Commands)
 @click.version_option(package_name="dp_prior")
 def main() -> None:
     """Train diffusion policies and act with them."""
@@ -56,7 +72,6 @@ def train(
     config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
 ) -> None:
     """Train the model that a JSON file describes; the same command resumes a run that was stopped."""
-    _quiet()
     from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
     from dp_prior.job.stop import Stop
 
@@ -104,16 +119,14 @@ def train(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
     """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
-    _quiet()
-    with exit_codes():
-        from dp_prior.run.commands import evaluate_checkpoint
+    from dp_prior.run.commands import evaluate_checkpoint
 
-        for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
-            verdict = ""
-            if stored is not None:
-                verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
-                verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
-            click.echo(f"{name:<40} {now:.6g}{verdict}")
+    for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
+        verdict = ""
+        if stored is not None:
+            verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
+            verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
+        click.echo(f"{name:<40} {now:.6g}{verdict}")
 
 
 @main.command()
@@ -121,17 +134,14 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 def cache(config_file: Path, overrides: tuple[str, ...]) -> None:
     """Decode and resize the camera frames of a configuration ahead of training. Stop and repeat it at any time."""
-    _quiet()
-    with exit_codes():
-        from dp_prior.run.commands import build_frame_caches
+    from dp_prior.run.commands import build_frame_caches
 
-        build_frame_caches(config_file, overrides, report=click.echo)
+    build_frame_caches(config_file, overrides, report=click.echo)
 
 
 @main.group()
 def checkpoints() -> None:
     """List, verify, prune and repair the checkpoints of a run."""
-    _quiet()
 
 
 @checkpoints.command("ls")
@@ -158,15 +168,14 @@ def verify_checkpoints(run: Path) -> None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, delete nothing.")
 def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
     """Delete the checkpoints that retention does not keep. Damaged and quarantined ones stay."""
-    with exit_codes():
-        from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
+    from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
 
-        store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
-        if dry_run:
-            gone = superfluous(store)
-        else:
-            with store.lock():
-                gone = store.prune()
+    store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
+    if dry_run:
+        gone = superfluous(store)
+    else:
+        with store.lock():
+            gone = store.prune()
     verb = "would delete" if dry_run else "deleted"
     click.echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
 
@@ -175,12 +184,11 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 def repair_checkpoints(run: Path) -> None:
     """Set damaged checkpoints aside, restore those that verify again, delete leftovers, rewrite index.json."""
-    with exit_codes():
-        from dp_prior.checkpoints.upkeep import repair, root_of, store_of
+    from dp_prior.checkpoints.upkeep import repair, root_of, store_of
 
-        store = store_of(root_of(run))
-        with store.lock():
-            click.echo("\n".join(repair(store)))
+    store = store_of(root_of(run))
+    with store.lock():
+        click.echo("\n".join(repair(store)))
 
 
 def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
@@ -188,16 +196,15 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
     from dp_prior.checkpoints.upkeep import root_of, take_stock
 
     damaged = 0
-    with exit_codes():
-        for found in take_stock(root_of(run), compare_hashes=compare_hashes):
-            damaged += found.kind == "damaged"
-            line = f"{found.path.name:<28} {found.kind:<11}"
-            if found.manifest is not None:
-                size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
-                line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
-            if found.value is not None:
-                line += f"  {found.manifest.monitor} {found.value:.6g}"
-            click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
+    for found in take_stock(root_of(run), compare_hashes=compare_hashes):
+        damaged += found.kind == "damaged"
+        line = f"{found.path.name:<28} {found.kind:<11}"
+        if found.manifest is not None:
+            size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
+            line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
+        if found.value is not None:
+            line += f"  {found.manifest.monitor} {found.value:.6g}"
+        click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
     return damaged
 
 
@@ -207,12 +214,10 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
 @click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
 def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Upload the checkpoints in the outbox of a run."""
-    _quiet()
-    with exit_codes():
-        from dp_prior.run.commands import push_run
-        from dp_prior.run.exit_file import UNAVAILABLE
+    from dp_prior.run.commands import push_run
+    from dp_prior.run.exit_file import UNAVAILABLE
 
-        missing = push_run(run, repo, limit_s, report=click.echo)
+    missing = push_run(run, repo, limit_s, report=click.echo)
     if missing:
         sys.exit(UNAVAILABLE)
 
@@ -223,11 +228,9 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 @click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
 def export(checkpoint: str, directory: Path, whole: bool) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
-    _quiet()
-    with exit_codes():
-        from dp_prior.run.commands import export_checkpoint
+    from dp_prior.run.commands import export_checkpoint
 
-        source, digest = export_checkpoint(checkpoint, directory, whole=whole)
+    source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")
     click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
 
@@ -240,16 +243,14 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
 def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
     """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
     them, or from those up to RUN@step_00012000."""
-    _quiet()
-    with exit_codes():
-        from dp_prior.training.posthoc import reconstruct
+    from dp_prior.training.posthoc import reconstruct
 
-        made = reconstruct(run, relative_width, out, max_error=max_error)
-        click.echo(
-            f"average of relative width {relative_width:g} at step {made.target.step:,} in {made.directory}, from "
-            f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
-            f"{made.error:.2g}"
-        )
+    made = reconstruct(run, relative_width, out, max_error=max_error)
+    click.echo(
+        f"average of relative width {relative_width:g} at step {made.target.step:,} in {made.directory}, from "
+        f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
+        f"{made.error:.2g}"
+    )
 
 
 @main.command("make-demonstrations")
@@ -259,10 +260,9 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 @click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is equal.")
 def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None) -> None:
     """Record demonstrations of Push-T by the scripted expert."""
-    with exit_codes():
-        from dp_prior.envs.pusht_demonstrations import write_demonstrations
+    from dp_prior.envs.pusht_demonstrations import write_demonstrations
 
-        write_demonstrations(out, episodes, seed=seed, workers=workers)
+    write_demonstrations(out, episodes, seed=seed, workers=workers)
     click.echo(f"wrote {episodes} episodes to {out}")
 
 
@@ -271,10 +271,9 @@ def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
 def embed_demonstrations(episodes: Path, out: Path) -> None:
     """Embed a picture of every frame of Push-T demonstrations, for policies that observe embeddings."""
-    with exit_codes():
-        from dp_prior.envs.pusht_pictures import write_embeddings
+    from dp_prior.envs.pusht_pictures import write_embeddings
 
-        frames = write_embeddings(episodes, out)
+    frames = write_embeddings(episodes, out)
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
 
 
@@ -284,10 +283,9 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 @click.option("--size", default=96, show_default=True, help="Height and width of a picture in pixels.")
 def render_demonstrations(episodes: Path, out: Path, size: int) -> None:
     """Add a camera picture of every frame to Push-T demonstrations, for policies that see pixels."""
-    with exit_codes():
-        from dp_prior.envs.pusht_camera import write_pictures
+    from dp_prior.envs.pusht_camera import write_pictures
 
-        frames = write_pictures(episodes, out, (size, size))
+    frames = write_pictures(episodes, out, (size, size))
     click.echo(f"wrote {frames} pictures to {out}")
 
 

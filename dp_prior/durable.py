@@ -39,34 +39,15 @@ def replace_file(path: Path, data: bytes) -> None:
         OSError: it names `path`. The old content is still there, unless only the sync of the directory failed.
     """
     try:
-        temporary = temporary_beside(path)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            try:
-                _write_all(descriptor, data)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.rename(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):  # what went wrong first is what matters
-                os.unlink(temporary)
-            raise
+        with replacing(path) as temporary, open(temporary, "xb") as file:
+            file.write(data)
     except OSError as error:
         raise _naming(path, error) from error
-    sync_directory(path.parent)
 
 
 def _naming(path: Path, error: OSError) -> OSError:
     """The same error with the path that a person knows; writing to a descriptor names no file at all."""
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes; one call may write only some of them."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
 
 
 def make_directory(path: Path) -> None:
@@ -95,7 +76,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.rename(temporary, path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what went wrong first is what matters
+            temporary.unlink()
         raise
     sync_directory(path.parent)
 
@@ -178,7 +160,7 @@ def encode_document(content: Any) -> bytes:
 
     Paths may hold bytes that are not UTF-8, which Python keeps as half surrogate pairs; these are written as escapes.
     """
-    text = json.dumps(_finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     return text.encode("utf-8", errors="backslashreplace")
 
 
@@ -209,11 +191,12 @@ def unseal(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _finite(content: Any) -> Any:
+def finite(content: Any) -> Any:
+    """The content of a document with None in place of numbers that are not finite."""
     if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
+        return {key: finite(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [_finite(value) for value in content]
+        return [finite(value) for value in content]
     if isinstance(content, float) and not math.isfinite(content):
         return None
     return content

@@ -25,7 +25,7 @@ FLOORS = [
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
-    "accelerate": ["training/state.py", "job/ranks.py"],
+    "accelerate": ["job/ranks.py"],
     "click": ["cli.py"],
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where

@@ -1,4 +1,4 @@
-"""The script: a signal while it still imports ends it without a traceback, or is taken for a request to stop."""
+"""Script and command: a signal during the imports ends them without a traceback, or is a request to stop."""
 
 import os
 import signal
@@ -21,18 +21,22 @@ def watching(name, *arguments, **keywords):
         time.sleep(1)
     return original(name, *arguments, **keywords)
 builtins.__import__ = watching
-sys.argv[0] = "train_policy.py"
-runpy.run_path("train_policy.py", run_name="__main__")
+if sys.argv[1] == "train":
+    import dp_prior_command
+    dp_prior_command.main()
+else:
+    runpy.run_path("train_policy.py", run_name="__main__")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("module", "codes"), [("torch", "killed"), ("dp_prior.run.run", "stopped")])
-def test_signal_during_imports_leaves_no_traceback(module, codes, number, tmp_path):
+@pytest.mark.parametrize("command", [[], ["train"]])
+def test_signal_during_imports_leaves_no_traceback(command, module, codes, number, tmp_path):
     config = write(tmp_path, train__steps=2_000)
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, module, "--config_file", str(config)],
+        [sys.executable, "-c", PROGRAM, module, *command, "--config_file", str(config)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

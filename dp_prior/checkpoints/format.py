@@ -28,6 +28,7 @@ from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerForm
 from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
     LARGEST_HEAD,
+    HeldSnapshot,
     Snapshot,
     allocate,
     file_pieces,
@@ -43,7 +44,6 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # enough for inference
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
-_MOST_FILES = 1000
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
 _HASHED_AT_ONCE = 1 << 20  # bytes; fits the CPU cache, so that hashing reads from it
@@ -114,8 +114,8 @@ class Manifest(Config):
 def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
     """Write a checkpoint durably; when this returns it survives a power cut.
 
-    The snapshot must not change during the call. A checkpoint with a tensor that is not finite is written for
-    inspection only, as `quarantine_NAME`.
+    The snapshot must not change during the call; it is copied unless it is held. A checkpoint with a tensor that is
+    not finite is written for inspection only, as `quarantine_NAME`.
 
     Args:
         directory: final name; it must not exist.
@@ -132,10 +132,11 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
     for name in [*snapshot.tensors, *snapshot.documents]:
         if not _NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(f"{name!r} cannot name a file of a checkpoint; expected plain NAME.safetensors or .json")
+    held = snapshot if isinstance(snapshot, HeldSnapshot) else snapshot.copy()
     temporary = temporary_beside(directory)
     temporary.mkdir()
     try:
-        manifest = _write_files(temporary, snapshot, manifest)
+        manifest = _write_files(temporary, held, manifest)
         write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
         sync_directory(temporary)
         if manifest.nonfinite:
@@ -148,7 +149,7 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
     return directory, manifest
 
 
-def _write_files(directory: Path, snapshot: Snapshot, manifest: Manifest) -> Manifest:
+def _write_files(directory: Path, snapshot: HeldSnapshot, manifest: Manifest) -> Manifest:
     """Write while two other threads hash and look for NaN; the largest file is hashed first as it takes longest."""
     contents: dict[str, list[memoryview]] = {
         name: [memoryview(encode_document(content))] for name, content in snapshot.documents.items()
@@ -157,7 +158,7 @@ def _write_files(directory: Path, snapshot: Snapshot, manifest: Manifest) -> Man
         if len(data) > LARGEST_DOCUMENT:
             limit = f"a document of a checkpoint has at most {LARGEST_DOCUMENT}"
             raise CheckpointError(f"cannot save {directory / name}: it would have {len(data)} bytes; {limit}")
-    contents |= {name: list(file_pieces(tensors)) for name, tensors in snapshot.tensors.items()}
+    contents |= {name: list(file_pieces(image)) for name, image in snapshot.images.items()}
     sizes = {name: sum(piece.nbytes for piece in pieces) for name, pieces in contents.items()}
     with ThreadPoolExecutor(2, thread_name_prefix="checkpoint-hash") as pool:
         hashes = {name: pool.submit(_sha256, contents[name]) for name in sorted(sizes, key=sizes.get, reverse=True)}
@@ -297,9 +298,6 @@ def _each(
 ) -> None:
     """Run a task for each file in two threads, the largest first."""
     names = sorted(names, key=lambda name: -manifest.files[name].size)
-    if len(names) == 1:
-        patience(lambda: task(names[0]))
-        return
     with told_apart(directory, "a file"), ThreadPoolExecutor(2, thread_name_prefix="checkpoint-verify") as pool:
         for _ in pool.map(lambda name: patience(lambda: task(name)), names):
             pass

@@ -17,6 +17,7 @@ from types import TracebackType
 from pydantic import Field, ValidationError
 
 from dp_prior.checkpoints.errors import CheckpointError
+from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.config import Config
 from dp_prior.durable import is_alive, make_directory
 from dp_prior.regular_files import open_regular
@@ -52,6 +53,10 @@ class RunLock:
 
     Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
     therefore waited for, while that of a living one is an error at once.
+
+    Attributes:
+        place: the run directory.
+        is_held: whether this object holds the lock.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):
@@ -64,41 +69,37 @@ class RunLock:
             LockedError: another process holds the lock.
             CheckpointError: the directory cannot be created, written or locked.
         """
-        self.directory = directory
-        self._opened = contextlib.ExitStack()
-        self._is_held = False
+        self.place = HeldDirectory(directory)
+        self.is_held = False
         path = directory / LOCK
-        with contextlib.ExitStack() as unless_locked:
-            unless_locked.callback(self._opened.close)
+        with contextlib.ExitStack() as opened:
             try:
                 make_directory(directory)
-                self._directory = self._open(directory, os.O_RDONLY | os.O_DIRECTORY)
-                self._file = self._open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+                self.place.open()
+                opened.callback(self.place.close)
+                self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+                opened.callback(os.close, self._file)
                 self._take(wait_s)
+                opened.callback(fcntl.flock, self._file, fcntl.LOCK_UN)
                 os.ftruncate(self._file, 0)
             except OSError as error:
                 raise CheckpointError(
                     f"cannot write in run directory {directory}: {error.strerror} ({error.filename or path}). "
                     "Make it writable, free space, or choose another."
                 ) from None
-            unless_locked.pop_all()
-        self._is_held = True
+            self._opened = opened.pop_all()
+        self.is_held = True
         started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
         with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
             os.pwrite(self._file, json.dumps(holder.model_dump()).encode(), 0)
 
-    def _open(self, path: Path, flags: int) -> int:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-        self._opened.callback(os.close, descriptor)
-        return descriptor
-
     def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while not self._try():
-            holder = _read_holder(self.directory / LOCK)
+            holder = _read_holder(self.place.path / LOCK)
             if holder is None or holder.is_alive is not False or time.monotonic() >= deadline:
-                raise LockedError(_refusal(self.directory, holder))
+                raise LockedError(_refusal(self.place.path, holder))
             time.sleep(0.05)
 
     def _try(self) -> bool:
@@ -108,40 +109,15 @@ class RunLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise CheckpointError(
-                f"cannot lock {self.directory / LOCK}: {error.strerror}. The file system does not support flock, "
+                f"cannot lock {self.place.path / LOCK}: {error.strerror}. The file system does not support flock, "
                 "so that two runs in one directory would not be noticed; use a file system that supports it."
             ) from None
         return True
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._is_held
-
-    def check(self) -> None:
-        """Raise if the run directory is no longer the one that was locked.
-
-        Raises:
-            CheckpointError: it was deleted, moved or replaced.
-        """
-        try:
-            is_same = os.path.samestat(os.stat(self.directory), os.fstat(self._directory))
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-                raise CheckpointError(f"cannot look at run directory {self.directory}: {error.strerror}") from None
-            is_same = False
-        if not is_same:
-            raise CheckpointError(
-                f"run directory {self.directory} was deleted, moved or replaced while the run works in it. "
-                "Nothing more can be saved there; put it back, or stop the run and start it elsewhere."
-            )
-
     def release(self) -> None:
         """Release the lock. Releasing twice is allowed."""
-        if self._is_held:
-            self._is_held = False
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_UN)
+        if self.is_held:
+            self.is_held = False
             with contextlib.suppress(OSError):
                 self._opened.close()
 

@@ -48,10 +48,6 @@ class RetentionConfig(Config):
     """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
-    def kept(self, records: Iterable[Record], mode: Mode) -> set[int]:
-        """Sequence numbers of the checkpoints to keep."""
-        return self.decide(records, mode)[0]
-
     def decide(self, records: Iterable[Record], mode: Mode) -> tuple[set[int], set[int]]:
         """Sequence numbers of the checkpoints to keep, and of those kept ones that replace a deleted checkpoint.
 

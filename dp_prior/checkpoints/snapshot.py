@@ -67,12 +67,23 @@ class Snapshot:
         """Bytes of all tensors."""
         return sum(tensor.nbytes for tensors in self.tensors.values() for tensor in tensors.values())
 
-    def copy(self) -> Snapshot:
+    def copy(self) -> HeldSnapshot:
         """A copy on the CPU that owns its memory."""
         memory = SnapshotMemory()
         held = memory.hold(self)
         memory.settle()
         return held
+
+
+@dataclass(frozen=True)
+class HeldSnapshot(Snapshot):
+    """A snapshot whose tensors are views of its files.
+
+    Attributes:
+        images: (size,) uint8 by file name ending in `.safetensors`, the whole file.
+    """
+
+    images: dict[str, Tensor] = field(default_factory=dict)
 
 
 class SnapshotMemory:
@@ -88,9 +99,10 @@ class SnapshotMemory:
     def reserve(self, snapshot: Snapshot) -> None:
         """Allocate the memory for a snapshot like this one and map its pages."""
         for name, tensors in snapshot.tensors.items():
-            self._buffer(name, tensors).image.numpy()[PAGE::PAGE] = 0
+            pages = self._buffer(name, tensors).image.numpy()[::PAGE]
+            pages |= 0  # a write that changes nothing maps the page
 
-    def hold(self, snapshot: Snapshot) -> Snapshot:
+    def hold(self, snapshot: Snapshot) -> HeldSnapshot:
         """Copy a snapshot into this buffer, overwriting the previous one. Call `settle` before reading it."""
         self._unsettled.clear()
         documents = {name: json.loads(encode_document(content)) for name, content in snapshot.documents.items()}
@@ -101,7 +113,7 @@ class SnapshotMemory:
         _copy_all(copies)
         if any(tensor.is_cuda for content in snapshot.tensors.values() for tensor in content.values()):
             torch.cuda.synchronize()
-        return Snapshot(tensors, documents)
+        return HeldSnapshot(tensors, documents, {name: file.image for name, file in self._files.items()})
 
     def settle(self) -> None:
         """Make contiguous the tensors that were copied in another memory order; needs a second copy of one tensor."""
@@ -119,29 +131,27 @@ class SnapshotMemory:
         for key, tensor in tensors.items():
             tensor, held = tensor.detach(), file.tensors[key]
             if tensor.device.type == "cpu" and tensor.is_contiguous():
-                copies.append((file.flat[key], _bytes(tensor)))
+                copies.append((_bytes(held), _bytes(tensor)))
             elif tensor.device.type == "cpu" and (order := _order_in_memory(tensor)) is not None:
-                copies.append((file.flat[key], _bytes(tensor.permute(order))))  # slow to permute; see `settle`
+                copies.append((_bytes(held), _bytes(tensor.permute(order))))  # slow to permute; see `settle`
                 self._unsettled.append((held, order))
             else:
                 held.copy_(tensor, non_blocking=tensor.is_cuda)
         return dict(file.tensors)
 
     def _buffer(self, name: str, tensors: dict[str, Tensor]) -> _File:
-        """The buffer of one file; the present one is reused if its tensors are the same, its bytes if the size is."""
+        """The buffer of one file; the present one if its tensors are the same."""
         described = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]
-        known = self._files.pop(name, None)
-        if known is None or known.described != described:
-            head, places = _lay_out(tensors)
+        file = self._files.pop(name, None)
+        if file is None or file.described != described:
+            file, head = None, _head(tensors)  # the present one is freed before another is allocated
             size = len(head) + sum(tensor.nbytes for tensor in tensors.values())
-            if known is not None and known.image.numel() == size:
-                image = known.image
-            else:
-                known = None  # free it before allocating another
-                image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
-            known = _File.of(described, image, head, places)
-        self._files[name] = known
-        return known
+            image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
+            image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
+            views = file_tensors(image)
+            file = _File(described, image, {key: views[key] for key in tensors})
+        self._files[name] = file
+        return file
 
 
 @dataclass(frozen=True)
@@ -152,36 +162,21 @@ class _File:
         described: name, dtype and shape of its tensors.
         image: (size,) uint8, the whole file, with its head filled in.
         tensors: views of it.
-        flat: the same as (nbytes,) uint8.
     """
 
     described: list[tuple[str, torch.dtype, torch.Size]]
     image: Tensor
     tensors: dict[str, Tensor]
-    flat: dict[str, np.ndarray]
-
-    @classmethod
-    def of(
-        cls, described: list[tuple[str, torch.dtype, torch.Size]], image: Tensor, head: bytes, places: dict[str, int]
-    ) -> _File:
-        image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
-        flat = {
-            key: image[places[key] : places[key] + shape.numel() * dtype.itemsize] for key, dtype, shape in described
-        }
-        tensors = {key: flat[key].view(dtype).view(shape) for key, dtype, shape in described}
-        return cls(described, image, tensors, {key: value.numpy() for key, value in flat.items()})
 
 
-def file_pieces(tensors: dict[str, Tensor]) -> Iterator[memoryview]:
-    """The bytes of the safetensors file of these tensors, in pieces; a buffer of `Held` is passed on without a copy."""
-    head, places = _lay_out(tensors)
-    image = _image(tensors, head, places)
-    if image is not None:
-        yield from _cut(memoryview(image))
-        return
-    yield memoryview(head)
-    for key in places:
-        yield from _cut(memoryview(_bytes(tensors[key])))
+def file_pieces(image: Tensor) -> Iterator[memoryview]:
+    """The bytes of a file in pieces of whole pages, and a rest."""
+    data = memoryview(image.numpy())
+    pages = len(data) // PAGE * PAGE
+    for start in range(0, pages, _PIECE):
+        yield data[start : min(start + _PIECE, pages)]
+    if pages < len(data):
+        yield data[pages:]
 
 
 def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dtype, list[int], int]]:
@@ -260,58 +255,26 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.float()).all())  # torch cannot test the narrowest types
 
 
-def _lay_out(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int]]:
-    """The head of a file, and the position of each tensor in it; wide elements first, so that all are aligned."""
+def _head(tensors: dict[str, Tensor]) -> bytes:
+    """The head of a file, which gives each tensor its position; wide elements first, so that all are aligned."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    places: dict[str, int] = {}
     position = 0
     for key in sorted(tensors, key=lambda key: (-tensors[key].element_size(), key)):
         tensor = tensors[key]
         if tensor.dtype not in _DTYPES:
             raise ValueError(f"tensor {key!r} is {tensor.dtype}, which safetensors cannot hold")
-        places[key] = position
-        position += tensor.nbytes
-        entries[key] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [places[key], position],
-        }
+        start, position = position, position + tensor.nbytes
+        entries[key] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, position]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + 8) % PAGE)
-    head = len(text).to_bytes(8, "little") + text
-    return head, {key: place + len(head) for key, place in places.items()}
-
-
-def _image(tensors: dict[str, Tensor], head: bytes, places: dict[str, int]) -> np.ndarray | None:
-    """The buffer around these tensors, if it is byte for byte their file; else None."""
-    first = next((tensors[key] for key in places if tensors[key].numel()), None)
-    if first is None or first.device.type != "cpu":
-        return None
-    storage = first.untyped_storage()
-    if storage.nbytes() != len(head) + sum(tensor.nbytes for tensor in tensors.values()):
-        return None
-    base = storage.data_ptr()
-    for key, tensor in tensors.items():
-        if tensor.numel() and not (tensor.is_contiguous() and tensor.data_ptr() == base + places[key]):
-            return None
-    image = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return image if image[: len(head)].tobytes() == head else None
-
-
-def _cut(data: memoryview) -> Iterator[memoryview]:
-    """Split into pieces of whole pages, and a rest."""
-    pages = len(data) // PAGE * PAGE
-    for start in range(0, pages, _PIECE):
-        yield data[start : min(start + _PIECE, pages)]
-    if pages < len(data):
-        yield data[pages:]
+    return len(text).to_bytes(8, "little") + text
 
 
 def _bytes(tensor: Tensor) -> np.ndarray:
-    """(nbytes,) uint8 view of a CPU tensor, or a copy of any other."""
-    if not tensor.numel():
+    """(nbytes,) uint8 view of a contiguous CPU tensor."""
+    if not tensor.numel():  # torch refuses to view nothing as bytes
         return np.empty(0, np.uint8)
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return tensor.view(-1).view(torch.uint8).numpy()
 
 
 def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:

@@ -1,8 +1,8 @@
 """The checkpoints of one run: saves, verifies and deletes them, and finds the newest and the best.
 
-The source of truth is a scan for directories with a valid manifest; `index.json` is only a summary for people. Damaged
-checkpoints are renamed, never deleted; symbolic links, and directories that contain one, are archived checkpoints and
-only read. Only the holder of the run's lock changes the directory, so it scans once and caches the result.
+The source of truth is a `scan`; `index.json` is only a summary for people. Damaged checkpoints are renamed, never
+deleted; symbolic links, and directories that contain one, are archived checkpoints and only read. Only the holder of
+the run's lock changes the directory, so it scans once and caches the result.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
-from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
-from dp_prior.checkpoints.retention import Mode, Record, RetentionConfig, ranked
+from dp_prior.checkpoints.reading import holds_links
+from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
+from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.durable import (
     encode_document,
+    finite,
     is_alive,
     is_temporary,
     owner_of,
@@ -40,33 +40,8 @@ from dp_prior.durable import (
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"
-STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
-_LOOKS = 5  # of a directory that is replaced each time
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A checkpoint on disk.
-
-    Attributes:
-        is_linked: whether it is a symbolic link or contains one, and is therefore only read.
-    """
-
-    path: Path
-    manifest: Manifest
-    is_linked: bool = False
-
-    @property
-    def progress(self) -> Progress:
-        """The clock when it was saved."""
-        return Progress(self.manifest.samples_seen, self.manifest.step)
-
-    def record(self, monitor: str | None) -> Record:
-        """The record for `RetentionConfig.decide`."""
-        value = None if monitor is None else self.manifest.metrics.get(monitor)
-        return Record(self.manifest.sequence, self.manifest.step, value)
 
 
 @dataclass(frozen=True)
@@ -83,7 +58,6 @@ class Saved:
     metrics: dict[str, float]
     is_latest: bool
     is_best: bool
-    nonfinite: list[str]
 
 
 class CheckpointStore:
@@ -113,8 +87,6 @@ class CheckpointStore:
         self._lock: RunLock | None = None
         self._verified: set[Path] = set()
         self._known: list[Stored] | None = None  # oldest first, while locked; None when the directory must be scanned
-        self._records: dict[Path, Record] = {}
-        self._lines: dict[Path, str] = {}  # of `index.json`
         self._sequence = 0  # of the last save
 
     def lock(self, wait_s: float = 10.0) -> RunLock:
@@ -132,20 +104,24 @@ class CheckpointStore:
                 sync_directory(self.root.parent.parent)
             self._remove_stale()  # first, since it frees space
             self.write_index()
-        except OSError as error:
+        except BaseException as error:
             self._lock.release()
+            if not isinstance(error, OSError):
+                raise
             raise CheckpointError(
                 f"cannot write in {self.root}: {error.strerror} ({error.filename}). No checkpoint could be saved; "
                 "make it writable, free space, or choose another directory."
             ) from None
-        except BaseException:
-            self._lock.release()
-            raise
         return self._lock
 
     @property
     def _is_locked(self) -> bool:
         return self._lock is not None and self._lock.is_held
+
+    def check(self) -> None:
+        """Raise a CheckpointError if this store has locked a run directory that was moved or deleted since."""
+        if self._lock is not None:
+            self._lock.place.check()
 
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
@@ -177,7 +153,7 @@ class CheckpointStore:
 
     def _unusable(self) -> list[str]:
         """Names of checkpoints to resume from, whatever lies there now."""
-        return [name for name in _names(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
+        return [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
 
     def best(self) -> Path | None:
         """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
@@ -199,7 +175,7 @@ class CheckpointStore:
         """
         if not self._is_locked:
             raise RuntimeError("the run directory is not locked; call lock() before write()")
-        self._lock.check()
+        self.check()
         known = self._remembered()
         self._sequence = max(self._sequence, known[-1].manifest.sequence if known else 0) + 1
         manifest = Manifest(
@@ -208,7 +184,7 @@ class CheckpointStore:
             samples_seen=progress.samples_seen,
             world_size=self.world_size,
             config_hash=_config_hash(snapshot),
-            metrics={name: _finite_or_none(value) for name, value in metrics.items()},
+            metrics=finite({name: float(value) for name, value in metrics.items()}),
             monitor=self.monitor,
             mode=self.mode,
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -217,7 +193,7 @@ class CheckpointStore:
             path, manifest = self._write(snapshot, manifest)
         except CheckpointError:
             self._known = None  # the cached scan may be wrong
-            self._lock.check()  # raises a clearer error if the run directory is gone
+            self.check()  # raises a clearer error if the run directory is gone
             raise
         if manifest.nonfinite:
             log.warning(
@@ -225,35 +201,33 @@ class CheckpointStore:
                 path,
                 _some(manifest.nonfinite),
             )
-            return Saved(path, progress, metrics, is_latest=False, is_best=False, nonfinite=manifest.nonfinite)
+            return Saved(path, progress, metrics, is_latest=False, is_best=False)
         self._verified.add(path)
         known.append(Stored(path, manifest))
         try:
             self._retain()
         except CheckpointError as error:  # the new checkpoint is durable, and nothing is deleted
             log.warning("retention was not applied after %s: %s", path.name, error)
-        return Saved(path, progress, metrics, is_latest=True, is_best=is_best, nonfinite=[])
+        return Saved(path, progress, metrics, is_latest=True, is_best=is_best)
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
         """Write under an unused name. After an I/O error everything is written again: a failed sync may drop pages."""
-        name = f"step_{manifest.step:08d}"
-        needed = snapshot.nbytes
-        for is_last_attempt in (False, True):
+        path = self.root / f"step_{manifest.step:08d}"
+        try:
+            if (free := _free_bytes(self.root)) is not None and free < snapshot.nbytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
             try:
-                free = _free_bytes(self.root)
-                if free is not None and free < needed:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
-                return write_checkpoint(unused(self.root / name), snapshot, manifest)
+                return write_checkpoint(unused(path), snapshot, manifest)
             except OSError as error:
-                if error.errno != errno.EIO or is_last_attempt:
-                    raise CheckpointError(self._failure(name, error, needed)) from error
-                log.warning("writing %s failed with an I/O error; writing it again", self.root / name)
-        raise AssertionError("the last attempt returns or raises")
+                if error.errno != errno.EIO:
+                    raise
+                log.warning("writing %s failed with an I/O error; writing it again", path)
+                return write_checkpoint(unused(path), snapshot, manifest)
+        except OSError as error:
+            raise CheckpointError(self._failure(path.name, error, snapshot.nbytes)) from error
 
     def _failure(self, name: str, error: OSError, needed: int) -> str:
-        free = None
-        with contextlib.suppress(OSError):
-            free = _free_bytes(self.root)
+        free = _free_bytes(self.root)
         rest = f"the newest is {self._known[-1].path.name}" if self._known else "there are none yet"
         return (
             f"cannot save checkpoint {name} in {self.root}: {error.strerror} ({error.filename}); it needs "
@@ -278,7 +252,7 @@ class CheckpointStore:
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide(map(self._record, own), self.mode)
+            kept, preferred = self.retention.decide([one.record(self.monitor) for one in own], self.mode)
             if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
         dropped = {one.path for one in own if one.manifest.sequence not in kept}
@@ -297,22 +271,12 @@ class CheckpointStore:
             "best": best.path.name if best is not None else None,
             "monitor": self.monitor,
             "mode": self.mode,
-            "kept": [],
+            "kept": [
+                {"name": one.path.name, "step": one.manifest.step, "value": one.record(self.monitor).value}
+                for one in stored
+            ],
         }
-        text = encode_document(index)
-        if stored:  # encoding is most of the work, so each entry is cached
-            lines = ",\n".join(map(self._line, stored))
-            text = text.removesuffix(b"[]\n}\n") + f"[\n{lines}\n  ]\n}}\n".encode()
-        replace_file(self.root / INDEX, text)
-
-    def _line(self, one: Stored) -> str:
-        """The entry of a checkpoint in `index.json`, indented as JSON of that depth."""
-        if one.path not in self._lines:
-            value = self._record(one).value
-            content = {"name": one.path.name, "step": one.manifest.step, "value": value}
-            text = encode_document(content).decode().rstrip()
-            self._lines[one.path] = "\n".join("    " + line for line in text.splitlines())
-        return self._lines[one.path]
+        replace_file(self.root / INDEX, encode_document(index))
 
     def _scan(self) -> list[Stored]:
         """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
@@ -321,9 +285,7 @@ class CheckpointStore:
             UnreadableError: one cannot be read, so their order is unknown.
         """
         found, damages = scan(self.root)
-        self._known, self._records, self._lines = None, {}, {}
-        if self._is_locked:
-            self._known = found[::-1]
+        self._known = found[::-1] if self._is_locked else None
         for damage in damages:
             self._set_aside(damage)
         return found
@@ -337,20 +299,13 @@ class CheckpointStore:
 
     def _forget(self, path: Path) -> None:
         self._verified.discard(path)
-        self._records.pop(path, None)
-        self._lines.pop(path, None)
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
 
     def _by_rank(self, stored: list[Stored]) -> list[Stored]:
         by_sequence = {one.manifest.sequence: one for one in stored}
-        return [by_sequence[record.sequence] for record in ranked(map(self._record, stored), self.mode)]
-
-    def _record(self, one: Stored) -> Record:
-        """As `Stored.record`, cached for each checkpoint."""
-        if one.path not in self._records:
-            self._records[one.path] = one.record(self.monitor)
-        return self._records[one.path]
+        records = ranked([one.record(self.monitor) for one in stored], self.mode)
+        return [by_sequence[record.sequence] for record in records]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
         """Compare all hashes, once per process; set the checkpoint aside if they differ.
@@ -428,78 +383,6 @@ class CheckpointStore:
                     )
 
 
-def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
-    """Checkpoints with a valid manifest and files of the right size, newest first; and the damaged ones. Read-only.
-
-    Raises:
-        UnreadableError: the directory or a checkpoint in it cannot be read.
-    """
-    found: list[Stored] = []
-    damages: list[DamagedError] = []
-    for one in look(root):
-        if isinstance(one, Stored):
-            found.append(one)
-        elif isinstance(one, DamagedError):
-            damages.append(one)
-        else:
-            raise one
-    found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
-    return found, damages
-
-
-def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
-    """Each checkpoint in a directory, or its error, in order of names."""
-    patience = Patience()
-    for name in patience(lambda: _names(root)):
-        if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
-            yield found
-
-
-def look_at(
-    path: Path, patience: Patience, *, compare_hashes: bool = False
-) -> Stored | DamagedError | UnreadableError | None:
-    """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
-    for _ in range(_LOOKS):
-        try:
-            stored = patience(lambda: _look_at(path, patience))
-            if stored is not None and compare_hashes:
-                verify(path, stored.manifest, patience)
-            return stored
-        except GoneError:
-            continue
-        except (DamagedError, UnreadableError) as problem:
-            return problem
-    return None
-
-
-def _names(root: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(root))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
-
-
-def _look_at(path: Path, patience: Patience) -> Stored | None:
-    name = STEP.fullmatch(path.name)
-    assert name is not None, path
-    try:
-        if not stat.S_ISDIR(os.stat(path).st_mode):
-            return None
-    except FileNotFoundError:
-        if os.path.islink(path):
-            raise DamagedError(path, f"it is a link to {os.readlink(path)}, which does not exist") from None
-        return None
-    except OSError as error:
-        raise UnreadableError(path, error.strerror) from None
-    manifest = read_manifest(path, patience)
-    if manifest.step != int(name[1]):
-        raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
-    with told_apart(path, "its directory"):
-        return Stored(path, manifest, holds_links(path))
-
-
 def _config_hash(snapshot: Snapshot) -> str | None:
     """As `Config.digest`: independent of the order of keys."""
     if "config.json" not in snapshot.documents:
@@ -508,15 +391,12 @@ def _config_hash(snapshot: Snapshot) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _finite_or_none(value: float) -> float | None:
-    value = float(value)
-    return value if value - value == 0.0 else None
-
-
 def _free_bytes(path: Path) -> int | None:
     """Free bytes for this user, None if the file system does not report them."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize if status.f_blocks else None
+    with contextlib.suppress(OSError):
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize if status.f_blocks else None
+    return None
 
 
 def _size(count: int) -> str:

@@ -13,7 +13,8 @@ from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
 from dp_prior.checkpoints.retention import RetentionConfig, ranked
-from dp_prior.checkpoints.store import SET_ASIDE, STEP, CheckpointStore, Stored, look, look_at, scan
+from dp_prior.checkpoints.scan import STEP, Stored, look, look_at, scan
+from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.durable import is_alive, is_temporary, owner_of, sync_directory
 from dp_prior.regular_files import read_small
 
@@ -132,7 +133,7 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
 def superfluous(store: CheckpointStore) -> list[Path]:
     """The checkpoints that `prune` would delete; compares sizes, not hashes."""
     own = [one for one in scan(store.root)[0] if not one.is_linked]
-    kept = store.retention.kept([one.record(store.monitor) for one in own], store.mode)
+    kept, _ = store.retention.decide([one.record(store.monitor) for one in own], store.mode)
     return [one.path for one in own if one.manifest.sequence not in kept]
 
 

@@ -59,7 +59,8 @@ class CheckpointWriter:
         self._start(self._save, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
-        """Raise the error of an earlier save, if any; cheap enough for every step."""
+        """Raise the error of an earlier save, or that the run directory is gone; cheap enough for every step."""
+        self._store.check()
         if self._error is not None:
             error, self._error = self._error, None
             raise error

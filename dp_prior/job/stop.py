@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dp_prior.job.deadline import Deadline
 
 REQUEST = "request"  # made in Python, through the trainer
@@ -23,13 +25,13 @@ class Stop:
     Attributes:
         reason: one of `REASONS`, the first that was given; None if no stop was requested.
         rank: the rank that received the request, known once the ranks have agreed.
-        deadline: requests a stop when it is near; None for no time limit.
+        deadline: requests a stop when it is near; never, until it is set.
     """
 
-    def __init__(self, deadline: Deadline | None = None):
+    def __init__(self) -> None:
         self.reason: str | None = None
         self.rank: int | None = None
-        self.deadline = deadline
+        self.deadline = Deadline(math.inf)
 
     def ask(self, reason: str) -> None:
         """Request an end after the current step."""
@@ -38,7 +40,7 @@ class Stop:
 
     def is_asked(self) -> bool:
         """Whether a stop was requested or the deadline is near."""
-        if self.reason is None and self.deadline is not None and self.deadline.is_near():
+        if self.reason is None and self.deadline.is_near():
             self.reason = TIME_LIMIT
         return self.reason is not None
 

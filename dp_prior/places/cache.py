@@ -23,7 +23,7 @@ from dp_prior.checkpoints.format import (
     parse_manifest,
     read_manifest,
 )
-from dp_prior.checkpoints.store import STEP
+from dp_prior.checkpoints.scan import STEP
 from dp_prior.durable import replace_file, sync_directory
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
 from dp_prior.places.source import NoPlaceError, RemoteError, Source

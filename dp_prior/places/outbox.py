@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
-from dp_prior.checkpoints.store import STEP
+from dp_prior.checkpoints.scan import STEP
 from dp_prior.durable import (
     is_alive,
     is_temporary,

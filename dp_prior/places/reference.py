@@ -19,7 +19,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import ranked
-from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.places.cache import CACHE, Prefer, cached, fetch
 from dp_prior.places.fsspec import FolderSource
 from dp_prior.places.hub import REPO, HubSource

@@ -7,6 +7,7 @@ import functools
 import json
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Batch
-from dp_prior.checkpoints.format import Snapshot
+from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import ConfigError
@@ -27,23 +28,18 @@ from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import ExitFile, explain
 from dp_prior.run.scores import MEDIA
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.training.protocols import MetricsSink, SnapshotSink
 from dp_prior.training.trainer import PolicyTrainer
 
 STACKS = "stacks"
 
 
-class _Writer(CheckpointWriter):
-    """A writer that also checks after each step that the run directory still exists."""
+@dataclass(frozen=True)
+class Services:
+    """What a run uses while it holds the lock of its directory."""
 
-    def __init__(self, place: RunDirectory, *arguments: Any):
-        super().__init__(*arguments)
-        self._place = place
-
-    def check(self) -> None:
-        """See `CheckpointWriter`."""
-        self._place.check()
-        super().check()
+    tracker: Tracker
+    store: CheckpointStore
+    writer: CheckpointWriter
 
 
 class Assembly:
@@ -86,7 +82,7 @@ class Assembly:
         self.tests = [evaluator.create(self.data, self.media) for evaluator in config.test]
 
     @contextlib.contextmanager
-    def services(self) -> Iterator[tuple[Tracker, CheckpointStore, CheckpointWriter]]:
+    def services(self) -> Iterator[Services]:
         """Tracker, store and writer; the run directory is locked while they are open."""
         config, monitor = self.config, self.config.train.monitor
         store = CheckpointStore(
@@ -99,7 +95,8 @@ class Assembly:
         lock = contextlib.ExitStack()
         self.ranks.decide(lambda: lock.enter_context(store.lock()) and None)
         with lock:
-            self.place.open()
+            with contextlib.suppress(OSError):
+                self.place.open()
             open_tracker = functools.partial(
                 config.tracker.create,
                 total_samples=config.train.total_samples(len(self.loader), self.loader.global_batch_size),
@@ -111,15 +108,14 @@ class Assembly:
             tracker = opened[0] if opened else open_tracker(is_main=False)
 
             def deliver(saved: Saved) -> None:
-                if self.ranks.stop.deadline is not None:
-                    self.ranks.stop.deadline.save_ends()
+                self.ranks.stop.deadline.save_ends()
                 tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
 
-            writer = _Writer(self.place, store, deliver, config.checkpoints.max_failed_saves)
+            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
             with tracker, contextlib.closing(writer), self.ranks.telling():
-                yield tracker, store, writer
+                yield Services(tracker, store, writer)
 
-    def trainer(self, tracker: MetricsSink, writer: SnapshotSink) -> PolicyTrainer:
+    def trainer(self, tracker: Tracker, writer: CheckpointWriter | None) -> PolicyTrainer:
         """A trainer of these parts, at sample 0."""
         return PolicyTrainer(
             self.model,

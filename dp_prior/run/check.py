@@ -45,8 +45,8 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
         parts = Assembly(trial, ranks, report=report, directory=Path(place))
         if source is None:
             initialise(parts.model, config, ranks, parts.report)
-        with parts.services() as (tracker, store, writer):
-            trainer = parts.trainer(tracker, writer)
+        with parts.services() as services:
+            trainer = parts.trainer(services.tracker, services.writer)
             if source is not None and "://" not in source:
                 resolved = config.model_copy(update={"task": parts.config.task})
                 now = {**trainer.documents, CONFIG: json.loads(resolved.model_dump_json())}  # with its savers
@@ -58,8 +58,8 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             row = trainer.training_metrics()
             drawn = parts.sample(batches[0][:2])
             trainer.save(row, is_best=False)
-            writer.close()
-            saved = ranks.decide(store.latest)
+            services.writer.close()
+            saved = ranks.decide(services.store.latest)
             if saved is None or not torch.isfinite(drawn).all():
                 raise RuntimeError("after one step the weights or a sample are not finite; check the data and train.lr")
             parts.restore(trainer, read_checkpoint(saved))

@@ -89,7 +89,7 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
     config = TrainConfig.from_json_path(run / CONFIG)
     records = [record for record in config.tracker.save if isinstance(record, UploadConfig)]
     if repo is not None:
-        named = [record for record in records if getattr(record, "repo", None) == repo]
+        named = [one for one in records if isinstance(one, HuggingFaceSaverConfig) and one.repo == repo]
         records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
         best = resolve(run)
         UploadSaver(records[0], run).complete(best, *shown_on_card(run, best))

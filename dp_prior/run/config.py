@@ -12,6 +12,7 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
 from dp_prior.evaluation import EvaluatorConfig
+from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.metric_names import Metric, find_metric
 from dp_prior.tasks import TaskConfig
@@ -108,7 +109,7 @@ class TrainConfig(Config):
                     )
                 produced += evaluator.metric_names()
                 reported += [evaluator.name] * evaluator.reports
-                if part == "evaluate" and getattr(evaluator, "split", None) == "test":
+                if part == "evaluate" and isinstance(evaluator, HeldOutConfig) and evaluator.split == "test":
                     yield f"{where} measures on the test split; move it to `test`"
                 yield from self._task_problems(where, evaluator)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
 from dp_prior.run.config import CONFIG
@@ -21,12 +22,8 @@ _FILES = (LOCK, CONFIG, EXIT, RESULT, IDENTITY, ROWS, EVENTS, CUT)
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
-class RunDirectory:
+class RunDirectory(HeldDirectory):
     """The directory of a run that is in progress."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._descriptor: int | None = None
 
     def inspect(self) -> None:
         """
@@ -41,22 +38,6 @@ class RunDirectory:
         media = self.path / MEDIA
         if os.path.lexists(media) and not media.is_dir():
             raise CheckpointError(f"{media} is not a directory, but the run writes its pictures there; move it away")
-
-    def open(self) -> None:
-        """Hold a descriptor of the directory, which must exist."""
-        with contextlib.suppress(OSError):
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-
-    def check(self) -> None:
-        """
-        Raises:
-            CheckpointError: the path no longer leads to this directory.
-        """
-        if self._is_lost():
-            raise CheckpointError(
-                f"the run directory {self.path} was moved or deleted during the run, so nothing can be "
-                f"saved; put it back, then start the same command again"
-            )
 
     def explain(self, error: BaseException) -> BaseException:
         """The error to report: the state of the directory or its disk, if that caused `error`; else `error`."""
@@ -80,29 +61,6 @@ class RunDirectory:
             if found is error:
                 raise
             raise found from error
-
-    def current(self) -> Path | None:
-        """A path to the directory even if it was moved; None if there is none."""
-        if not self._is_lost():
-            return self.path
-        held = Path(f"/proc/self/fd/{self._descriptor}")  # Linux only
-        return held if held.is_dir() and os.fstat(self._descriptor).st_nlink else None
-
-    def close(self) -> None:
-        """Release the directory."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def _is_lost(self) -> bool:
-        if self._descriptor is None:
-            return False
-        try:
-            return not os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
-        except FileNotFoundError:
-            return True
-        except OSError:  # a network disk that stalls is not a directory that is gone
-            return False
 
     def _is_inside(self, name: object) -> bool:
         return isinstance(name, (str, os.PathLike)) and Path(name).is_relative_to(self.path)

@@ -21,7 +21,7 @@ from typing import Any
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
-from dp_prior.checkpoints.store import scan
+from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError, UnreadableError
@@ -69,9 +69,9 @@ class ExitFile:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def begin(self, clock: Callable[[], Progress]) -> str | None:
+    def begin(self) -> str | None:
         """Write `running`. Returns a line if the previous process was killed."""
-        before, self.clock = self._read(), clock
+        before = self._read()
         with contextlib.suppress(OSError):
             self._write({"reason": RUNNING, "code": None, "message": "the run is in progress, or was killed"})
         host, pid = before.get("host"), before.get("pid")
@@ -92,13 +92,11 @@ class ExitFile:
 
     def fail(self, error: BaseException) -> None:
         """Write the error that ended the run; nothing if the directory belongs to another process."""
-        if isinstance(error, LockedError):
-            return
-        found = explain(error, self.rank)
-        self.end(found.reason, found.code, found.message, rank=found.rank, traceback=found.trace)
+        if not isinstance(error, LockedError):
+            self.lose(explain(error, self.rank))
 
     def lose(self, verdict: Verdict) -> None:
-        """Write that this rank ended because another rank was lost."""
+        """Write why the run cannot go on, on this rank or another."""
         self.end(verdict.reason, verdict.code, verdict.message, rank=verdict.rank, traceback=verdict.trace)
 
     def _is_told(self, before: dict[str, Any]) -> bool:

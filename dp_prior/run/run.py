@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from dp_prior.checkpoints.format import Snapshot, read_checkpoint
-from dp_prior.checkpoints.store import CheckpointStore
-from dp_prior.checkpoints.writer import CheckpointWriter
+from dp_prior.checkpoints.format import read_checkpoint
+from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.durable import replace_file
 from dp_prior.evaluation.curve import draw_learning_curve
@@ -22,7 +21,7 @@ from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
-from dp_prior.run.assembly import Assembly
+from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.directory import RunDirectory
 from dp_prior.run.exit_file import DONE, EXIT, STOPPED, recorded
@@ -103,16 +102,13 @@ class Run:
         self._set_deadline(end)
         signals = stop_on_signal(stop) if self._handles_signals else contextlib.nullcontext()
         try:
-            with signals, parts.watched(), parts.services() as (tracker, store, writer):
-                outcome = self._run(resume, allow_changes, tracker, store, writer)
+            with parts.place.explaining(), signals, parts.watched(), parts.services() as services:
+                outcome = self._run(resume, allow_changes, services)
         except BaseException as error:
-            found, place = parts.place.explain(error), parts.place.current()
-            if place is not None:
+            if (place := parts.place.current()) is not None:
                 parts.exits.path = place / EXIT
-                parts.exits.fail(found)
-            if found is error:
-                raise
-            raise found from error
+                parts.exits.fail(error)
+            raise
         finally:
             parts.place.close()
         if parts.ranks.is_main_process:
@@ -125,19 +121,12 @@ class Run:
                 parts.exits.end(outcome.status, DONE, words)
         return outcome
 
-    def _run(
-        self,
-        resume: Resume,
-        allow_changes: Iterable[str],
-        tracker: Tracker,
-        store: CheckpointStore,
-        writer: CheckpointWriter,
-    ) -> Outcome:
-        parts, ranks = self.parts, self.parts.ranks
-        trainer, found = self._start(resume, allow_changes, tracker, store, writer)
+    def _run(self, resume: Resume, allow_changes: Iterable[str], services: Services) -> Outcome:
+        parts, ranks, tracker, store = self.parts, self.parts.ranks, services.tracker, services.store
+        trainer, found = self._start(resume, allow_changes, services)
         parts.report(plan(parts.config, parts, trainer, found))
         begun = trainer.progress, trainer.unmeasured
-        self._fit(trainer, store, writer)
+        self._fit(trainer, services)
         status = "complete" if (trainer.progress, trainer.unmeasured) == begun else "finished"
         if trainer.progress.samples_seen < trainer.total_samples or trainer.unmeasured is not None:
             status = "stopped"
@@ -158,28 +147,21 @@ class Run:
 
     def _set_deadline(self, end: float | None) -> None:
         config = self.parts.config
-        ends = [end, config.train.max_runtime and self._begun + config.train.max_runtime]
-        self._end = min((one for one in ends if one), default=math.inf)
-        if self._end < math.inf:
-            farewell_s = min(config.tracker.farewell_s, max(0.0, self._end - self._begun) / 10)
-            self.parts.ranks.stop.deadline = Deadline(self._end - farewell_s)
+        self._end = min(end or math.inf, self._begun + (config.train.max_runtime or math.inf))
+        farewell_s = min(config.tracker.farewell_s, max(0.0, self._end - self._begun) / 10)
+        self.parts.ranks.stop.deadline = Deadline(self._end - farewell_s)
 
     def _start(
-        self,
-        resume: Resume,
-        allow_changes: Iterable[str],
-        tracker: Tracker,
-        store: CheckpointStore,
-        writer: CheckpointWriter,
+        self, resume: Resume, allow_changes: Iterable[str], services: Services
     ) -> tuple[PolicyTrainer, Path | None]:
         """The trainer where training begins, and the checkpoint that it resumes from."""
-        parts, ranks = self.parts, self.parts.ranks
-        found = ranks.decide(lambda: find_checkpoint(tracker, store, resume, parts.report))
+        parts, ranks, tracker = self.parts, self.parts.ranks, services.tracker
+        found = ranks.decide(lambda: find_checkpoint(tracker, services.store, resume, parts.report))
         if found is None:
             initialise(parts.model, parts.config, ranks, parts.report)
-        trainer = parts.trainer(tracker, writer)
-        news = ranks.decide(lambda: parts.exits.begin(lambda: trainer.progress))
+        trainer = parts.trainer(tracker, services.writer)
         parts.exits.clock = lambda: trainer.progress
+        news = ranks.decide(parts.exits.begin)
         if news is not None:
             parts.report(f"  before        {news}")
         snapshot = None
@@ -203,7 +185,7 @@ class Run:
         tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
         tracker.rewind(trainer.progress)
 
-    def _fit(self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter) -> None:
+    def _fit(self, trainer: PolicyTrainer, services: Services) -> None:
         """Train until the budget is spent or a stop, rolling back at most `train.rollback` times. All saves are then
         durable."""
         while True:
@@ -211,20 +193,18 @@ class Run:
                 trainer.fit()
                 break
             except UnusableStepsError as error:
-                self._roll_back(trainer, store, writer, error)
+                self._roll_back(trainer, services, error)
         with self.parts.ranks.busy():
-            writer.close()
+            services.writer.close()
 
-    def _roll_back(
-        self, trainer: PolicyTrainer, store: CheckpointStore, writer: CheckpointWriter, error: UnusableStepsError
-    ) -> None:
+    def _roll_back(self, trainer: PolicyTrainer, services: Services, error: UnusableStepsError) -> None:
         """Take the weights of the last good checkpoint and skip the samples seen since; raise if not allowed."""
         ranks, limit = self.parts.ranks, self.parts.config.train.rollback
         with ranks.busy():
-            writer.wait()
+            services.writer.wait()
         good = (
             stored.path
-            for stored in store.good()
+            for stored in services.store.good()
             if stored.manifest.step < error.first_step and not _was_diverging(stored.path)
         )
         found = ranks.decide(lambda: next(good, None))

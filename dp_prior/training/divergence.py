@@ -1,20 +1,20 @@
 """Detects a loss that diverges while all numbers stay finite, without waiting for the device.
 
 The rule: the loss of the global batch is more than `FACTOR` times the lowest value that its running mean has had, for
-`ROW` steps in a row. The running mean covers the last `MEMORY` steps. The sums that ranks add up are copied to the host
-asynchronously, so that a step is judged `LAG` steps late on a GPU and at once on a CPU.
+`ROW` steps in a row. The running mean covers the last `MEMORY` steps; that of n < `MEMORY` steps counts `MEMORY` / n
+times as much, since a few losses of a small batch may all be low.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dp_prior.training.guard import LAG, UnusableStepsError
+from dp_prior.training.guard import UnusableStepsError
+from dp_prior.training.readback import Readback
 
 FACTOR = 10.0
 ROW = 20
@@ -43,26 +43,19 @@ class Divergence:
         self.since: int | None = None
         self._step = 0  # the last step that was judged
         self._seen, self._mean, self._lowest, self._in_a_row = 0, 0.0, math.inf, 0
-        self._copies: deque[tuple[Tensor, torch.cuda.Event | None, int]] = deque()
+        self._readback = Readback()
 
     def count(self, value: Tensor, weight: Tensor, step: int) -> None:
         """Take this rank's sums of a step: () weighted losses and () weights, on the device."""
-        sums = torch.stack([value.detach().double(), weight.double()])
-        arrived = None
-        if sums.is_cuda:
-            sums = torch.empty(2, dtype=torch.float64, pin_memory=True).copy_(sums, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        self._copies.append((sums, arrived, step))
+        self._readback.put(torch.stack([value.detach().double(), weight.double()]), step)
 
     def read(self) -> LossSum:
         """This rank's sums of the next step to be judged; zeros if there is none yet. The same step on all ranks."""
-        if not self._copies or (self._copies[0][1] is not None and len(self._copies) <= LAG):
+        taken = self._readback.take()
+        if taken is None:
             return LossSum()
-        sums, arrived, self._step = self._copies.popleft()
-        if arrived is not None:
-            arrived.synchronize()
-        return LossSum(*sums.tolist())
+        sums, [self._step] = taken
+        return LossSum(*sums)
 
     def follow(self, total: LossSum) -> str | None:
         """Judge the next step.
@@ -80,9 +73,10 @@ class Divergence:
             return None
         self._seen += 1
         self._in_a_row = self._in_a_row + 1 if loss > FACTOR * self._lowest else 0
-        self._mean += (loss - self._mean) / min(self._seen, MEMORY)
+        covered = min(self._seen, MEMORY)
+        self._mean += (loss - self._mean) / covered
         if self._mean > 0:
-            self._lowest = min(self._lowest, self._mean)
+            self._lowest = min(self._lowest, self._mean * MEMORY / covered)
         if self._in_a_row != ROW:
             return None
         self.since = self._step - ROW + 1
@@ -102,7 +96,7 @@ class Divergence:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore `state`."""
-        self._copies.clear()
+        self._readback = Readback()
         self._seen, self._mean, self._in_a_row = state["seen"], state["mean"], state["in_a_row"]
         self._lowest = math.inf if state["lowest"] is None else state["lowest"]
         self.since = state["since"]

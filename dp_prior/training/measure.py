@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from torch import nn
 
-from dp_prior.clock import Progress
+from dp_prior.clock import Cadence, Progress
 from dp_prior.job.ranks import Ranks
-from dp_prior.training.protocols import Evaluator
+
+
+class Measured(Protocol):
+    """Values by metric name, and files by name for loggers that show them."""
+
+    metrics: dict[str, float]
+    media: dict[str, Path]
+
+
+class Evaluator(Protocol):
+    """Measures the models of a run. A collective: all ranks call it."""
+
+    every: Cadence
+
+    def run(self, models: dict[str, nn.Module], accelerator: Ranks, progress: Progress) -> Measured: ...
 
 
 def measure(

@@ -29,11 +29,11 @@ from dp_prior.checkpoints.format import (
     read_manifest,
     write_checkpoint,
 )
-from dp_prior.checkpoints.store import STEP, Stored, scan
+from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.config import Config, ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.pretrained import load_weights, vacant
+from dp_prior.tasks.pretrained import load_checkpoint, vacant
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
@@ -91,16 +91,12 @@ def inner_products(some: list[Profile], others: list[Profile]) -> np.ndarray:
 
     Source: Karras et al. 2024, appendix C, written with quotients of steps, which do not overflow.
     """
-    gamma, step = (np.array(values, np.float64)[:, None] for values in _columns(some))
-    other_gamma, other_step = (np.array(values, np.float64)[None, :] for values in _columns(others))
+    gamma, step = np.array([(one.exponent, one.step) for one in some], np.float64).T[:, :, None]
+    other_gamma, other_step = np.array([(one.exponent, one.step) for one in others], np.float64).T[:, None, :]
     first, last = np.minimum(step, other_step), np.maximum(step, other_step)
     gamma_of_last = np.where(step < other_step, other_gamma, gamma)
     scale = (gamma + 1) * (other_gamma + 1) / (gamma + other_gamma + 1)
     return scale * np.exp(gamma_of_last * np.log(first / last)) / last
-
-
-def _columns(profiles: list[Profile]) -> tuple[list[float], list[int]]:
-    return [profile.exponent for profile in profiles], [profile.step for profile in profiles]
 
 
 def fit(stored: list[Profile], target: Profile) -> tuple[np.ndarray, float]:
@@ -248,13 +244,9 @@ def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     record = _Described.from_json(task, source=str(checkpoint / "config.json")).task
     with torch.random.fork_rng(devices=[]):
         model = record.create(Spec.from_json(json.dumps(documents["spec.json"]), source=str(checkpoint / "spec.json")))
-    _load(model, checkpoint, "model.safetensors")
+    what = f"{checkpoint / 'model.safetensors'} does not fit its config.json"
+    load_checkpoint(model, checkpoint, what, "Were files of two runs mixed?")
     return model.requires_grad_(False), documents
-
-
-def _load(model: nn.Module, checkpoint: Path, file: str) -> None:
-    tensors = read_checkpoint(checkpoint, [file]).tensors[file]
-    load_weights(model, tensors, f"{checkpoint / file} does not fit its config.json", "Were files of two runs mixed?")
 
 
 def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray) -> None:

@@ -14,21 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch
-from dp_prior.checkpoints.format import Snapshot
+from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
+from dp_prior.data.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import REQUEST, Abandoned
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
+from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.divergence import DivergedError, Divergence, LossSum
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
-from dp_prior.training.measure import measure
+from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import set_learning_rate, update
-from dp_prior.training.protocols import Batches, Evaluator, MetricsSink, SnapshotSink
 from dp_prior.training.state import read_state, take_snapshot
 
 log = logging.getLogger(__name__)
@@ -51,12 +53,12 @@ class PolicyTrainer:
     def __init__(
         self,
         model: nn.Module,
-        loader: Batches,
+        loader: Loader,
         config: TrainingConfig,
         *,
         ranks: Ranks,
-        tracker: MetricsSink,
-        writer: SnapshotSink,
+        tracker: Tracker,
+        writer: CheckpointWriter | None,
         evaluators: list[Evaluator],
         seed: int,
         documents: dict[str, dict],
@@ -64,6 +66,7 @@ class PolicyTrainer:
         """
         Args:
             model: maps (Batch, Randomness) to a Loss; already fitted to its data, on any device.
+            writer: None for a trainer that never saves.
             documents: JSON documents saved with every snapshot, by file name (configuration, spec, ...).
         """
         self.config = config
@@ -225,8 +228,7 @@ class PolicyTrainer:
         start = time.perf_counter()
         metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
         self.tracker.log_images(media, self.progress)
-        if self.stop.deadline is not None:
-            self.stop.deadline.rests()
+        self.stop.deadline.rests()
         samples, moment = self._measured_from
         self._measured_from = (samples, moment + time.perf_counter() - start)
         return metrics
@@ -236,8 +238,7 @@ class PolicyTrainer:
         self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
         if self.ranks.is_main_process:
-            if self.stop.deadline is not None:
-                self.stop.deadline.save_begins()
+            self.stop.deadline.save_begins()
             with self.ranks.busy():  # waits for a save in progress
                 self.writer.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
         self.ranks.meet()
@@ -254,8 +255,7 @@ class PolicyTrainer:
             DivergedError: on all ranks, once the loss has diverged, unless `train.divergence` only warns.
         """
         self.ranks.mark("agreement", self.progress.global_step)
-        if self.stop.deadline is not None:
-            self.stop.deadline.stepped()
+        self.stop.deadline.stepped()
         own = self.stop.encode(self.ranks.process_index), self._report_skipped(), *self.divergence.read()
         all_ranks = self.ranks.exchange(*own)
         asked, skipped = all_ranks[:, :2].amax(0).long().tolist()

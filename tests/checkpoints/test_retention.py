@@ -36,7 +36,7 @@ def is_better(one, other, mode):
 @given(HISTORIES, st.sampled_from(["min", "max"]), st.integers(0, 4))
 def test_kept_best_are_those_with_fewer_than_k_betters(pairs, mode, k):
     records = history_of(pairs)
-    kept = RetentionConfig(keep_latest=2, keep_best=k).kept(records, mode)
+    kept = RetentionConfig(keep_latest=2, keep_best=k).decide(records, mode)[0]
     newest = {record.sequence for record in records[-2:]}
     for record in records:
         expected = is_measured(record) and k > sum(
@@ -52,15 +52,15 @@ def test_pruning_after_every_save_keeps_what_judging_the_whole_history_keeps(pai
     stored = []
     for record in whole:
         stored.append(record)
-        kept = retention.kept(stored, mode)
+        kept = retention.decide(stored, mode)[0]
         stored = [one for one in stored if one.sequence in kept]
-    assert {record.sequence for record in stored} == retention.kept(whole, mode)
+    assert {record.sequence for record in stored} == retention.decide(whole, mode)[0]
 
 
 @given(HISTORIES, st.integers(1, 40))
 def test_keep_every_keeps_the_first_at_or_after_each_multiple(pairs, every):
     records = history_of(pairs)
-    kept = RetentionConfig(keep_latest=2, keep_best=0, keep_every=every).kept(records, "min")
+    kept = RetentionConfig(keep_latest=2, keep_best=0, keep_every=every).decide(records, "min")[0]
     expected = {record.sequence for record in records[-2:]}
     for multiple in range(every, 30 * 25 + every, every):
         after = [record for record in records if multiple <= record.step < multiple + every]
@@ -92,6 +92,6 @@ def test_fewer_than_two_latest_are_refused():
 )
 def test_every_knob_changes_what_is_kept(field, value, gained):
     records = [Record(1, 10, 0.4), Record(2, 20, 0.1), Record(3, 30, 0.3), Record(4, 40, 0.0), Record(5, 50, None)]
-    plain = RetentionConfig().kept(records, "min")
+    plain = RetentionConfig().decide(records, "min")[0]
     assert plain == {4, 5}
-    assert RetentionConfig(**{field: value}).kept(records, "min") - plain == gained
+    assert RetentionConfig(**{field: value}).decide(records, "min")[0] - plain == gained

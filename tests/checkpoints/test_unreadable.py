@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from dp_prior.checkpoints.errors import DamagedError, UnreadableError
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_checkpoint, read_manifest, verify
 from dp_prior.checkpoints.retention import RetentionConfig
+from dp_prior.checkpoints.scan import scan
 from dp_prior.checkpoints.snapshot import Snapshot
-from dp_prior.checkpoints.store import CheckpointStore, scan
+from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.cli import main
 from dp_prior.clock import Progress
 from dp_prior.durable import seal

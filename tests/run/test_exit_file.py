@@ -136,7 +136,8 @@ def test_cause_stays_and_a_consequence_gives_way(tmp_path):
         place = tmp_path / str(is_cause_first)
         place.mkdir()
         main, other = ExitFile(place, 0, 2), ExitFile(place, 1, 2)
-        main.begin(lambda: Progress(8, 1))
+        main.clock = lambda: Progress(8, 1)
+        main.begin()
         if is_cause_first:
             other.fail(ValueError("mine"))
         main.lose(Verdict(1, LOST, "rank 1 is gone"))
@@ -168,6 +169,6 @@ def test_codes_are_those_of_the_documentation():
 def test_what_was_left_there_keeps_no_run_from_starting(text, tmp_path):
     (tmp_path / "exit.json").write_text(text)
     file = ExitFile(tmp_path, 0, 2)
-    assert file.begin(lambda: Progress(0, 0)) is None
+    assert file.begin() is None
     file.fail(ValueError("now"))
     assert json.loads((tmp_path / "exit.json").read_text())["message"] == "ValueError: now"

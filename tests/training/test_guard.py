@@ -5,7 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_prior.training.guard import LAG, Guard, NotFiniteError, Skipped
+from dp_prior.training.guard import Guard, NotFiniteError, Skipped
+from dp_prior.training.readback import LAG
+from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build
 
 
@@ -31,7 +33,7 @@ def test_every_skipped_step_is_found_at_once_where_nothing_is_to_be_waited_for(s
 @given(st.lists(st.booleans(), max_size=30))
 def test_where_copies_take_their_time_none_is_lost_and_none_is_later_than_the_lag(steps):
     guard, found = Guard(torch.device("cpu")), []
-    guard._has_arrived = lambda copy, arrived: False
+    guard._readback = LateReadback()
     for number, is_finite in enumerate(steps, start=1):
         guard.count(torch.tensor(is_finite), number, 4 * (number - 1))
         found += guard.look()
@@ -53,7 +55,7 @@ def test_run_ends_at_exactly_the_limit_wherever_the_row_begins(first, late):
     listener = Listener()
     trainer = build(listener, steps=20, nonfinite_limit=3)
     if late:
-        trainer.guard._has_arrived = lambda copy, arrived: False
+        trainer.guard._readback = LateReadback()
     spoil(trainer, range(first, first + 3))
     with pytest.raises(NotFiniteError, match=f"in 3 optimizer steps in a row, up to step {first + 2};") as caught:
         trainer.fit()

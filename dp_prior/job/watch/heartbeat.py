@@ -44,43 +44,32 @@ _COMMUNICATION = re.compile(r"gloo|nccl|connection (closed|reset) by peer|proces
 
 
 @dataclass
-class _Peer:
-    """The last message of another rank. Times are of this process's monotonic clock."""
+class _Peer(Sighting):
+    """Another rank, as its messages tell.
 
-    rank: int
-    said: dict[str, Any]
-    moved: float
-    heard: float
+    Attributes:
+        pulse, beats, asks: of its last message, see `Heartbeat._talk`.
+    """
+
+    pulse: int = 0
+    beats: int = -1
+    asks: bool = False
     pidfd: int | None = None
-    is_gone: bool = False
 
     def hear(self, said: dict[str, Any], now: float) -> None:
         """Take in a message of its."""
-        if said["pulse"] != self.said.get("pulse"):
-            self.heard = now
-        if (said["marks"], said["beats"]) != (self.said.get("marks"), self.said.get("beats")):
-            self.moved = now
-        if not self.said and said["space"] == pid_namespace() and hasattr(os, "pidfd_open"):
+        if self.pulse == 0 and said["space"] == pid_namespace() and hasattr(os, "pidfd_open"):
             try:
                 self.pidfd = os.pidfd_open(said["pid"])
             except OSError:
-                self.is_gone = True  # ended before it could be opened
-        self.said = said
-
-    def sighting(self) -> Sighting:
-        """Its state, for the judge."""
-        said, failure = self.said, self.said.get("failure")
-        return Sighting(
-            rank=self.rank,
-            marks=said.get("marks", 0),
-            moved=self.moved,
-            heard=self.heard,
-            phase=said.get("phase", "nowhere"),
-            process=f"(process {said['pid']} on {said['host']})" if said else "(never heard of)",
-            is_done=bool(said.get("done")),
-            has_ended=self.is_gone or has_ended(self.pidfd),
-            failure=None if failure is None else Verdict(**failure),
-        )
+                self.has_ended = True  # before it could be opened
+        if said["pulse"] != self.pulse:
+            self.heard = now
+        if (said["marks"], said["beats"]) != (self.marks, self.beats):
+            self.moved = now
+        self.failure = said["failure"] and Verdict(**said["failure"])
+        for name in ("pulse", "beats", "asks", "marks", "phase", "process", "is_done"):
+            setattr(self, name, said[name])
 
 
 class Heartbeat:
@@ -108,27 +97,24 @@ class Heartbeat:
         self.verdict: Verdict | None = None
         self._stop, self._explain, self._last_words = stop, explain, last_words
         self._path = stacks / f"rank_{rank}.txt"
-        self._marks = self._beats = self._meetings = 0
-        self._phase = "the start"
+        self._beats = self._meetings = 0
         self._busy_until = 0.0
-        self._failure: dict[str, Any] | None = None
-        self._is_done = False
         self._is_over = threading.Event()
         self._is_leaving = threading.Event()
         self._stop_requested = False  # on any rank
         now = time.monotonic()
-        self._moved = now
+        self._own = Sighting(rank, 0, now, now, "the start", f"(process {os.getpid()} on {socket.gethostname()})")
         self._behind: frozenset[int] = frozenset()
         self._behind_since = now
         self._start_until = now + PATIENCE * timeout_s  # before the first phase it reads data and builds the model
-        self._peers = {r: _Peer(r, {}, now, now) for r in range(ranks) if r != rank}
+        self._peers = {r: _Peer(r, 0, now, now) for r in range(ranks) if r != rank}
 
     # called by the main thread
 
     def mark(self, phase: str, step: int) -> None:
         """See `Ranks.mark`."""
-        self._marks += 1
-        self._phase = f"{phase} of step {step}"
+        self._own.marks += 1
+        self._own.phase = f"{phase} of step {step}"
         self._start_until = 0.0
 
     def beat(self) -> None:
@@ -137,7 +123,7 @@ class Heartbeat:
         if self._stop_requested:
             with contextlib.suppress(dist.DistError):
                 if self._settle(self._meetings + 1, "leave") == "leave":
-                    self._come(self._phase)
+                    self._come(self._own.phase)
                     raise Abandoned
 
     def meet(self, may_leave: bool = False) -> None:
@@ -145,17 +131,17 @@ class Heartbeat:
 
         Returns at once without the store, which dies with torchrun; the collectives that follow have their own limit.
         """
-        before = self._phase
+        before = self._own.phase
         self._come(f"{before}, waiting for the others")
         with contextlib.suppress(dist.DistError):
             self._meet(self._meetings, may_leave)
-        self._phase = before
+        self._own.phase = before
 
     def _come(self, phase: str) -> None:
         """Enter the next meeting."""
         self._meetings += 1
-        self._marks += 1
-        self._phase = phase
+        self._own.marks += 1
+        self._own.phase = phase
 
     def _meet(self, number: int, may_leave: bool) -> None:
         pause_s = 0.001
@@ -211,11 +197,14 @@ class Heartbeat:
         lost = None
         try:
             if error is None:
-                lost = self._meet_last()
+                try:
+                    self.meet()
+                except RankLostError as other:
+                    lost = other.verdict
             elif not self._is_leaving.is_set():
                 lost = self._tell(error)
             self._is_leaving.set()
-            self._is_done = True
+            self._own.is_done = True
             self._is_over.set()
             self._threads[0].join(2.0)  # it sends the last message before it ends
         finally:
@@ -234,13 +223,6 @@ class Heartbeat:
                 raise RankLostError(lost) from error
             raise
 
-    def _meet_last(self) -> Verdict | None:
-        try:
-            self.meet()
-        except RankLostError as error:
-            return error.verdict
-        return None
-
     def _tell(self, error: BaseException) -> Verdict | None:
         """Pass an error to the other ranks. Returns the root cause instead if it lies with another rank."""
         self._is_leaving.set()
@@ -251,9 +233,8 @@ class Heartbeat:
             lost = self._await_verdict(error)
             self._write_stacks(lost)
             return lost
-        found = self._explain(error)
-        self._failure = vars(found)
-        self._write_stacks(found)
+        self._own.failure = self._explain(error)
+        self._write_stacks(self._own.failure)
         return None
 
     def _is_communication(self, error: BaseException) -> bool:
@@ -268,10 +249,8 @@ class Heartbeat:
         while time.monotonic() < end:
             if self.verdict is not None:
                 return self.verdict
-            peers = self._sightings()
-            gone = silent(peers, time.monotonic())
-            if gone:
-                return blame(self._own(), peers, gone, "shows no sign of life")
+            if gone := silent(self._peers.values(), time.monotonic()):
+                return blame(self._own, self._peers.values(), gone, "shows no sign of life")
             time.sleep(0.05)
         return Verdict(self.rank, LOST, f"rank {self.rank} of {self.ranks} lost contact with the others: {error}")
 
@@ -294,36 +273,30 @@ class Heartbeat:
             pulse += 1
             if time.monotonic() < max(self._busy_until, self._start_until):
                 self._beats += 1
+            own = self._own
             said = {
-                **{"pulse": pulse, "marks": self._marks, "beats": self._beats, "phase": self._phase},
-                **{"asks": self._stop.is_asked(), "failure": self._failure, "done": self._is_done},
-                **{"host": socket.gethostname(), "pid": os.getpid(), "space": pid_namespace()},
+                **{"pulse": pulse, "beats": self._beats, "asks": self._stop.is_asked()},
+                **{"marks": own.marks, "phase": own.phase, "process": own.process, "is_done": own.is_done},
+                **{"failure": own.failure and vars(own.failure), "pid": os.getpid(), "space": pid_namespace()},
             }
             try:
                 if store is not None:
                     self._exchange(store, json.dumps(said))
             except RuntimeError:
                 store = None  # the store is gone for good; peers fall silent, which the judge knows how to read
-            self._stop_requested = said["asks"] or any(peer.said.get("asks") for peer in self._peers.values())
+            self._stop_requested = said["asks"] or any(peer.asks for peer in self._peers.values())
             if is_last:
                 return
             self._is_over.wait(INTERVAL_S)
 
     def _exchange(self, store: Any, said: str) -> None:
         store.set(f"rank {self.rank}", said)
-        known = [r for r in self._peers if self._peers[r].said or store.check([f"rank {r}"])]
+        known = [r for r in self._peers if self._peers[r].pulse or store.check([f"rank {r}"])]
         texts = store.multi_get([f"rank {r}" for r in known]) if known else []
         for r, text in zip(known, texts, strict=True):
             self._peers[r].hear(json.loads(text), time.monotonic())
 
     # the thread that judges
-
-    def _own(self) -> Sighting:
-        process = f"(process {os.getpid()} on {socket.gethostname()})"
-        return Sighting(self.rank, self._marks, self._moved, time.monotonic(), self._phase, process)
-
-    def _sightings(self) -> list[Sighting]:
-        return [peer.sighting() for peer in self._peers.values()]
 
     def _watch(self) -> None:
         progress, last = (-1, -1), time.monotonic()
@@ -331,13 +304,16 @@ class Heartbeat:
             now = time.monotonic()
             self._stacks.arm(self.timeout_s)
             if now - last > 2 * SILENT_S:  # this process was suspended itself; no other rank is to blame for that time
-                self._moved = self._behind_since = now
+                self._own.moved = self._behind_since = now
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
             last = now
-            if (self._marks, self._beats) != progress:
-                progress, self._moved = (self._marks, self._beats), now
-            own, peers = self._own(), self._sightings()
+            own, peers = self._own, list(self._peers.values())
+            if (own.marks, self._beats) != progress:
+                progress, own.moved = (own.marks, self._beats), now
+            for peer in peers:
+                if has_ended(peer.pidfd):
+                    peer.has_ended = True
             behind = furthest_behind(own, peers)
             if behind != self._behind:  # messages are older than a rank's own state: restart the timer
                 self._behind, self._behind_since = behind, now
@@ -363,4 +339,4 @@ class Heartbeat:
         os._exit(verdict.code)
 
     def _write_stacks(self, verdict: Verdict) -> None:
-        self._stacks.write(f"rank {self.rank} in {self._phase}", verdict)
+        self._stacks.write(f"rank {self.rank} in {self._own.phase}", verdict)

@@ -38,9 +38,9 @@ class RankLostError(RuntimeError):
         self.verdict = verdict
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sighting:
-    """What is known of one rank. Times are seconds of this process's monotonic clock.
+    """What is known of one rank now. Times are seconds of this process's monotonic clock.
 
     Attributes:
         marks: number of phases it has entered; all ranks enter the same phases in the same order.

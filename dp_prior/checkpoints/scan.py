@@ -1,0 +1,115 @@
+"""Finds the checkpoints in a directory: those with a valid manifest and files of the right size. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableError
+from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, verify
+from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
+from dp_prior.checkpoints.retention import Record
+from dp_prior.clock import Progress
+
+STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
+_LOOKS = 5  # of a directory that is replaced each time
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint on disk.
+
+    Attributes:
+        is_linked: whether it is a symbolic link or contains one, and is therefore only read.
+    """
+
+    path: Path
+    manifest: Manifest
+    is_linked: bool = False
+
+    @property
+    def progress(self) -> Progress:
+        """The clock when it was saved."""
+        return Progress(self.manifest.samples_seen, self.manifest.step)
+
+    def record(self, monitor: str | None) -> Record:
+        """The record for `RetentionConfig.decide`."""
+        value = None if monitor is None else self.manifest.metrics.get(monitor)
+        return Record(self.manifest.sequence, self.manifest.step, value)
+
+
+def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
+    """Checkpoints with a valid manifest and files of the right size, newest first; and the damaged ones. Read-only.
+
+    Raises:
+        UnreadableError: the directory or a checkpoint in it cannot be read.
+    """
+    found: list[Stored] = []
+    damages: list[DamagedError] = []
+    for one in look(root):
+        if isinstance(one, Stored):
+            found.append(one)
+        elif isinstance(one, DamagedError):
+            damages.append(one)
+        else:
+            raise one
+    found.sort(key=lambda stored: stored.manifest.sequence, reverse=True)
+    return found, damages
+
+
+def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
+    """Each checkpoint in a directory, or its error, in order of names."""
+    patience = Patience()
+    for name in patience(lambda: names_in(root)):
+        if STEP.fullmatch(name) and (found := look_at(root / name, patience)) is not None:
+            yield found
+
+
+def look_at(
+    path: Path, patience: Patience, *, compare_hashes: bool = False
+) -> Stored | DamagedError | UnreadableError | None:
+    """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
+    for _ in range(_LOOKS):
+        try:
+            stored = patience(lambda: _look_at(path, patience))
+            if stored is not None and compare_hashes:
+                verify(path, stored.manifest, patience)
+            return stored
+        except GoneError:
+            continue
+        except (DamagedError, UnreadableError) as problem:
+            return problem
+    return None
+
+
+def names_in(root: Path) -> list[str]:
+    """Names of all entries, sorted; none if there is no such directory."""
+    try:
+        return sorted(os.listdir(root))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
+
+
+def _look_at(path: Path, patience: Patience) -> Stored | None:
+    name = STEP.fullmatch(path.name)
+    assert name is not None, path
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):
+            return None
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise DamagedError(path, f"it is a link to {os.readlink(path)}, which does not exist") from None
+        return None
+    except OSError as error:
+        raise UnreadableError(path, error.strerror) from None
+    manifest = read_manifest(path, patience)
+    if manifest.step != int(name[1]):
+        raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
+    with told_apart(path, "its directory"):
+        return Stored(path, manifest, holds_links(path))
