@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -44,12 +44,7 @@ class PushTConfig(Config):
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
-        try:
-            from gym_pusht.envs import PushTEnv
-        except ImportError as error:
-            raise ImportError(
-                f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"'
-            ) from error
+        env_type = _repeatable_env()
         shapes, sensors = dict(_OBS_SHAPES), {}
         if self.embedding:
             from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
@@ -59,9 +54,9 @@ class PushTConfig(Config):
             shapes["camera"], sensors["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
         size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
         return Lockstep(
-            [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
+            [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
-            fps=PushTEnv.metadata["render_fps"],
+            fps=env_type.metadata["render_fps"],
             obs_shapes=shapes,
             read_obs=partial(_read_state, sensors=sensors),
             score="max",
@@ -69,9 +64,26 @@ class PushTConfig(Config):
         )
 
 
-def _read_state(
-    state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]
-) -> dict[str, np.ndarray]:
+def _repeatable_env() -> Any:
+    """gym-pusht's PushTEnv with rewards that repeat to the last bit.
+
+    Its own coverage sums over the block's shapes in the order of a set of objects, which differs between processes.
+    """
+    try:
+        from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
+    except ImportError as error:
+        raise ImportError(f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"') from error
+
+    class RepeatablePushTEnv(PushTEnv):
+        def _get_coverage(self) -> float:
+            goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
+            block = pymunk_to_shapely(self.block, self._block_shapes)
+            return goal.intersection(block).area / goal.area
+
+    return RepeatablePushTEnv
+
+
+def _read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> dict[str, np.ndarray]:
     """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn.
 
     Args:

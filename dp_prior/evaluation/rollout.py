@@ -24,6 +24,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.workers import Workers, can_run_elsewhere, cores
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
@@ -69,6 +70,10 @@ class RolloutConfig(Config):
 
     env: EnvConfig
     """The environment."""
+
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that step the environment, each a share of the episodes that run side by side; 0: this process alone.
+    null: one for each core, which ranks divide among themselves, if the policy sees camera frames, otherwise 0."""
 
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
@@ -183,7 +188,7 @@ class RolloutEvaluator:
 
         Raises:
             ValueError: observations or actions of the environment do not fit the policy.
-            RuntimeError: on every rank, when a block failed on one of them.
+            RuntimeError: on every rank, when a block failed on one of them; a worker failed, or died.
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
@@ -191,7 +196,7 @@ class RolloutEvaluator:
         stem = None
         if self.output_dir is not None and is_main:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
-        env = config.env.create()
+        env = self._open(policy, ranks)
         try:
             with evaluation_mode(policy):
                 rows, film = self._run_blocks(env, policy, ranks, stem)
@@ -224,6 +229,15 @@ class RolloutEvaluator:
         if stem is not None:
             write_report(stem.with_suffix(".json"), config, progress, result)
         return result
+
+    def _open(self, policy: Any, ranks: Ranks | None) -> VectorEnv:
+        """The environment, in this process or divided among workers."""
+        env, workers = self.config.env, self.config.workers
+        if workers is None:
+            is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
+            share = cores() // rank_and_size(ranks)[1]
+            workers = share if is_slow and share > 1 and can_run_elsewhere(env) else 0
+        return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
 
     def _headline(self, metrics: dict[str, float]) -> str:
         """The result in one line."""

@@ -262,3 +262,13 @@ def test_report_reproduces_the_setting(tmp_path):
         row["seed"] for row in result.tables["rollout/by_seed"]
     ]
     assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]
+
+
+def test_workers_change_no_number(tmp_path):
+    """Three blocks, the last of which has fewer episodes, and a film of the first."""
+    found, expected = (
+        config(workers=n, videos=2).create(None, tmp_path / str(n)).run({"online": Way()}, None, NOW) for n in (2, 0)
+    )
+    assert found.metrics == expected.metrics and found.tables == expected.tables
+    for name, path in expected.media.items():
+        assert found.media[name].read_bytes() == path.read_bytes()
