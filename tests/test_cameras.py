@@ -381,7 +381,7 @@ def test_the_shipped_configuration_renders_trains_and_runs_in_the_environment(tm
         "train.lr.warmup_steps": "1",
         "train.save_every": json.dumps({"steps": 2}),
         "evaluate": json.dumps([{**rollout, "every": {"steps": 3}}]),
-        "test": json.dumps([{**rollout, "name": "test"}]),
+        "test": json.dumps([{**rollout, "name": "test"}, {**rollout, "name": "blind", "blind": ["camera"]}]),
         "tracker.log": "[]",
         "tracker.data_path": str(tmp_path / "run"),
     }
@@ -389,4 +389,4 @@ def test_the_shipped_configuration_renders_trains_and_runs_in_the_environment(tm
     result = train(ROOT / "configs/policy/pusht_image.json", *sets)
     assert result.exit_code == 0, result.output
     output = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")], catch_exceptions=False).output
-    assert "rollout/score" in output and "differs" not in output
+    assert "rollout/score" in output and "blind/score" in output and "differs" not in output
