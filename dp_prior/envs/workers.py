@@ -1,7 +1,7 @@
 """Workers: the rows of one VectorEnv in several processes, for environments whose steps cost more than messages.
 
 A worker makes the same environment with fewer rows, so every number is that of one process, bit for bit. Messages are
-pickled arrays over a socket; the 28 kB of a Push-T frame take 2 % of the time of its step.
+pickled arrays over a socket: a Push-T frame of 96 x 96 takes 0.1 ms of CPU time beside the 1.0 ms of its step.
 
 gymnasium's AsyncVectorEnv is not used: it has a process for each episode and not for each core, steps episodes that are
 over, always runs as many episodes as it has processes, and imports the main script again in each of them.
