@@ -277,18 +277,6 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
 
 
-@main.command("render-demonstrations")
-@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Push-T as .npz.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
-@click.option("--size", default=96, show_default=True, help="Height and width of a picture in pixels.")
-def render_demonstrations(episodes: Path, out: Path, size: int) -> None:
-    """Add a camera picture of every frame to Push-T demonstrations, for policies that see pixels."""
-    from dp_prior.envs.pusht_camera import write_pictures
-
-    frames = write_pictures(episodes, out, (size, size))
-    click.echo(f"wrote {frames} pictures to {out}")
-
-
 def _farewell(outcome: Outcome, config: TrainConfig) -> str:
     """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
     result, best = outcome.result(), outcome.best

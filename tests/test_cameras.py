@@ -188,6 +188,8 @@ def test_what_decides_about_pixels_changes_the_fingerprint(tmp_path, field):
         ({"size": [4, 4]}, "neither key nor folder is given"),
         ({"key": "image", "folder": "x", "size": [4, 4]}, "both key and folder are given"),
         ({"key": "image"}, "size"),
+        ({"folder": "x", "render": {"type": "pusht"}, "size": [4, 4]}, "render and folder are both given"),
+        ({"key": "action", "render": {"type": "pusht"}, "fit": "crop", "size": [4, 4]}, "fit is 'crop', but a rend"),
         ({"key": "imag", "size": [4, 4]}, "Did you mean 'image'"),
         ({"key": "action", "size": [4, 4]}, "action"),
     ],
@@ -362,26 +364,24 @@ Agent(load_policy({str(trained)!r})).act({{"front": np.zeros((24, 32, 3), np.uin
     assert output.returncode == 0, output.stderr
 
 
-def test_the_shipped_configuration_trains_from_rendered_demonstrations_and_runs_in_the_environment(tmp_path):
+def test_the_shipped_configuration_renders_trains_and_runs_in_the_environment(tmp_path):
     """Four demonstrations, three steps and a few steps of two episodes, with its own network."""
     pytest.importorskip("gym_pusht")
     with np.load(ROOT / "demonstrations/pusht.npz") as file:
         end = file["episode_ends"][3]
         np.savez(tmp_path / "few.npz", state=file["state"][:end], action=file["action"][:end],
                  episode_ends=file["episode_ends"][:4])  # fmt: skip
-    command = ["render-demonstrations", "--episodes", str(tmp_path / "few.npz"), "--out", str(tmp_path / "images.npz")]
-    assert CliRunner().invoke(main, command, catch_exceptions=False).exit_code == 0
     rollout = {"type": "rollout", "n_episodes": 2, "videos": 0, "sampler": {"type": "ddim", "steps": 2},
                "env": {"type": "pusht", "camera": [128, 128], "n_envs": 2, "max_steps": 10}}  # fmt: skip
     changes = {
-        "data.episodes.path": str(tmp_path / "images.npz"),
+        "data.episodes.path": str(tmp_path / "few.npz"),
         "data.split": json.dumps({"train": 0.75, "val": 0.25}),
         "data.batch_size": "8",
         "train.samples": "24",
         "train.lr.warmup_steps": "1",
         "train.save_every": json.dumps({"steps": 2}),
         "evaluate": json.dumps([{**rollout, "every": {"steps": 3}}]),
-        "test": json.dumps([{**rollout, "name": "test"}]),
+        "test": json.dumps([{**rollout, "name": "test"}, {**rollout, "name": "blind", "blind": ["camera"]}]),
         "tracker.log": "[]",
         "tracker.data_path": str(tmp_path / "run"),
     }
@@ -389,4 +389,4 @@ def test_the_shipped_configuration_trains_from_rendered_demonstrations_and_runs_
     result = train(ROOT / "configs/policy/pusht_image.json", *sets)
     assert result.exit_code == 0, result.output
     output = CliRunner().invoke(main, ["evaluate", str(tmp_path / "run")], catch_exceptions=False).output
-    assert "rollout/score" in output and "differs" not in output
+    assert "rollout/score" in output and "blind/score" in output and "differs" not in output

@@ -15,13 +15,16 @@ from torch import Tensor
 from dp_prior.config import Change, Config
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
 from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.layout import Encoding
+from dp_prior.data.frames.rendered import RenderedFrames
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.frames.source import open_source
 from dp_prior.data.integrity import Verify
+from dp_prior.renderers import RendererConfig
 from dp_prior.resize import Fit, Pixels
 
 USER_CACHE = Path("~/.cache")
@@ -31,7 +34,11 @@ class ImageConfig(Config):
     """Frames of one camera, which the policy sees as uint8 RGB of (height, width, 3)."""
 
     key: str | None = None
-    """Their name in the data set; give either this or `folder`."""
+    """Their name in the data set, with `render` that of the recorded states; give either this or `folder`."""
+
+    render: RendererConfig | None = None
+    """Draws the frames, at the given size, from the states under `key`, for a data set without pictures; null reads
+    pictures."""
 
     folder: Annotated[Path | None, Change("harmless")] = None
     """A folder beside the data set with a video, or a folder of pictures, per episode, in the order of their names."""
@@ -51,6 +58,10 @@ class ImageConfig(Config):
         if (self.key is None) == (self.folder is None):
             found = "both key and folder are" if self.key else "neither key nor folder is"
             raise ValueError(f'{found} given; write "key" for frames in the data set, or "folder" for files beside it')
+        if self.render is not None and self.folder is not None:
+            raise ValueError('render and folder are both given; a renderer reads the states that "key" names')
+        if self.render is not None and self.fit != "resize":
+            raise ValueError(f"fit is {self.fit!r}, but a renderer draws at the given size, so nothing is fitted")
         return self
 
     @property
@@ -65,10 +76,16 @@ class ImageConfig(Config):
             ends: (E,) exclusive end row of each episode, checked.
             root: directory of all caches.
         """
-        source = open_source(store, self.key, ends) if self.folder is None else FolderFrames(self.folder, ends)
         quality = self.jpeg_quality
         encoding = Encoding(type="raw") if quality is None else Encoding(type="jpeg", quality=quality)
-        return FrameCache(source, self.resize, root, encoding)
+        return FrameCache(self._source(store, ends), self.resize, root, encoding)
+
+    def _source(self, store: EpisodeStore, ends: np.ndarray) -> FrameSource:
+        if self.folder is not None:
+            return FolderFrames(self.folder, ends)
+        if self.render is not None:
+            return RenderedFrames(store, self.key, ends, self.render, self.size)
+        return open_source(store, self.key, ends)
 
 
 class ImageColumn(DiskColumn):

@@ -90,6 +90,12 @@ class GymConfig(Config):
             success_score=self.success_score,
         )
 
+    def registration(self) -> Any:
+        """What gymnasium knows of the id; another process can register that."""
+        import gymnasium
+
+        return gymnasium.spec(self.id)
+
     def _make(self, gymnasium: Any, render_mode: str | None) -> Any:
         limit = {} if self.max_steps is None else {"max_episode_steps": self.max_steps}
         try:

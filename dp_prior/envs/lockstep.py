@@ -1,7 +1,7 @@
 """Lockstep: gymnasium environments as the rows of one VectorEnv, stepped in turn in this process.
 
-No worker processes: the physics of Push-T cost less than inter-process communication (two gymnasium workers reach half
-the steps per second of this loop on the same two cores).
+Physics like those of Push-T cost less than inter-process communication: two gymnasium workers reach half the steps per
+second of this loop on the same two cores. Environments that render may be divided among `workers`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,8 +11,7 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
-from dp_prior.envs.pusht_camera import make_camera_env
-from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder
+from dp_prior.renderers.pusht import PushTRendererConfig
 
 _OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
 
@@ -34,8 +34,8 @@ class PushTConfig(Config):
     """Add the observation `embedding`, of a picture of the state; see `dp-prior embed-demonstrations`."""
 
     camera: tuple[Annotated[int, Field(ge=16, le=512)], Annotated[int, Field(ge=16, le=512)]] | None = None
-    """Gives the observation `camera` too: the picture of the scene, of this height and width, as in the recorded
-    image data sets (96 x 96). Films then show it instead of the larger picture."""
+    """Adds the observation `camera`: the picture of the state, of this height and width, as in the recorded image data
+    sets (96 x 96)."""
 
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
@@ -44,56 +44,52 @@ class PushTConfig(Config):
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
-        try:
-            from gym_pusht.envs import PushTEnv
-        except ImportError as error:
-            raise ImportError(
-                f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"'
-            ) from error
-        shapes = _OBS_SHAPES | ({"embedding": (DIMENSION,)} if self.embedding else {})
-        read = _read_embedding(PictureEncoder()) if self.embedding else _read_state
-        if self.camera is not None:
-            shapes |= {"camera": (*self.camera, 3)}
-            return self._lockstep(
-                [make_camera_env(self.camera, self.render_size) for _ in range(self.n_envs)],
-                PushTEnv.metadata["render_fps"],
-                shapes,
-                lambda raw: {**read(raw["state"]), "camera": raw["camera"]},
-            )
-        size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
-        envs = [PushTEnv(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)]
-        return self._lockstep(envs, PushTEnv.metadata["render_fps"], shapes, read)
+        env_type = _repeatable_env()
+        shapes, sensors = dict(_OBS_SHAPES), {}
+        if self.embedding:
+            from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
 
-    def _lockstep(
-        self,
-        envs: list[Any],
-        fps: float,
-        obs_shapes: dict[str, tuple[int, ...]],
-        read_obs: Callable[[Any], dict[str, np.ndarray]],
-    ) -> Lockstep:
+            shapes["embedding"], sensors["embedding"] = (DIMENSION,), PictureEncoder()
+        if self.camera is not None:
+            shapes["camera"], sensors["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
+        size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
         return Lockstep(
-            envs,
+            [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
-            fps=fps,
-            obs_shapes=obs_shapes,
-            read_obs=read_obs,
+            fps=env_type.metadata["render_fps"],
+            obs_shapes=shapes,
+            read_obs=partial(_read_state, sensors=sensors),
             score="max",
             success_score=None,
         )
 
 
-def _read_state(state: np.ndarray) -> dict[str, np.ndarray]:
-    """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn."""
+def _repeatable_env() -> Any:
+    """gym-pusht's PushTEnv with rewards that repeat to the last bit.
+
+    Its own coverage sums over the block's shapes in the order of a set of objects, which differs between processes.
+    """
+    try:
+        from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
+    except ImportError as error:
+        raise ImportError(f'the Push-T environment needs gym-pusht ({error}): pip install "dp_prior[pusht]"') from error
+
+    class RepeatablePushTEnv(PushTEnv):
+        def _get_coverage(self) -> float:
+            goal = pymunk_to_shapely(self.get_goal_pose_body(self.goal_pose), self._block_shapes)
+            block = pymunk_to_shapely(self.block, self._block_shapes)
+            return goal.intersection(block).area / goal.area
+
+    return RepeatablePushTEnv
+
+
+def _read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> dict[str, np.ndarray]:
+    """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn.
+
+    Args:
+        sensors: further observations, functions of (n, 5) states as the policy sees them.
+    """
     state = state.astype(np.float32)
     state[4] %= np.float32(2 * np.pi)
-    return {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}
-
-
-def _read_embedding(encode: PictureEncoder) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-    """`_read_state`, with the embedding of a picture of the state added."""
-
-    def read(state: np.ndarray) -> dict[str, np.ndarray]:
-        obs = _read_state(state)
-        return {**obs, "embedding": encode(obs["state"][None])[0]}
-
-    return read
+    obs = {"agent_pos": state[0:2], "block_pos": state[2:4], "block_angle": state[4:5], "state": state}
+    return obs | {name: sense(state[None])[0] for name, sense in sensors.items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from dp_prior.envs.vector import VectorEnv
 from dp_prior.evaluation.video import VideoWriter
 
 _STILLS = 8  # in a strip
@@ -19,13 +19,14 @@ _UNKNOWN = (154, 164, 178)
 class Film:
     """Records episodes while they run. Memory is bounded: frames go to the encoder, a few dozen stills are kept."""
 
-    def __init__(self, path: Path | None, episodes: int):
+    def __init__(self, path: Path | None, episodes: int, fps: float):
         """
         Args:
             path: of the video; None, with 0 episodes, records nothing.
         """
         self.path = path
         self.episodes = episodes
+        self._fps = fps
         self._stills: list[list[tuple[int, np.ndarray]]] = [[] for _ in range(episodes)]
         self._stride = 1
         self._step = 0
@@ -42,17 +43,21 @@ class Film:
             strips.append([stills[i] for i in picked])
         return strips
 
-    def add(self, env: VectorEnv, done: np.ndarray, success: np.ndarray) -> None:
-        """Record a frame; episodes that were over at the last call are not rendered again."""
+    def add(self, draw: Callable[[np.ndarray], np.ndarray], done: np.ndarray, success: np.ndarray) -> None:
+        """Record a frame; episodes that were over at the last call are not drawn again.
+
+        Args:
+            draw: gives (len(rows), height, width, 3) uint8 pictures of some rows.
+        """
         if not self.episodes:
             return
         rows = np.flatnonzero(~self._over)
         if not len(rows):
             return
-        frames = env.render(rows)
+        frames = draw(rows)
         if self._frames is None:
             self._frames = np.zeros((self.episodes, *frames.shape[1:]), dtype=np.uint8)
-            self._writer = VideoWriter(self.path, env.fps)
+            self._writer = VideoWriter(self.path, self._fps)
         self._frames[rows] = frames
         self._keep_stills(rows, done)
         for row in np.flatnonzero(done[: self.episodes] & ~self._over):

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,6 +25,8 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.workers import Workers, can_run_elsewhere, cores
+from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
@@ -31,9 +34,13 @@ from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
 from dp_prior.evaluation.video import import_av
+from dp_prior.evaluation.view import CameraView, cameras
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
+from dp_prior.networks.encoders.camera import CameraEncoderConfig
+from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
+from dp_prior.tasks.policy import PolicyConfig
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +77,10 @@ class RolloutConfig(Config):
     env: EnvConfig
     """The environment."""
 
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that step the environment, each a share of the episodes that run side by side; 0: this process alone.
+    null: one for each core, which ranks divide among themselves, if the policy sees camera frames, otherwise 0."""
+
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
 
@@ -92,8 +103,17 @@ class RolloutConfig(Config):
     """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
     of the sampler; takes fewer steps."""
 
+    blind: list[str] = []
+    """Observations that the policy does not get: it sees mid-grey frames, and vectors at their mean in training. A
+    control: the same weights must score worse without an observation that they use."""
+
     videos: int = Field(default=4, ge=0)
     """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
+
+    show: Literal["camera", "keypoints", "environment"] | None = None
+    """What films show: the camera frames that the policy got, with its crop (camera), and with the positions that a
+    spatial softmax finds (keypoints); or the environment's own picture. null: camera if the policy sees any, else
+    environment."""
 
     def faults(self) -> Iterator[str]:
         room = min(self.n_episodes, self.env.n_envs)
@@ -113,13 +133,20 @@ class RolloutConfig(Config):
         return [f"{self.name}/{kind}" for kind in kinds]
 
     def task_faults(self, task: Any) -> Iterator[str]:
-        """The chunk must be long enough for the actions that are executed."""
+        """The chunk must be long enough for the actions that are executed; what is shown or hidden must exist."""
         room = task.horizon - task.n_obs_steps + 1
         if (self.n_action_steps or 1) > room:
             yield (
                 f"n_action_steps is {self.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
                 f"{task.n_obs_steps} leave room for {room} actions"
             )
+        if not isinstance(task, PolicyConfig):
+            return
+        if task.relative_to in self.blind:
+            yield f"blind names {task.relative_to!r}, which actions are relative to (task.relative_to); remove it"
+        seeing = [encoder for encoder in task.encoders.values() if isinstance(encoder, CameraEncoderConfig)]
+        if self.show == "keypoints" and seeing and not any(map(_has_keypoints, seeing)):
+            yield "show is 'keypoints', but no encoder is a resnet with pool 'spatial_softmax'; set it to 'camera'"
 
     def sampling_steps(self) -> tuple[int, ...]:
         """Numbers of sampling steps that are asked for."""
@@ -153,17 +180,24 @@ class RolloutConfig(Config):
             with contextlib.closing(env):
                 if data is not None:
                     _check_fit(env, data.spec, self.env.type)
+                    refuse_blinding(data.spec, self.blind)
+                    if self.show in ("camera", "keypoints") and not cameras(data.spec):
+                        raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
                 if any(not np.array_equal(first[key], again[key], equal_nan=True) for key in first):
                     log.warning(
                         "the environment of evaluator %r starts differently each time it is reset with seed %d, "
                         "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
                     )  # fmt: skip
-                if is_filmed:
+                if is_filmed and not self.shows_cameras(None if data is None else data.spec):
                     env.render([0])
         except ValueError as error:
             raise ConfigError(f"the environment of evaluator {self.name!r}", [str(error)]) from error
         return RolloutEvaluator(self, output_dir)
+
+    def shows_cameras(self, spec: Spec | None) -> bool:
+        """Whether films show what a policy of this spec sees, and not the environment's picture."""
+        return bool(cameras(spec)) if self.show is None and spec else self.show in ("camera", "keypoints")
 
 
 class RolloutEvaluator:
@@ -183,7 +217,7 @@ class RolloutEvaluator:
 
         Raises:
             ValueError: observations or actions of the environment do not fit the policy.
-            RuntimeError: on every rank, when a block failed on one of them.
+            RuntimeError: on every rank, when a block failed on one of them; a worker failed, or died.
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
@@ -191,7 +225,7 @@ class RolloutEvaluator:
         stem = None
         if self.output_dir is not None and is_main:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
-        env = config.env.create()
+        env = self._open(policy, ranks)
         try:
             with evaluation_mode(policy):
                 rows, film = self._run_blocks(env, policy, ranks, stem)
@@ -225,6 +259,15 @@ class RolloutEvaluator:
             write_report(stem.with_suffix(".json"), config, progress, result)
         return result
 
+    def _open(self, policy: Any, ranks: Ranks | None) -> VectorEnv:
+        """The environment, in this process or divided among workers."""
+        env, workers = self.config.env, self.config.workers
+        if workers is None:
+            is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
+            share = cores() // rank_and_size(ranks)[1]
+            workers = share if is_slow and share > 1 and can_run_elsewhere(env) else 0
+        return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
+
     def _headline(self, metrics: dict[str, float]) -> str:
         """The result in one line."""
         name = self.config.name
@@ -248,7 +291,8 @@ class RolloutEvaluator:
             if first + rank < len(starts):
                 start = starts[first + rank]
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
-                film = Film(stem.with_suffix(".mp4"), config.videos) if start == 0 and stem and config.videos else film
+                if start == 0 and stem and config.videos:
+                    film = Film(stem.with_suffix(".mp4"), config.videos, env.fps)
                 try:
                     rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
                 except Exception as caught:  # reported to the other ranks first: they wait in the gather
@@ -275,6 +319,10 @@ class RolloutEvaluator:
         """(len(episodes), 4) of episode, score, success, steps."""
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
+        refuse_blinding(policy.spec, config.blind)
+        view = None
+        if film is not None and config.shows_cameras(policy.spec):
+            view = CameraView(policy, keypoints=config.show == "keypoints")
         agent = VectorAgent(
             policy,
             n_action_steps=config.n_action_steps,
@@ -284,25 +332,30 @@ class RolloutEvaluator:
         )
         agent.reset(episodes)
         n = len(episodes)
-        obs = env.reset([config.first_seed + episode for episode in episodes])
+        obs = blinded(env.reset([config.first_seed + episode for episode in episodes]), policy, config.blind)
         rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
-        with film or Film(None, 0) as film:
-            film.add(env, done, rows[:, 2])
+        with film or Film(None, 0, env.fps) as film:
+            film.add(env.render if view is None else partial(view, obs), done, rows[:, 2])
             while not (done | broken).all():
                 heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
-                obs, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
+                seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
+                obs = blinded(seen, policy, config.blind)
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
-                film.add(env, done, info["success"])
+                film.add(env.render if view is None else partial(view, obs), done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
         return rows
+
+
+def _has_keypoints(encoder: CameraEncoderConfig) -> bool:
+    return isinstance(encoder, ResNetEncoderConfig) and encoder.pool == "spatial_softmax"
 
 
 def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool) -> bool:

@@ -12,8 +12,13 @@ from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import Toy, ToyConfig
+from dp_prior.evaluation import rollout
+from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
+from dp_prior.normalizer import Normalizer, Statistics
+from dp_prior.tasks.policy import PolicyConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
 
 KEYS = {"agent_pos": (2,), "goal": (2,)}
@@ -262,3 +267,117 @@ def test_report_reproduces_the_setting(tmp_path):
         row["seed"] for row in result.tables["rollout/by_seed"]
     ]
     assert [path.name for path in (tmp_path / "media").iterdir()] == ["rollout_00000100.json"]
+
+
+def test_workers_change_no_number(tmp_path):
+    """Three blocks, the last of which has fewer episodes, and a film of the first."""
+    found, expected = (
+        config(workers=n, videos=2).create(None, tmp_path / str(n)).run({"online": Way()}, None, NOW) for n in (2, 0)
+    )
+    assert found.metrics == expected.metrics and found.tables == expected.tables
+    for name, path in expected.media.items():
+        assert found.media[name].read_bytes() == path.read_bytes()
+
+
+FRONT = {**KEYS, "front": (8, 8, 3)}
+
+
+class Filmed(Toy):
+    """A world with a camera, whose frames are the number of the step."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.obs_shapes = FRONT
+
+    def reset(self, seeds):
+        self.number = 0
+        return super().reset(seeds)
+
+    def step(self, actions):
+        self.number += 1
+        return super().step(actions)
+
+    def _observations(self):
+        obs = super()._observations()
+        return {**obs, "front": np.full((len(obs["goal"]), 8, 8, 3), self.number, np.uint8)}
+
+
+class Watching(Way):
+    """Has a camera, remembers what it gets, and acts by the rest."""
+
+    def __init__(self):
+        super().__init__(side=1.0)
+        self.spec = Spec(
+            x_shape=(8, 2), cond_shapes={key: (2, *shape) for key, shape in FRONT.items()}, kinds={"front": "image"}
+        )
+        self.normalizer = Normalizer(KEYS, {})
+        self.normalizer.fit({key: Statistics.of(np.array([[0.0, 0.5], [0.5, 1.0], [1.0, 3.0]])) for key in KEYS})
+        self.got = []
+
+    def predict(self, obs, random, sampler=None, previous=None):
+        self.got.append(obs)
+        return super().predict(obs, random, sampler, previous)
+
+
+@pytest.fixture
+def filmed(monkeypatch):
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Filmed(**self.arguments()))
+
+
+def seen(**fields):
+    policy = Watching()
+    return measure(policy, workers=0, **fields), policy.got
+
+
+def test_blinding_replaces_the_named_observations_and_nothing_else(filmed):
+    whole, everything = seen()
+    result, got = seen(blind=["front"])
+    assert result.tables == whole.tables and len(got) == len(everything)  # this policy acts without its camera
+    for hidden, real in zip(got, everything, strict=True):
+        assert (hidden["front"] == 128).all() and hidden["front"].dtype == torch.uint8
+        assert all(torch.equal(hidden[key], real[key]) for key in KEYS)
+    assert (everything[0]["front"] == 0).all() and (everything[1]["front"][:, -1] == 4).all()
+    result, got = seen(blind=["goal"])
+    assert (got[0]["goal"] == torch.tensor([0.5, 1.5])).all() and result.tables != whole.tables
+    assert torch.equal(got[0]["agent_pos"], everything[0]["agent_pos"])
+    assert torch.equal(got[0]["front"], everything[0]["front"])
+
+
+def test_blinding_of_what_the_policy_does_not_see_is_refused(filmed):
+    with pytest.raises(ConfigError, match=r"blind names \['wrist'\], which the policy does not see; it sees"):
+        config(blind=["wrist"]).create(SimpleNamespace(spec=Watching().spec))
+    with pytest.raises(ValueError, match="blind names"):
+        seen(blind=["wrist"])
+    spec = Watching().spec.model_copy(update={"kinds": {"front": "image", "goal": "label"}})
+    with pytest.raises(ConfigError, match="blind names 'goal' of kind 'label'; expected a vector or an image"):
+        config(blind=["goal"]).create(SimpleNamespace(spec=spec))
+    task = PolicyConfig(relative_to="agent_pos")
+    assert list(config(blind=["agent_pos"]).task_faults(task)) == [
+        "blind names 'agent_pos', which actions are relative to (task.relative_to); remove it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "grey"), [({}, 5), ({"blind": ["front"]}, 128), ({"show": "camera"}, 5), ({"show": "environment"}, None)]
+)
+def test_films_show_what_the_policy_got(filmed, monkeypatch, tmp_path, fields, grey):
+    shown = []
+    monkeypatch.setattr(Film, "add", lambda self, draw, done, success: shown.append(draw([0])))
+    monkeypatch.setattr(Film, "strips", [])
+    monkeypatch.setattr(rollout, "draw_rollouts", lambda *_: None)
+    chosen = config(n_episodes=2, videos=1, workers=0, **fields)
+    chosen.create(None, tmp_path).run({"online": Watching()}, None, NOW)
+    if grey is None:
+        assert shown[5].shape == (1, 128, 128, 3)
+    else:
+        assert shown[5].shape == (1, 288, 288, 3) and (shown[5] == grey).all()
+
+
+def test_films_are_asked_for_what_there_is():
+    spec = Spec(x_shape=(8, 2), cond_shapes={key: (2, *shape) for key, shape in KEYS.items()})
+    for show in ("camera", "keypoints"):
+        with pytest.raises(ConfigError, match=f"show is '{show}', but the policy sees no camera frames"):
+            config(show=show).create(SimpleNamespace(spec=spec))
+    blurred = PolicyConfig(encoders={"front": ResNetEncoderConfig(pool="mean")})
+    assert "no encoder is a resnet" in "".join(config(show="keypoints").task_faults(blurred))
+    assert not [*config(show="keypoints").task_faults(PolicyConfig()), *config(show="camera").task_faults(blurred)]

@@ -82,12 +82,12 @@ def run_film(path, episodes, n=5, steps=24):
     env = ToyConfig(n_envs=n, max_steps=steps, render_size=32).create()
     obs, done, success = env.reset(range(n)), np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     side = np.where(np.arange(n) % 2, 1.0, 0.0)  # even rows run into the disc
-    with Film(path, episodes) as film:
-        film.add(env, done, success)
+    with Film(path, episodes, env.fps) as film:
+        film.add(env.render, done, success)
         while not done.all():
             obs, _, done, info = env.step(expert_action(obs["agent_pos"], obs["goal"], side))
             success = info["success"]
-            film.add(env, done, success)
+            film.add(env.render, done, success)
     return film
 
 

@@ -50,7 +50,7 @@ class FrameSource(Protocol):
         ...
 
     def files(self) -> list[Path]:
-        """Every file that the pixels depend on."""
+        """Every file that the pixels depend on and that `describe` does not cover."""
         ...
 
     def describe(self) -> dict[str, Any]:

@@ -206,6 +206,11 @@ class ResNet(FineTuned):
         height, width = (math.ceil((n // 4 if is_patch else math.ceil(n / 4)) / factor) for n in size)
         return height, width
 
+    def pixels(self, cells: Tensor) -> Tensor:
+        """The middle, in pixels of an image's row or column, of what a cell of the feature maps sees."""
+        stride = 4 * 2 ** (self.n_levels - 1)
+        return stride * cells + (1.5 if isinstance(self.maxpool, nn.Identity) else 0.0)
+
 
 class ResNetEncoder(Pretrained):
     """Camera, backbone, pooling, projection; see `ResNetEncoderConfig` for the arguments."""
@@ -258,6 +263,18 @@ class ResNetEncoder(Pretrained):
         if self.project is not None:
             features = F.relu(self.project(features.to(compute_dtype(self.project.weight))))
         return features.view(*frames.shape[:2], self.output_dim)
+
+    def keypoints(self, frames: Tensor) -> Tensor:
+        """The positions that the spatial softmax finds when acting, in pixels of the frames.
+
+        Returns:
+            (B, n_obs_steps, keypoints, 2): x and y, from (B, n_obs_steps, height, width, 3) uint8.
+        """
+        maps = self.backbone(self.camera(frames, None))
+        sides = torch.tensor([maps.shape[3], maps.shape[2]], device=maps.device)
+        cells = (self.pool(maps).view(*frames.shape[:2], -1, 2) + 1) / 2 * (sides - 1)
+        top, left = self.camera.crop.centre
+        return self.backbone.pixels(cells) + torch.tensor([left, top], device=maps.device)
 
     def load_pretrained(self) -> None:
         """See `Pretrained`. A file without pooling or projection leaves those random."""

@@ -421,3 +421,46 @@ def test_a_record_survives_json_and_rebuilds_the_same_module():
     again = ResNetEncoderConfig.from_json(given.to_json())
     assert again == given and json.loads(given.to_json())["crop"] == [20, 24]
     assert again.create(SHAPE).state_dict().keys() == given.create(SHAPE).state_dict().keys()
+
+
+@pytest.mark.parametrize("blocks", [[1], [1, 1], [2, 1, 1]])
+@pytest.mark.parametrize("stem", ["conv", "patch"])
+def test_the_pixel_of_a_cell_is_the_middle_of_all_it_sees(stem, blocks):
+    """By brute force: a column of pixels that is far too bright changes the cells that see it."""
+    side = 256
+    record = ResNetEncoderConfig(width=16, blocks=blocks, stem=stem, crop=None)
+    backbone = record.create((side, side, 3)).backbone
+    for module in backbone.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, torch.nn.GroupNorm):
+                setattr(module, name, torch.nn.Identity())  # or every cell would see everything
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.fill_(0.01)
+        dark = backbone(torch.ones(1, 3, 64, side))[0, 0, 8 // 2 ** len(blocks)]
+        seen = []
+        for column in range(side):
+            image = torch.ones(1, 3, 64, side)
+            image[..., column] = 1e3
+            seen.append((backbone(image)[0, 0, 8 // 2 ** len(blocks)] - dark).abs() > 1e-4 * dark.abs())
+    seen = torch.stack(seen, dim=1)  # (cells, pixels)
+    inside = [cell for cell in range(len(seen)) if not seen[cell, 0] and not seen[cell, -1]]
+    assert inside
+    for cell in inside:
+        first, last = seen[cell].nonzero().flatten()[[0, -1]].tolist()
+        assert float(backbone.pixels(torch.tensor(cell))) == (first + last) / 2
+
+
+@pytest.mark.parametrize("stem", ["conv", "patch"])
+def test_keypoints_lie_at_the_cells_where_the_maps_are_bright(stem):
+    encoder = ResNetEncoderConfig(width=16, blocks=[1, 1], stem=stem, keypoints=1, crop=(64, 80)).create((72, 96, 3))
+    height, width = encoder.backbone.output_size((64, 80))
+    for row, column in ((0, 0), (height - 1, width - 1), (2, 5)):
+        maps = torch.zeros(2, 1, height, width)
+        maps[:, 0, row, column] = 1e4
+        encoder.backbone.forward = lambda _, maps=maps: maps
+        encoder.pool.conv = torch.nn.Identity()
+        offset = 1.5 if stem == "patch" else 0.0
+        expected = torch.tensor([8 * column + offset + 8, 8 * row + offset + 4])  # the crop begins at (4, 8)
+        found = encoder.keypoints(torch.zeros(1, 2, 72, 96, 3, dtype=torch.uint8))
+        torch.testing.assert_close(found, expected.expand(1, 2, 1, 2))

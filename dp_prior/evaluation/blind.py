@@ -1,0 +1,33 @@
+"""Blinding: the same policy with observations replaced by constants, a control for whether it uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dp_prior.batch import Spec
+
+GREY = 128
+
+
+def refuse_blinding(spec: Spec, keys: Sequence[str]) -> None:
+    """Raises ValueError unless the policy sees these observations, and they are vectors or camera frames."""
+    unknown = sorted(set(keys) - set(spec.cond_shapes))
+    if unknown:
+        raise ValueError(f"blind names {unknown}, which the policy does not see; it sees {sorted(spec.cond_shapes)}")
+    odd = [key for key in keys if spec.kind(key) not in ("vector", "image")]
+    if odd:
+        raise ValueError(f"blind names {odd[0]!r} of kind {spec.kind(odd[0])!r}; expected a vector or an image")
+
+
+def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors by their mean in training."""
+    return {**obs, **{key: np.full_like(obs[key], _constant(policy, key)) for key in keys}}
+
+
+def _constant(policy: Any, key: str) -> Any:
+    if policy.spec.kind(key) == "image":
+        return GREY
+    return policy.normalizer.get_buffer(f"{key}/mean").cpu().numpy()

@@ -1,0 +1,118 @@
+"""What a film shows of a policy that sees camera frames: the frames that reached it, its crop and its keypoints."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dp_prior.batch import Spec
+from dp_prior.evaluation.models import device_of
+from dp_prior.networks.encoders.crop import Crop
+from dp_prior.networks.encoders.encoder import Encoder
+from dp_prior.networks.encoders.observation import ObservationEncoder
+from dp_prior.networks.encoders.resnet import ResNetEncoder
+from dp_prior.networks.encoders.spatial_softmax import SpatialSoftmax
+from dp_prior.networks.encoders.vit import VitEncoder
+from dp_prior.tasks.policy import DiffusionPolicy
+
+SIDE = 288
+"""Frames are enlarged by the whole number that brings their height closest to this many pixels, from below."""
+
+_CROP = (255, 127, 14)
+_RADIUS = 3.0  # of a keypoint, in the enlarged frame
+
+
+def cameras(spec: Spec) -> list[str]:
+    """The observations that are camera frames, in alphabetical order."""
+    return sorted(key for key in spec.cond_shapes if spec.kind(key) == "image")
+
+
+class CameraView:
+    """Pictures of what a policy sees in the present: the frames of its cameras in the size of its network, side by
+    side, each with a frame around its centre crop."""
+
+    def __init__(self, policy: nn.Module, *, keypoints: bool):
+        """Args: keypoints: draw those of the spatial softmax.
+
+        Raises:
+            ValueError: the policy has no camera, or no keypoints to draw.
+        """
+        self._keys, self._fits = cameras(policy.spec), policy.spec.fits
+        if not self._keys:
+            raise ValueError("a film was asked to show camera frames, but the policy sees none; set show to null")
+        encoders = _encoders(policy)
+        seeing = {key: found for key, found in encoders.items() if isinstance(found, (ResNetEncoder, VitEncoder))}
+        self._crops = {key: encoder.camera.crop for key, encoder in seeing.items()}
+        self._keypoints = {
+            key: encoder
+            for key, encoder in seeing.items()
+            if keypoints and isinstance(encoder, ResNetEncoder) and isinstance(encoder.pool, SpatialSoftmax)
+        }
+        if keypoints and not self._keypoints:
+            raise ValueError(
+                "a film was asked to show keypoints, but no camera of the policy has a resnet encoder with pool "
+                "'spatial_softmax'; set show to 'camera'"
+            )
+        self._device = device_of(policy)
+
+    def __call__(self, obs: Mapping[str, np.ndarray], rows: Sequence[int]) -> np.ndarray:
+        """(len(rows), height, width, 3) uint8 pictures of some rows of the observations that the policy gets."""
+        return _beside([self._picture(key, torch.from_numpy(obs[key][list(rows)])) for key in self._keys])
+
+    def _picture(self, key: str, frames: Tensor) -> np.ndarray:
+        """(n, height, width, 3) uint8 of one camera."""
+        frames = self._fits[key].apply(frames) if key in self._fits else frames
+        rgb = frames[..., :3].expand(*frames.shape[:3], 3).numpy()
+        factor = max(1, SIDE // rgb.shape[1])
+        pictures = rgb.repeat(factor, 1).repeat(factor, 2)
+        if key in self._crops:
+            _draw_crop(pictures, self._crops[key], factor)
+        if key in self._keypoints:
+            found = self._keypoints[key].keypoints(frames[:, None].to(self._device))
+            for picture, points in zip(pictures, found[:, 0].float().cpu().numpy(), strict=True):
+                _draw_points(picture, (points + 0.5) * factor - 0.5)
+        return pictures
+
+
+def _encoders(policy: nn.Module) -> dict[str, Encoder]:
+    """The encoder of each observation, where the policy has such."""
+    if not isinstance(policy, DiffusionPolicy) or not isinstance(policy.encoder, ObservationEncoder):
+        return {}
+    return dict(zip(policy.encoder.keys, policy.encoder.encoders, strict=True))
+
+
+def _draw_crop(pictures: np.ndarray, crop: Crop, factor: int) -> None:
+    """A line of one pixel around the centre crop of (n, height, width, 3); none where the crop is the whole frame."""
+    if crop.size == crop.frame:
+        return
+    (top, left), (height, width) = crop.centre, crop.size
+    upper, lower = max(top * factor - 1, 0), min((top + height) * factor, pictures.shape[1] - 1)
+    first, last = max(left * factor - 1, 0), min((left + width) * factor, pictures.shape[2] - 1)
+    pictures[:, [upper, lower], first : last + 1] = _CROP
+    pictures[:, upper : lower + 1, [first, last]] = _CROP
+
+
+def _draw_points(picture: np.ndarray, points: np.ndarray) -> None:
+    """Discs at (K, 2) pixels x and y of (height, width, 3), each keypoint in a hue of its own."""
+    height, width, _ = picture.shape
+    for number, (x, y) in enumerate(points):
+        top, left = max(int(y - _RADIUS), 0), max(int(x - _RADIUS), 0)
+        rows, columns = np.ogrid[top : min(top + 9, height), left : min(left + 9, width)]
+        inside = (rows - y) ** 2 + (columns - x) ** 2 <= _RADIUS**2
+        colour = np.array(colorsys.hsv_to_rgb(number / len(points), 1.0, 0.85)) * 255
+        picture[top : top + 9, left : left + 9][inside] = colour.astype(np.uint8)
+
+
+def _beside(pictures: Sequence[np.ndarray], gap: int = 4) -> np.ndarray:
+    """Several (n, height, width, 3) side by side, aligned at the top, on white."""
+    height, width = max(part.shape[1] for part in pictures), sum(part.shape[2] + gap for part in pictures) - gap
+    sheet = np.full((len(pictures[0]), height, width, 3), 255, np.uint8)
+    left = 0
+    for part in pictures:
+        sheet[:, : part.shape[1], left : left + part.shape[2]] = part
+        left += part.shape[2] + gap
+    return sheet

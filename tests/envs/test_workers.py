@@ -1,0 +1,210 @@
+"""Worker processes give the numbers of one process, fail by name, and never outlive their parent."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dp_prior.batch import Spec
+from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.pusht import PushTConfig
+from dp_prior.envs.toy import ToyConfig
+from dp_prior.envs.workers import WorkerError, Workers, can_run_elsewhere
+from dp_prior.evaluation import rollout
+from dp_prior.evaluation.rollout import RolloutConfig
+
+gymnasium = pytest.importorskip("gymnasium")
+
+
+class Troubled(gymnasium.Env):
+    """Does what `trouble` says in the second step of an episode whose seed is odd."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, render_mode=None, trouble=None):
+        self.trouble = trouble
+
+    def reset(self, seed=None, options=None):
+        self.age, self.is_odd = 0, seed % 2 == 1
+        return np.zeros(1), {}
+
+    def step(self, action):
+        self.age += 1
+        if self.is_odd and self.age == 2:
+            if self.trouble == "raise":
+                raise ValueError("the gripper is stuck")
+            if self.trouble == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.trouble == "hang":
+                select.select([], [], [])
+        return np.full(1, self.age), 1.0, False, False, {}
+
+
+gymnasium.register("dp_prior_tests/Troubled-v0", "tests.envs.test_workers:Troubled", max_episode_steps=9)
+gymnasium.register("dp_prior_tests/Class-v0", Troubled, max_episode_steps=9)
+gymnasium.register("dp_prior_tests/Nowhere-v0", "no_such_package.world:World", max_episode_steps=9)
+
+
+def troubled(trouble=None, id="Troubled-v0", n_envs=2):
+    return GymConfig(id=f"dp_prior_tests/{id}", n_envs=n_envs, make_arguments={"trouble": trouble})
+
+
+def opened(*args):
+    workers = Workers(*args)
+    return workers, [worker._process.pid for worker in workers._workers]
+
+
+def wait_for_end(pids, seconds=30.0):
+    """Fails unless the processes end in time."""
+    for pid in pids:
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        with open(process, "rb", buffering=0):
+            assert select.select([process], [], [], seconds)[0], f"process {pid} lives on"
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for key in found:
+        assert found[key].dtype == expected[key].dtype
+        np.testing.assert_array_equal(found[key], expected[key])
+
+
+@pytest.mark.parametrize(
+    ("record", "n_workers", "scale"),
+    [
+        (ToyConfig(n_envs=7, max_steps=20), 3, 1.0),
+        (PushTConfig(n_envs=3, camera=(32, 48), render_size=96), 2, 512.0),
+    ],
+)
+def test_every_number_and_pixel_is_that_of_one_process(record, n_workers, scale):
+    if record.type == "pusht":
+        pytest.importorskip("gym_pusht")
+    one, (several, pids) = record.create(), opened(record, n_workers)
+    random = np.random.default_rng(0)
+    assert len(set(pids)) == n_workers and os.getpid() not in pids
+    for name in ("n_envs", "max_steps", "fps", "obs_shapes", "action_dim"):
+        assert getattr(several, name) == getattr(one, name)
+    for n in (record.n_envs, 1, 2):  # fewer episodes than workers, too
+        seeds = random.integers(2**62, size=n)
+        assert_same(several.reset(seeds), one.reset(seeds))
+        for _ in range(22):
+            actions = random.uniform(-0.2 * scale, scale, (n, 2))
+            found, expected = several.step(actions), one.step(actions)
+            assert_same(found.obs, expected.obs)
+            assert_same(found.info, expected.info)
+            np.testing.assert_array_equal(found.reward, expected.reward)
+            np.testing.assert_array_equal(found.done, expected.done)
+        for rows in ([n - 1], list(range(n)), list(range(n))[::-1]):
+            np.testing.assert_array_equal(several.render(rows), one.render(rows))
+    with pytest.raises(ValueError, match="this environment runs 1 to"):
+        several.reset(range(9))
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        several.step(np.full((2, 2), np.nan))
+    several.close()
+    several.close()
+    wait_for_end(pids, 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (troubled("raise"), "worker 2 of 2 failed: ValueError: the gripper is stuck"),
+        (troubled("die"), "worker 2 of 2 was killed by SIGKILL; if memory ran out, lower the evaluator's workers"),
+    ],
+)
+def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
+    workers, pids = opened(record, 2)
+    workers.reset([0, 1])
+    workers.step(np.zeros((2, 2)))
+    with pytest.raises(WorkerError, match=message) as caught:
+        workers.step(np.zeros((2, 2)))
+    if "gripper" in message:
+        assert "in step" in caught.value.__notes__[0] and "test_workers.py" in caught.value.__notes__[0]
+    wait_for_end(pids, 0)
+
+
+def test_an_environment_that_a_worker_cannot_make_is_one_error():
+    with pytest.raises(WorkerError, match=r"worker 1 of 1 failed: ModuleNotFoundError: .*no_such_package"):
+        Workers(troubled(id="Nowhere-v0"), 1)
+    assert can_run_elsewhere(ToyConfig()) and can_run_elsewhere(troubled())
+    assert not can_run_elsewhere(troubled(id="Class-v0"))  # may be a class of the main script
+
+
+def test_signals_of_schedulers_and_terminals_are_left_to_the_parent():
+    workers, pids = opened(troubled(), 1)
+    assert os.getpgid(pids[0]) != os.getpgid(0)
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"):
+        os.kill(pids[0], getattr(signal, name))
+        workers.reset([0])
+    workers.close()
+
+
+PARENT = """
+import sys
+import numpy as np
+from tests.envs.test_workers import opened, troubled
+workers, pids = opened(troubled(sys.argv[1]), 1)
+workers.reset([0, 1])
+print(*pids, flush=True)
+while True:
+    workers.step(np.zeros((2, 2)))
+"""
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", pytest.param("SIGTERM", marks=SLOW), pytest.param("SIGINT", marks=SLOW)])
+@pytest.mark.parametrize("trouble", ["none", pytest.param("hang", marks=SLOW)])
+def test_no_worker_outlives_its_parent(name, trouble):
+    """Ctrl-C goes to the whole process group. A worker that hangs in its environment gets a few seconds."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, trouble], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as parent:  # fmt: skip
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 1
+        os.killpg(parent.pid, getattr(signal, name))
+        assert parent.wait(20) != 0
+    wait_for_end(pids)
+
+
+# In the evaluator -----------------------------------------------------------------------------------------------------
+
+
+def looking(kind):
+    return SimpleNamespace(spec=Spec(x_shape=(8, 2), cond_shapes={"front": (2, 8, 8, 3)}, kinds={"front": kind}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "n_cores", "n_ranks", "expected"),
+    [
+        ("image", {}, 8, 1, 8),
+        ("image", {}, 8, 2, 4),  # ranks divide the cores
+        ("image", {}, 64, 1, 25),  # as many as episodes that run side by side
+        ("image", {"n_episodes": 6}, 64, 1, 6),
+        ("image", {}, 1, 1, 0),
+        ("image", {}, 2, 2, 0),
+        ("vector", {}, 8, 1, 0),
+        ("vector", {"workers": 3}, 8, 1, 3),
+        ("image", {"workers": 0}, 8, 1, 0),
+        ("image", {"env": troubled(id="Class-v0")}, 8, 1, 0),
+        ("image", {"env": troubled(id="Class-v0"), "workers": 2}, 8, 1, 2),
+    ],
+)
+def test_workers_are_as_many_as_pay(monkeypatch, kind, fields, n_cores, n_ranks, expected):
+    monkeypatch.setattr(rollout, "cores", lambda: n_cores)
+    monkeypatch.setattr(rollout, "Workers", lambda record, n_workers: n_workers)
+    config = RolloutConfig(**{"env": ToyConfig(), "videos": 0, **fields})
+    ranks = SimpleNamespace(process_index=0, num_processes=n_ranks)
+    found = config.create()._open(looking(kind), ranks)
+    assert (found if isinstance(found, int) else 0) == expected
