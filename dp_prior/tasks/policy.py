@@ -79,13 +79,7 @@ class PolicyConfig(Config):
                 f"n_action_steps is {self.n_action_steps}, but horizon {self.horizon} and n_obs_steps "
                 f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
             )
-        factor = self.backbone.length_factor
-        if self.horizon % factor:
-            above = self.horizon + factor - self.horizon % factor
-            yield (
-                f"horizon is {self.horizon}, but backbone {self.backbone.type!r} halves it and needs a multiple of "
-                f"{factor}; use {above}" + (f" or {above - factor}" if above > factor else "")
-            )
+        yield from self.backbone.horizon_faults(self.horizon)
         try:
             self.sampler.timesteps(self.diffusion.schedule.table())
         except ValueError as error:
