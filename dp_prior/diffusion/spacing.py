@@ -56,11 +56,10 @@ def _leading(table: NoiseTable, steps: int) -> list[int]:
 
 
 def _ddim(table: NoiseTable, steps: int) -> list[int]:
-    for stride in range(1, len(table) + 1):
-        if len(range(0, len(table), stride)) == steps:
-            return list(range(0, len(table), stride))
-    possible = sorted({len(range(0, len(table), stride)) for stride in range(1, len(table) + 1)})
-    nearest = sorted(sorted(possible, key=lambda count: abs(count - steps))[:2])
+    strides = {-(-len(table) // stride): stride for stride in range(len(table), 0, -1)}  # by the steps they give
+    if steps in strides:
+        return list(range(0, len(table), strides[steps]))
+    nearest = sorted(sorted(sorted(strides), key=lambda count: abs(count - steps))[:2])
     raise ValueError(
         f"spacing 'ddim' needs a whole stride, and none gives {steps} of {len(table)} timesteps; "
         f"use {' or '.join(map(str, nearest))} steps, or spacing 'trailing'"

@@ -111,8 +111,11 @@ class NoiseTable:
 
         The step to the clean sample has a point for posterior; it takes the least std of the step before (IDDPM).
         """
-        c_0 = [self.transition(t, t - 1, 1.0)[1] for t in range(len(self))]
-        stds = [self.log_stds(t, t - 1) for t in range(1, len(self))]
-        largest = math.log(self.levels[0][1])
-        least, largest = zip((stds[0][0] if stds else largest, largest), *stds, strict=True)
-        return tuple(torch.tensor(column, dtype=torch.float64) for column in (c_0, least, largest))
+        alpha_t, sigma_t, alpha_s, sigma_s = self.alpha[1:], self.sigma[1:], self.alpha[:-1], self.sigma[:-1]
+        fresh = 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2  # as in `transition` and `log_stds`
+        c_0 = alpha_s - sigma_s / sigma_t * (1 - fresh).sqrt() * alpha_t
+        least = (sigma_s * fresh.sqrt()).log()
+        largest = (sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2).log() / 2
+        first = self.sigma[:1].log()
+        least_first = least[:1] if len(least) else first
+        return torch.cat([torch.ones_like(first), c_0]), torch.cat([least_first, least]), torch.cat([first, largest])
