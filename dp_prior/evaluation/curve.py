@@ -6,7 +6,6 @@ Reads only the rows that the JSONL logger wrote, so it can be drawn for any run 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy as np
 
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.tracking.jsonl import parse_row
 
 Against = Literal["samples_seen", "step", "minutes"]
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
@@ -25,17 +25,6 @@ _COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
 _AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "minutes of training"}
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSONL file in order, up to a line that a crash truncated."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
 
 
 def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against: Against = "samples_seen") -> Path:
@@ -48,7 +37,8 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
     Raises:
         ValueError: no row has a metric to draw.
     """
-    series = _series(read_rows(metrics), against)
+    with metrics.open("rb") as file:
+        series = _series([row for line in file if (row := parse_row(line)) is not None], against)
     panels = [
         (draw, found)
         for draw, pattern in (
