@@ -59,7 +59,7 @@ class NpzStore:
             hint = nearest_name(episode_ends, self._headers)
             raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
         self._episode_ends_key = episode_ends
-        self.episode_ends = self._load(episode_ends)
+        self.episode_ends = self.read(episode_ends)
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Feature shape of every array that has rows."""
@@ -73,10 +73,6 @@ class NpzStore:
         """Stored type of an array."""
         return self._headers[key][1].name
 
-    def read(self, key: str) -> np.ndarray:
-        """(N, *feature_shape) in the stored dtype."""
-        return self._load(key)
-
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
         return f"{self.path}[{key}]"
@@ -89,19 +85,19 @@ class NpzStore:
         """Format and place."""
         return {"format": "npz", "path": str(self.path)}
 
-    def _load(self, name: str) -> np.ndarray:
-        if self._headers[name][1].hasobject:
-            raise DataError(
-                self.locate(name, 0),
-                ["holds Python objects, which would have to be unpickled; save it as a plain numeric array"],
-            )
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        where = self.locate(key, 0)
+        if self._headers[key][1].hasobject:
+            problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
+            raise DataError(where, [problem])
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
-                return arrays[name]
+                return arrays[key]
         except Exception as error:  # as above
             if is_refusal(error):
-                raise unreadable(self.locate(name, 0), error) from error
-            raise DataError(self.locate(name, 0), [f"cannot be read: {error or type(error).__name__}"]) from None
+                raise unreadable(where, error) from error
+            raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
