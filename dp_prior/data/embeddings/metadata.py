@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import reading
+from dp_prior.data.files import decoding, reading
 
 ROWS_AT_ONCE = 65_536
 
@@ -41,15 +41,12 @@ def read_columns(place: str, names: list[str], as_text: bool = False) -> Iterato
 
     files = find_files(place, (".parquet", ".csv"))
     for path in files.paths:
-        try:
-            with reading(path):
-                for batch in _batches(files, path, names, as_text):
-                    columns = {name: batch.column(name) for name in names}
-                    if as_text:
-                        columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
-                    yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
-        except pa.ArrowException as error:
-            raise DataError(path, [f"columns {names} cannot be read: {error}"]) from None
+        with decoding(path, f"columns {names} cannot be read"), reading(path):
+            for batch in _batches(files, path, names, as_text):
+                columns = {name: batch.column(name) for name in names}
+                if as_text:
+                    columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
+                yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
 
 
 def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_count, check_memory, is_refusal, reading, unreadable
+from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, reading
 
 RATIOS, LARGEST_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}, 50_000
 """Bounds on what a byte decodes to, by compression; deflate reaches 1032, bzip2 about 45,000."""
@@ -41,20 +41,11 @@ class NpzStore:
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
         with reading(path):
-            if not path.is_file():
-                found = "is a folder; expected one .npz file" if path.is_dir() else "no such file"
-                raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
-        try:
-            with zipfile.ZipFile(path) as archive:
-                check_count(path, len(archive.infolist()), "arrays")
-                members = [name for name in archive.namelist() if name.endswith(".npy")]
-                self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
-        except DataError:
-            raise
-        except Exception as error:  # zipfile and its codecs raise all kinds of errors on damaged files
-            if is_refusal(error):
-                raise unreadable(path, error) from error
-            raise DataError(str(path), [f"is not a readable .npz file: {error or type(error).__name__}"]) from None
+            check_is_file(path, ".npz")
+        with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
+            check_count(path, len(archive.infolist()), "arrays")
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
         if episode_ends not in self._headers:
             hint = nearest_name(episode_ends, self._headers)
             raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
@@ -91,13 +82,8 @@ class NpzStore:
         if self._headers[key][1].hasobject:
             problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
             raise DataError(where, [problem])
-        try:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                return arrays[key]
-        except Exception as error:  # as above
-            if is_refusal(error):
-                raise unreadable(where, error) from error
-            raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
+        with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
+            return arrays[key]
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
