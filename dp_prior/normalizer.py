@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -114,10 +114,7 @@ class Identity(Config):
 
     type: Literal["identity"] = "identity"
 
-    @property
-    def clip(self) -> None:
-        """Identity never clips."""
-        return None
+    clip: ClassVar[None] = None
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Ones and zeros of the statistics' shape."""

@@ -56,24 +56,19 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
             from pyarrow import csv
 
             types = dict.fromkeys(names, pa.string()) if as_text else None
-            convert = csv.ConvertOptions(include_columns=names, column_types=types)
-            check_columns(path, _csv_header(files, path), names)
-            yield from csv.open_csv(
-                file, convert_options=convert, parse_options=csv.ParseOptions(newlines_in_values=True)
+            convert, parse = (
+                csv.ConvertOptions(include_columns=names, column_types=types),
+                csv.ParseOptions(newlines_in_values=True),
             )
+            with files.open(path) as again:
+                check_columns(path, csv.open_csv(again, parse_options=parse).schema.names, names)
+            yield from csv.open_csv(file, convert_options=convert, parse_options=parse)
         else:
             from pyarrow import parquet
 
             parts = parquet.ParquetFile(file)
             check_columns(path, parts.schema_arrow.names, names)
             yield from parts.iter_batches(ROWS_AT_ONCE, columns=names)
-
-
-def _csv_header(files: Files, path: str) -> list[str]:
-    from pyarrow import csv
-
-    with files.open(path) as file:
-        return csv.open_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True)).schema.names
 
 
 def check_columns(path: str, known: list[str], names: list[str]) -> None:

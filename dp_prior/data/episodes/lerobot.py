@@ -6,6 +6,7 @@ This is a reader of the published layout; the lerobot package is not needed. Fra
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -123,12 +124,10 @@ class LeRobotStore:
         self._order_checked = True
         values = np.concatenate(parts) if parts else np.zeros((0,))
         declared = self.keys()[key]
-        if values.shape[1:] != declared and values.size == len(values) * int(np.prod(declared)):
-            return values.reshape(len(values), *declared)
-        if values.shape[1:] != declared:
+        if values.size != len(values) * math.prod(declared):
             found = f"key {key!r} has shape {values.shape[1:]} per frame, but meta/info.json declares {declared}"
             raise DataError(str(self.path), [found])
-        return values
+        return values.reshape(len(values), *declared)
 
     def locate(self, key: str, row: int) -> str:
         """The parquet file that holds a row, for messages."""
