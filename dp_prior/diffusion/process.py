@@ -190,8 +190,7 @@ class DiffusionProcess(nn.Module):
 
     def observe(self, t: Tensor, per_sample: Tensor, valid: Tensor) -> None:
         """Tell the timestep sampler the (N,) losses of all ranks, in the same order on each; see `LossAwareSampler`."""
-        if self.learns_timesteps:
-            self.timesteps.update(t, per_sample, valid)
+        self.timesteps.update(t, per_sample, valid)
 
     def self_conditions(self, seed: int, samples_seen: int) -> bool:
         """Whether the training step at this point of the run is self-conditioned; the same on every rank."""
@@ -232,8 +231,11 @@ class DiffusionProcess(nn.Module):
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.config.self_condition:
-            before, after = self._stages(bounds, None if known is None else (x_0, known))
-            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, [*before, *after])
+            memory = SelfCondition(torch.zeros_like(x_t))
+            network = memory.widen(network)
+            if self_condition:
+                before, after = self._stages(bounds, None if known is None else (x_0, known))
+                memory.store(self._first_estimate(network, x_t, t, (alpha, sigma), [*before, *after]))
         output, raw = self._split(network(x_t, t), x_t)
         mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
@@ -434,24 +436,15 @@ class DiffusionProcess(nn.Module):
         nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.config.data_step)
         return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
 
-    def _with_own_estimate(
-        self,
-        network: Network,
-        x_t: Tensor,
-        t: Tensor,
-        level: tuple[Tensor, Tensor],
-        wanted: bool,
-        stages: list[Stage],
-    ) -> Network:
-        """The network with its own estimate of x_0 as further input, or zeros in its place."""
-        memory = SelfCondition(torch.zeros_like(x_t))
-        network = memory.widen(network)
-        if wanted:
-            with torch.no_grad():
-                x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
-                for stage in [*stages, memory.store]:
-                    x_0 = stage(x_0)
-        return network
+    @torch.no_grad()
+    def _first_estimate(
+        self, network: Network, x_t: Tensor, t: Tensor, level: tuple[Tensor, Tensor], stages: list[Stage]
+    ) -> Tensor:
+        """The network's estimate of x_0, as samplers see it."""
+        x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
+        for stage in stages:
+            x_0 = stage(x_0)
+        return x_0
 
     def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
         """What is done to an estimate of x_0 before the clip, and from the clip on.

@@ -147,10 +147,12 @@ class Head(nn.Module):
 class UNet1D(nn.Module):
     """See `UNet1DConfig`."""
 
+    is_local = False
+
     def __init__(self, config: UNet1DConfig, sizes: Sizes):
         super().__init__()
         down_dims = config.down_dims
-        cond_dim = config.step_embed_dim + self._modulating_features(sizes)
+        cond_dim = config.step_embed_dim + (0 if self.is_local else math.prod(sizes.cond_shape))
         block = partial(ResidualBlock, config, cond_dim=cond_dim)
         self.step_embedding = StepEmbedding(dim=config.step_embed_dim)
         pairs = list(zip((sizes.in_channels, *down_dims[:-1]), down_dims, strict=True))
@@ -205,10 +207,6 @@ class UNet1D(nn.Module):
             )
         self.load_state_dict(rename_published(weights))
 
-    @staticmethod
-    def _modulating_features(sizes: Sizes) -> int:
-        return math.prod(sizes.cond_shape)
-
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
         """The input of the first block, and the features that modulate together with the timestep's."""
         return x_t, cond.flatten(1)
@@ -236,15 +234,13 @@ class LocalUNet1D(UNet1D):
     Diffusion Policy's network holds a second such block for the way up, which never runs; it is left out.
     """
 
+    is_local = True
+
     def __init__(self, config: LocalUNet1DConfig, sizes: Sizes):
         super().__init__(config, sizes)
         self.down[0].first = LocalResidualBlock(
             config, sizes.in_channels, sizes.cond_shape[1], config.down_dims[0], cond_dim=config.step_embed_dim
         )
-
-    @staticmethod
-    def _modulating_features(sizes: Sizes) -> int:
-        return 0
 
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
         cond = F.pad(cond, (0, 0, 0, x_t.shape[1] - cond.shape[1]))
