@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from dp_prior.evaluation.curve import read_rows
 from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.tracking.jsonl import read_rows
 
 CONFIG = "configs/policy/pusht_state.json"
 LONGER = "train.samples=2500000"
@@ -52,7 +52,7 @@ def row(run: Path) -> str:
     test, best = result["test"], result["best"]
     score, low, high = (test[f"test/{kind}"] for kind in ("score", "score_ci_low", "score_ci_high"))
     selected = best["metrics"][SCORE]
-    last = [values for values in read_rows(run / "metrics.jsonl") if ERROR in values][-1]
+    last = [values for values in read_rows(run) if ERROR in values][-1]
     return (
         f"| {run.name} | {selected:.3f} at step {best['step']:,} | {score:.3f} ({low:.3f} to {high:.3f}) | "
         f"{test['test/success_rate']:.0%} | {last[ERROR]:.0f} |"
@@ -73,7 +73,7 @@ def main(runs: tuple[Path, ...], plot: Path | None) -> None:
     figure = import_figure()(figsize=(10, 4.2), dpi=110, layout="constrained")
     for axes, (metric, label) in zip(figure.subplots(1, 2), PANELS.items(), strict=True):
         for run in runs:
-            found = [values for values in read_rows(run / "metrics.jsonl") if values.get(metric) is not None]
+            found = [values for values in read_rows(run) if values.get(metric) is not None]
             axes.plot([v["samples_seen"] / 1e6 for v in found], [v[metric] for v in found], marker="o", label=run.name)
         axes.set_title(label, fontsize=10, color=INK, loc="left")
         axes.set_xlabel("samples seen, millions")

@@ -42,14 +42,6 @@ class ConfigError(ValueError):
         super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]))
 
 
-class Faults(ValueError):
-    """Fields of one record that contradict each other, one line per fault."""
-
-    def __init__(self, lines: list[str]):
-        self.lines = lines
-        super().__init__("\n".join(lines))
-
-
 class Config(BaseModel):
     """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
 
@@ -117,7 +109,7 @@ class Config(BaseModel):
     def _has_no_faults(self) -> Self:
         lines = list(self.faults())
         if lines:
-            raise Faults(lines)
+            raise ValueError("\n".join(lines))
         return self
 
     def to_json(self) -> str:
@@ -382,8 +374,7 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
         value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
     where = ".".join(path) or "the file"
     if kind == "value_error":
-        error = problem["ctx"]["error"]
-        lines = error.lines if isinstance(error, Faults) else [str(error)]
+        lines = str(problem["ctx"]["error"]).splitlines()
         return [f"{where}: {line}" if path else line for line in lines]
     if kind == "extra_forbidden":
         return [f"{where}: unknown key.{_nearest(record, path[-1])}"]

@@ -40,6 +40,13 @@ class Metric:
     better: Literal["lower", "higher"] | None
     meaning: str
 
+    def names(self, choices: Mapping[str, Iterable[object]]) -> list[str]:
+        """Its names, with each placeholder replaced by each of its choices."""
+        names = [self.name]
+        for key in re.findall(r"<(\w+)>", self.name):
+            names = [name.replace(f"<{key}>", str(choice)) for name in names for choice in choices[key]]
+        return names
+
     def matches(self, name: str) -> bool:
         """Whether a logged name is one of this metric's."""
         return _pattern(self.name).fullmatch(name) is not None

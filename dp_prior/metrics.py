@@ -102,9 +102,9 @@ def _reduce(ranks: Ranks | None, x: Tensor, method: str, weight: Tensor | None, 
     if (rows[:, 0] != message[:, 0].cpu()).any():
         raise RuntimeError(_disagreement(list(names or ()), rows[:, 0].tolist(), ranks.process_index))
     sources = [_DTYPES[code] for code in rows[:, 1, 0].tolist()]  # by rank
-    counts, values, weights = (rows[:, i, : x.shape[1]].contiguous() for i in (2, 3, 4))
-    is_filled = counts > 0
-    deciding = [source for source, decides in zip(sources, is_filled.any(1).tolist(), strict=True) if decides]
+    values, weights = (rows[:, i, : x.shape[1]].contiguous() for i in (3, 4))
+    is_filled = rows[:, 2, 0] > 0  # by rank
+    deciding = [source for source, decides in zip(sources, is_filled.tolist(), strict=True) if decides]
     dtype = functools.reduce(torch.promote_types, deciding or [x.dtype])  # a rank without elements does not decide
     if method == "mean":
         mean = values.view(torch.float64).sum(0) / weights.view(torch.float64).sum(0)
@@ -114,12 +114,10 @@ def _reduce(ranks: Ranks | None, x: Tensor, method: str, weight: Tensor | None, 
         values = torch.where(is_float, values.view(torch.float64), values.to(torch.float64))
     if method == "sum":
         return values.sum(0).to(dtype if dtype.is_floating_point else torch.int64)
-    if not is_filled.any(0).all():
+    if not is_filled.any():
         raise ValueError(f"{method} of no elements: x is empty on every rank; check that the data set is not empty")
-    limits = torch.finfo(torch.float64) if dtype.is_floating_point else torch.iinfo(torch.int64)
-    if method == "max":
-        return torch.where(is_filled, values, -torch.inf if dtype.is_floating_point else limits.min).amax(0).to(dtype)
-    return torch.where(is_filled, values, torch.inf if dtype.is_floating_point else limits.max).amin(0).to(dtype)
+    values = values[is_filled]
+    return (values.amax(0) if method == "max" else values.amin(0)).to(dtype)
 
 
 def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str] | None) -> Tensor:
@@ -138,7 +136,7 @@ def _message(x: Tensor, method: str, weight: Tensor | None, names: Sequence[str]
     if names is not None:
         message[0, 0, :k] = torch.tensor([_name_hash(name) for name in names], dtype=torch.int64, device=x.device)
     message[0, 1] = _DTYPES.index(x.dtype)
-    message[0, 2, :k] = n
+    message[0, 2] = n
     message[0, 3, :k] = value.view(torch.int64)
     message[0, 4, :k] = weights.sum(0).double().view(torch.int64)
     return message

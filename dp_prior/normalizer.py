@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -48,21 +48,9 @@ class Statistics:
     def of(cls, values: np.ndarray) -> Statistics:
         """Statistics of (count, *feature_shape) values."""
         flat = values.reshape(len(values), -1)
-        columns = [flat[:, i].astype(np.float64) for i in range(flat.shape[1])]  # one at a time: bounded memory
-        quantiles = [np.quantile(column, [0.01, 0.99]) for column in columns]
-
-        def gather(numbers: list[float]) -> np.ndarray:
-            return np.array(numbers, dtype=np.float64).reshape(values.shape[1:])
-
-        return cls(
-            count=len(values),
-            min=gather([column.min() for column in columns]),
-            max=gather([column.max() for column in columns]),
-            mean=gather([column.mean() for column in columns]),
-            std=gather([column.std() for column in columns]),
-            q01=gather([low for low, _ in quantiles]),
-            q99=gather([high for _, high in quantiles]),
-        )
+        columns = (flat[:, i].astype(np.float64) for i in range(flat.shape[1]))  # one at a time: bounded memory
+        found = [(c.min(), c.max(), c.mean(), c.std(), *np.quantile(c, [0.01, 0.99])) for c in columns]
+        return cls(len(values), *(each.reshape(values.shape[1:]) for each in np.array(found).reshape(-1, 6).T))
 
 
 class Limits(Config):
@@ -126,10 +114,7 @@ class Identity(Config):
 
     type: Literal["identity"] = "identity"
 
-    @property
-    def clip(self) -> None:
-        """Identity never clips."""
-        return None
+    clip: ClassVar[None] = None
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Ones and zeros of the statistics' shape."""
@@ -185,7 +170,6 @@ class Normalizer(nn.Module):
         self._untouched = {key: tuple(shape) for key, shape in shapes.items() if modes.get(key, Limits()) is None}
         self.shapes = {key: tuple(shape) for key, shape in shapes.items() if key not in self._untouched}
         self.modes = {key: modes.get(key, Limits()) for key in self.shapes}
-        self.clips = {key: mode.clip for key, mode in self.modes.items()}
         self.has_statistics = False
         for key, shape in self.shapes.items():
             for quantity in QUANTITIES:
@@ -224,7 +208,7 @@ class Normalizer(nn.Module):
             return value
         self._check(key, value)
         normalized = (value.to(torch.float32) - self._buffers[f"{key}/offset"]) * self._buffers[f"{key}/scale"]
-        clip = self.clips[key]
+        clip = self.modes[key].clip
         return normalized if clip is None else normalized.clamp(-clip, clip)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
@@ -294,11 +278,9 @@ class Normalizer(nn.Module):
             value = state_dict.get(prefix + name)
             if value is None:
                 problems.append(f"key {key!r}, all dimensions: {quantity} is missing")
-            elif value.shape != buffer.shape:
-                shapes = f"{tuple(value.shape)}; expected {tuple(buffer.shape)}"
-                problems.append(f"key {key!r}, all dimensions: {quantity} has shape {shapes}")
-            elif value.dtype != buffer.dtype:
-                problems.append(f"key {key!r}, all dimensions: {quantity} is {value.dtype}; expected {buffer.dtype}")
+            elif (value.shape, value.dtype) != (buffer.shape, buffer.dtype):
+                declared, expected = (f"{one.dtype} of shape {tuple(one.shape)}" for one in (value, buffer))
+                problems.append(f"key {key!r}, all dimensions: {quantity} is {declared}; expected {expected}")
             else:
                 found[name] = value
         problems += self._problems(found)

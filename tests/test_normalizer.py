@@ -279,11 +279,11 @@ def test_all_bad_statistics_are_named_when_fitting():
         (lambda s: s["normalizer.x/scale"].__setitem__(1, 0.0), "key 'x', dimension 1: scale is 0.0"),
         (
             lambda s: s.__setitem__("normalizer.x/std", torch.zeros(2)),
-            "key 'x', all dimensions: std has shape (2,); expected (3,)",
+            "key 'x', all dimensions: std is torch.float32 of shape (2,); expected torch.float32 of shape (3,)",
         ),
         (
             lambda s: s.__setitem__("normalizer.x/std", torch.zeros(3).bfloat16()),
-            "key 'x', all dimensions: std is torch.bfloat16; expected torch.float32",
+            "key 'x', all dimensions: std is torch.bfloat16 of shape (3,); expected torch.float32 of shape (3,)",
         ),
     ],
 )

@@ -56,6 +56,31 @@ def reading(path: Path | str) -> Iterator[None]:
         raise DataError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
 
 
+@contextlib.contextmanager
+def decoding(where: Path | str, problem: str = "cannot be read") -> Iterator[None]:
+    """Report errors of a library while it decodes a file; on damaged ones libraries raise all kinds.
+
+    Raises:
+        UnreadableError: the system refused to read it.
+        DataError: it is damaged.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        if is_refusal(error):
+            raise unreadable(where, error) from error
+        raise DataError(str(where), [f"{problem}: {error or type(error).__name__}"]) from None
+
+
+def check_is_file(path: Path, ending: str) -> None:
+    """Raises DataError unless a data set that is one file is there."""
+    if not path.is_file():
+        found = f"is a folder; expected one {ending} file" if path.is_dir() else "no such file"
+        raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
+
+
 def check_count(where: Path | str, count: int, what: str) -> None:
     """Raises DataError if a data set has more keys than any sane one."""
     if count > MOST_KEYS:

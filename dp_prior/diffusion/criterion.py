@@ -99,9 +99,7 @@ class ElementMean:
                         f"diffusion.{name} has {len(weights)} numbers, but x has {x.shape[dim]} of these; "
                         f"its shape is {tuple(x.shape[1:])}"
                     )
-                shape = [1] * x.dim()
-                shape[dim] = len(weights)
-                self.factors.append(weights.view(shape))
+                self.factors.append(weights.view([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]))
 
     def __call__(self, cost: Tensor) -> Tensor:
         """(B,) from (B, *x_shape); invalid elements may hold anything, NaN too."""

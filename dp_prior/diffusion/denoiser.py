@@ -57,10 +57,9 @@ class Denoiser:
 class SelfCondition:
     """Feeds the last estimate of x_0 back as additional input channels."""
 
-    def __init__(self, estimate: Tensor, channel_dim: int):
+    def __init__(self, estimate: Tensor):
         """Args: estimate: (B, *x_shape) the first one; zeros mean that there is none."""
         self.estimate = estimate
-        self.channel_dim = channel_dim
 
     def store(self, x_0: Tensor) -> Tensor:
         """Remember an estimate."""
@@ -69,7 +68,7 @@ class SelfCondition:
 
     def widen(self, network: Network) -> Network:
         """A network of x_t alone, to which the estimate is appended."""
-        return lambda x_t, t: network(torch.cat([x_t, self.estimate], self.channel_dim), t)
+        return lambda x_t, t: network(torch.cat([x_t, self.estimate], -1), t)
 
 
 def seeing(network: Network, values: Tensor, is_known: Tensor) -> Network:

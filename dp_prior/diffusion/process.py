@@ -19,7 +19,7 @@ from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
 from dp_prior.diffusion.denoiser import Denoiser, Estimate, Network, SelfCondition, seeing
 from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
-from dp_prior.diffusion.sampler import SamplerConfig, States
+from dp_prior.diffusion.sampler import SamplerConfig, States, last_state
 from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
 from dp_prior.diffusion.timesteps import LossAwareSampler, LossSecondMoment, TimestepsConfig, UniformTimesteps
 from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig, decoder_nll, normal_kl
@@ -87,13 +87,9 @@ class DiffusionConfig(Config):
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
 
-    def create(self, channel_dim: int = -1) -> DiffusionProcess:
-        """The process; it has no trained parameters.
-
-        Args:
-            channel_dim: of x (B, *x_shape); see `DiffusionProcess`.
-        """
-        return DiffusionProcess(**self.arguments(), channel_dim=channel_dim)
+    def create(self) -> DiffusionProcess:
+        """The process; it has no trained parameters."""
+        return DiffusionProcess(self)
 
 
 class Loss(NamedTuple):
@@ -140,56 +136,31 @@ class BitsPerDim(NamedTuple):
 class DiffusionProcess(nn.Module):
     """Adds noise, measures the prediction, and samples.
 
+    The last dimension of x holds its channels: of a chunk (B, horizon, action_dim), of a picture (B, H, W, C).
+
     Attributes:
-        channel_dim: dimension of x (B, *x_shape) along which network input and output are widened; -1 for a chunk
-            (B, horizon, action_dim), 1 for images.
+        config: the record; with its `draws` above 1 the caller of `loss` repeats the rows.
         input_factor: how many times the channels of x the network is given; 2 with self-conditioning.
-        draws: timesteps and noises that training draws for each sample; the caller of `loss` repeats the rows.
         output_factor: how many times the channels of x the network has to return; 2 where the variance is learned.
     """
 
-    def __init__(
-        self,
-        *,
-        schedule: NoiseScheduleConfig,
-        objective: ObjectiveConfig,
-        criterion: CriterionConfig,
-        weighting: WeightingConfig,
-        dim_weights: tuple[float, ...] | None,
-        horizon_weights: tuple[float, ...] | None,
-        timesteps: TimestepsConfig,
-        draws: int,
-        variance: VarianceConfig,
-        data_step: float | None,
-        self_condition: float,
-        clip: ClipConfig | None,
-        guidance: Guidance | None,
-        channel_dim: int,
-    ):
+    def __init__(self, config: DiffusionConfig):
         super().__init__()
-        self.table = schedule.table()
-        self.objective = objective
-        self.criterion = criterion
-        self.timesteps = timesteps.create(len(self.table))
-        self.draws = draws
-        self.variance = variance
-        self.output_factor = 2 if isinstance(variance, Learned | LearnedRange) else 1
-        self.data_step = data_step
-        self.self_condition = self_condition
-        self.input_factor = 2 if self_condition else 1
-        self.clip = clip
-        self.guidance = guidance
-        self.channel_dim = channel_dim
+        self.config = config
+        self.table = config.schedule.table()
+        self.objective = config.objective
+        self.timesteps = config.timesteps.create(len(self.table))
+        self.output_factor = 2 if isinstance(config.variance, Learned | LearnedRange) else 1
+        self.input_factor = 2 if config.self_condition else 1
         alpha, sigma = self.table.alpha, self.table.sigma
-        weight = weighting.weight(self.table.snr, objective.error_scale(alpha, sigma))
+        weight = config.weighting.weight(self.table.snr, self.objective.error_scale(alpha, sigma))
         self._exact = {"levels": torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])}
-        for name, weights in (("dim_weights", dim_weights), ("horizon_weights", horizon_weights)):
+        for name, weights in (("dim_weights", config.dim_weights), ("horizon_weights", config.horizon_weights)):
             self._exact[name] = None if weights is None else torch.tensor(weights)
         for name, values in self._exact.items():
             self.register_buffer(name, None if values is None else values.float(), persistent=False)
         self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
-        inversions = [objective.inversion(*level) for level in self.table.levels[:-1]]
-        self._inversions = [(a, torch.tensor(b, device="cpu")) for a, b in inversions]
+        self._inversions: dict[int, tuple[float, Tensor]] = {}
         self._kept_indices: tuple[Tensor, ...] = ()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DiffusionProcess:
@@ -213,18 +184,17 @@ class DiffusionProcess(nn.Module):
     @property
     def term_names(self) -> tuple[str, ...]:
         """Names of `Loss.terms`."""
-        if isinstance(self.criterion, VLB):
+        if isinstance(self.config.criterion, VLB):
             return ("vb",)
         return ("simple", "vb") if self.output_factor == 2 else ()
 
     def observe(self, t: Tensor, per_sample: Tensor, valid: Tensor) -> None:
         """Tell the timestep sampler the (N,) losses of all ranks, in the same order on each; see `LossAwareSampler`."""
-        if self.learns_timesteps:
-            self.timesteps.update(t, per_sample, valid)
+        self.timesteps.update(t, per_sample, valid)
 
     def self_conditions(self, seed: int, samples_seen: int) -> bool:
         """Whether the training step at this point of the run is self-conditioned; the same on every rank."""
-        return derive_seed(seed, "self_condition", samples_seen) < self.self_condition * 2.0**63
+        return derive_seed(seed, "self_condition", samples_seen) < self.config.self_condition * 2.0**63
 
     def loss(
         self,
@@ -260,9 +230,12 @@ class DiffusionProcess(nn.Module):
         x_t = alpha * x_0 + sigma * eps
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
-        if self.self_condition:
-            before, after = self._stages(bounds, None if known is None else (x_0, known))
-            network = self._with_own_estimate(network, x_t, t, (alpha, sigma), self_condition, [*before, *after])
+        if self.config.self_condition:
+            memory = SelfCondition(torch.zeros_like(x_t))
+            network = memory.widen(network)
+            if self_condition:
+                before, after = self._stages(bounds, None if known is None else (x_0, known))
+                memory.store(self._first_estimate(network, x_t, t, (alpha, sigma), [*before, *after]))
         output, raw = self._split(network(x_t, t), x_t)
         mean = ElementMean(x_0, mask, self.dim_weights, self.horizon_weights, known)
 
@@ -270,16 +243,16 @@ class DiffusionProcess(nn.Module):
             difference = x_0 - self.objective.to_x0(x_t, output, alpha, sigma)
             return mean(self._bound(difference, x_0, t, raw, step))
 
-        if isinstance(self.criterion, VLB):
+        if isinstance(self.config.criterion, VLB):
             terms = {"vb": bound(output)}
             per_sample = self.steps * terms["vb"]
         else:
             target = self.objective.target(x_0, eps, alpha, sigma)
-            per_sample = weight.flatten() * mean(self.criterion.error(output, target))
+            per_sample = weight.flatten() * mean(self.config.criterion.error(output, target))
             terms = {}
             if raw is not None:
                 terms = {"simple": per_sample, "vb": bound(output.detach())}
-                per_sample = per_sample + self.variance.vlb_weight * self.steps * terms["vb"]
+                per_sample = per_sample + self.config.variance.vlb_weight * self.steps * terms["vb"]
         counted = per_sample if factor is None else per_sample * factor
         denominator = mean.valid.sum() if denominator is None else denominator
         return Loss(
@@ -315,12 +288,13 @@ class DiffusionProcess(nn.Module):
         Raises:
             ValueError: an argument that the configuration needs is missing.
         """
-        if self.guidance is not None and unconditional is None:
+        guidance = self.config.guidance
+        if guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices = self._indices_for(shape[0])
         before_clip, after = self._stages(bounds, known)
-        if self.self_condition:
-            memory = SelfCondition(torch.zeros(shape, device=self.levels.device), self.channel_dim)
+        if self.config.self_condition:
+            memory = SelfCondition(torch.zeros(shape, device=self.levels.device))
             network = memory.widen(network)
             unconditional = unconditional and memory.widen(unconditional)
             after.append(memory.store)
@@ -329,15 +303,15 @@ class DiffusionProcess(nn.Module):
             unconditional = unconditional and seeing(unconditional, known[0], shown)
 
         def read(network: Network, x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
-            a, b = self._inversions[t]
+            a, b = self._inversion(t)
             output, raw = self._split(network(x_t, indices[t]), x_t)
             x_0 = torch.mul(output, b)
             return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
         def estimate(x_t: Tensor, t: int) -> Estimate:
             x_0, raw = read(network, x_t, t)
-            if self.guidance is not None:
-                x_0 = self.guidance.mix(x_0, read(unconditional, x_t, t)[0])
+            if guidance is not None:
+                x_0 = guidance.mix(x_0, read(unconditional, x_t, t)[0])
             for stage in before_clip:
                 x_0 = stage(x_0)
             unclipped = x_0
@@ -345,34 +319,17 @@ class DiffusionProcess(nn.Module):
                 x_0 = stage(x_0)
             return Estimate(x_0, raw, unclipped)
 
-        return Denoiser(estimate, self.variance)
+        return Denoiser(estimate, self.config.variance)
 
     def sample(
-        self,
-        network: Network,
-        x_shape: tuple[int, ...],
-        random: Randomness,
-        sampler: SamplerConfig,
-        *,
-        previous: Tensor | None = None,
-        start: Callable[[Tensor], Tensor] | None = None,
-        **how,
+        self, network: Network, x_shape: tuple[int, ...], random: Randomness, sampler: SamplerConfig, **how
     ) -> Tensor:
-        """Draw one sample for each row of `random`.
-
-        Args:
-            network: see `loss`.
-            previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
-                done. None starts from pure noise.
-            start: maps that noise (B, *x_shape) to the starting point; None is the identity.
-            how: see `denoiser`.
+        """Draw one sample for each row of `random`; see `progressive` for the arguments.
 
         Returns:
             (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
         """
-        for x_t, _ in self.progressive(network, x_shape, random, sampler, previous=previous, start=start, **how):  # noqa: B007
-            pass
-        return x_t
+        return last_state(self.progressive(network, x_shape, random, sampler, **how))
 
     def progressive(
         self,
@@ -385,7 +342,15 @@ class DiffusionProcess(nn.Module):
         start: Callable[[Tensor], Tensor] | None = None,
         **how,
     ) -> States:
-        """Like `sample`, but yields (x after the step, estimate of x_0 before it) at every step."""
+        """Draw samples, and yield (x after the step, estimate of x_0 before it) at every step.
+
+        Args:
+            network: see `loss`.
+            previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
+                done. None starts from pure noise.
+            start: maps that noise (B, *x_shape) to the starting point; None is the identity.
+            how: see `denoiser`.
+        """
         noise = random.stream("start").normal(*x_shape)
         noise = noise if start is None else start(noise)
         timesteps = sampler.timesteps(self.table)
@@ -432,6 +397,15 @@ class DiffusionProcess(nn.Module):
         eps_error = (alpha / sigma) ** 2 * x_0_error
         return BitsPerDim(prior + vb.sum(1), prior, vb, x_0_error, eps_error, mean.valid)
 
+    def _inversion(self, t: int) -> tuple[float, Tensor]:
+        """(a, b) of x_0 = a x_t + b output; b as a tensor, see `NoiseTable.step`."""
+        found = self._inversions.get(t)
+        if found is None:
+            a, b = self.objective.inversion(*self.table.levels[t])
+            with torch.inference_mode(False):  # the cached tensor outlives the mode of its first caller
+                found = self._inversions[t] = a, torch.tensor(b, device="cpu")
+        return found
+
     def _indices_for(self, batch: int) -> tuple[Tensor, ...]:
         """(B,) int64 for every timestep; kept for the last B, since taking a view costs a fifth of a sampling step."""
         kept = self._kept_indices  # read once: another thread may sample with another B meanwhile
@@ -443,44 +417,34 @@ class DiffusionProcess(nn.Module):
         """The prediction and the raw variance, float32."""
         if self.output_factor == 1 and output.shape == x_t.shape:
             return output.float(), None
-        wanted = list(x_t.shape)
-        wanted[self.channel_dim] *= self.output_factor
-        if list(output.shape) != wanted:
+        wanted = (*x_t.shape[:-1], x_t.shape[-1] * self.output_factor)
+        if output.shape != wanted:
             raise ValueError(
                 f"the network returned shape {tuple(output.shape)} for x of shape {tuple(x_t.shape)}, but variance "
-                f"{self.variance.type!r} needs {tuple(wanted)}; build it with output factor {self.output_factor}"
+                f"{self.config.variance.type!r} needs {wanted}; build it with output factor {self.output_factor}"
             )
-        return output.float().chunk(2, self.channel_dim)
+        return output.float().chunk(2, -1)
 
     def _bound(self, difference: Tensor, x_0: Tensor, t: Tensor, raw: Tensor | None, step: list[Tensor]) -> Tensor:
         """Cost of the reverse step from t in bits, element by element; `difference` is x_0 less its estimate.
 
         The means of posterior and model differ in x_0 alone.
         """
-        c_0, least, largest = step
-        kl = normal_kl(c_0 * difference, least, self.variance.log_std(raw, least, largest))
-        last_log_std = self.variance.last_log_std(raw, least, largest)
-        nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.data_step)
+        (c_0, least, largest), variance = step, self.config.variance
+        kl = normal_kl(c_0 * difference, least, variance.log_std(raw, least, largest))
+        last_log_std = variance.last_log_std(raw, least, largest)
+        nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.config.data_step)
         return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
 
-    def _with_own_estimate(
-        self,
-        network: Network,
-        x_t: Tensor,
-        t: Tensor,
-        level: tuple[Tensor, Tensor],
-        wanted: bool,
-        stages: list[Stage],
-    ) -> Network:
-        """The network with its own estimate of x_0 as further input, or zeros in its place."""
-        memory = SelfCondition(torch.zeros_like(x_t), self.channel_dim)
-        network = memory.widen(network)
-        if wanted:
-            with torch.no_grad():
-                x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
-                for stage in [*stages, memory.store]:
-                    x_0 = stage(x_0)
-        return network
+    @torch.no_grad()
+    def _first_estimate(
+        self, network: Network, x_t: Tensor, t: Tensor, level: tuple[Tensor, Tensor], stages: list[Stage]
+    ) -> Tensor:
+        """The network's estimate of x_0, as samplers see it."""
+        x_0 = self.objective.to_x0(x_t, self._split(network(x_t, t), x_t)[0], *level)
+        for stage in stages:
+            x_0 = stage(x_0)
+        return x_0
 
     def _stages(self, bounds: Bounds | None, known: tuple[Tensor, Tensor] | None) -> tuple[list[Stage], list[Stage]]:
         """What is done to an estimate of x_0 before the clip, and from the clip on.
@@ -488,4 +452,5 @@ class DiffusionProcess(nn.Module):
         Known values are put in before the clip too, since a clip may look at all elements of a sample.
         """
         fixed = [] if known is None else [fixed_values(*known)]
-        return fixed, [] if self.clip is None else [self.clip.stage(bounds), *fixed]
+        clip = self.config.clip
+        return fixed, [] if clip is None else [clip.stage(bounds), *fixed]

@@ -34,6 +34,13 @@ def step_noise(random: Randomness, shape: tuple[int, ...], count: int) -> Iterat
         yield from block.unbind(1)
 
 
+def last_state(states: States) -> Tensor:
+    """The x after the last step."""
+    for x_t, _ in states:  # noqa: B007
+        pass
+    return x_t
+
+
 class _Sampler(Config):
     """A sampler; subclasses define the step from timestep to timestep."""
 
@@ -64,30 +71,9 @@ class _Sampler(Config):
         """
         return spaced_timesteps(table, self.steps, self.spacing)
 
-    def __call__(
-        self,
-        denoise: Denoise,
-        noise: Tensor,
-        table: NoiseTable,
-        random: Randomness,
-        timesteps: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Draw x_0.
-
-        Args:
-            denoise: (x_t (B, ...), t) -> estimate of x_0 (B, ...); a plain function or a `Denoiser`.
-            noise: (B, ...) x at the first timestep; standard normal where that is the noisiest.
-            table: levels of all timesteps trained.
-            random: B rows, for samplers that add noise on the way.
-            timesteps: those to visit instead of the sampler's own, noisiest first.
-
-        Returns:
-            (B, ...) sample.
-        """
-        x_t = noise
-        for x_t, _ in self.progressive(denoise, noise, table, random, timesteps):  # noqa: B007
-            pass
-        return x_t
+    def __call__(self, denoise: Denoise, noise: Tensor, table: NoiseTable, random: Randomness) -> Tensor:
+        """Draw x_0, (B, ...); see `progressive` for the arguments."""
+        return last_state(self.progressive(denoise, noise, table, random))
 
     def progressive(
         self,
@@ -97,7 +83,15 @@ class _Sampler(Config):
         random: Randomness,
         timesteps: Sequence[int] | None = None,
     ) -> States:
-        """Like calling the sampler, but yields (x after the step, estimate of x_0 before it) at every step."""
+        """Draw x_0, and yield (x after the step, estimate of x_0 before it) at every step.
+
+        Args:
+            denoise: (x_t (B, ...), t) -> estimate of x_0 (B, ...); a plain function or a `Denoiser`.
+            noise: (B, ...) x at the first timestep; standard normal where that is the noisiest.
+            table: levels of all timesteps trained.
+            random: B rows, for samplers that add noise on the way.
+            timesteps: those to visit instead of the sampler's own, noisiest first.
+        """
         path = list(pairwise([*(timesteps or self.timesteps(table)), -1]))
         return self._walk(Denoiser.of(denoise), noise, table, path, random)
 

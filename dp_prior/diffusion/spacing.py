@@ -39,36 +39,35 @@ def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> 
             raise ValueError(
                 f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps"
             )
-        rising = _PLACES[spacing](table, steps)
+        rising = _rising(table, steps, spacing)
     return trained - 1, *reversed(rising[:-1])
 
 
-def _trailing(table: NoiseTable, steps: int) -> list[int]:
-    return [round(i * len(table) / steps) - 1 for i in range(1, steps + 1)]
-
-
-def _linspace(table: NoiseTable, steps: int) -> list[int]:
-    return [round(i * (len(table) - 1) / max(steps - 1, 1)) for i in range(steps)]
-
-
-def _leading(table: NoiseTable, steps: int) -> list[int]:
-    return [i * (len(table) // steps) for i in range(steps)]
+def _rising(table: NoiseTable, steps: int, spacing: str) -> list[int]:
+    trained, last, gaps = len(table), len(table) - 1, max(steps - 1, 1)
+    match spacing:
+        case "trailing":
+            return [round(i * trained / steps) - 1 for i in range(1, steps + 1)]
+        case "linspace":
+            return [round(i * last / gaps) for i in range(steps)]
+        case "leading":
+            return [i * (trained // steps) for i in range(steps)]
+        case "quadratic":
+            return _distinct([last * (i / gaps) ** 2 for i in range(steps)], trained)
+        case "karras":
+            return _karras(table, steps)
+    return _ddim(table, steps)
 
 
 def _ddim(table: NoiseTable, steps: int) -> list[int]:
-    for stride in range(1, len(table) + 1):
-        if len(range(0, len(table), stride)) == steps:
-            return list(range(0, len(table), stride))
-    possible = sorted({len(range(0, len(table), stride)) for stride in range(1, len(table) + 1)})
-    nearest = sorted(sorted(possible, key=lambda count: abs(count - steps))[:2])
+    strides = {-(-len(table) // stride): stride for stride in range(len(table), 0, -1)}  # by the steps they give
+    if steps in strides:
+        return list(range(0, len(table), strides[steps]))
+    nearest = sorted(sorted(sorted(strides), key=lambda count: abs(count - steps))[:2])
     raise ValueError(
         f"spacing 'ddim' needs a whole stride, and none gives {steps} of {len(table)} timesteps; "
         f"use {' or '.join(map(str, nearest))} steps, or spacing 'trailing'"
     )
-
-
-def _quadratic(table: NoiseTable, steps: int) -> list[int]:
-    return _distinct([(len(table) - 1) * (i / max(steps - 1, 1)) ** 2 for i in range(steps)], len(table))
 
 
 def _karras(table: NoiseTable, steps: int) -> list[int]:
@@ -102,13 +101,3 @@ def _distinct(places: list[float], trained: int) -> list[int]:
         lowest, highest = (result[-1] + 1 if result else 0), trained - len(places) + i
         result.append(min(max(round(place), lowest), highest))
     return result
-
-
-_PLACES = {
-    "trailing": _trailing,
-    "linspace": _linspace,
-    "leading": _leading,
-    "ddim": _ddim,
-    "quadratic": _quadratic,
-    "karras": _karras,
-}

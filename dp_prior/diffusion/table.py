@@ -6,6 +6,7 @@ the table. Tables are float64 and cache the coefficients of the steps that were 
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -36,7 +37,8 @@ class NoiseTable:
             )
         self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
         self.half_log_snr = [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
-        self._steps: dict[tuple, tuple] = {}
+        for step in (self.transition, self._weights, self.log_stds, self.multistep):
+            setattr(self, step.__name__, functools.cache(step))
 
     def __len__(self) -> int:
         return len(self.alpha)
@@ -47,36 +49,29 @@ class NoiseTable:
         eta 1 samples the posterior q(x_s | x_t, x_0) of a less noisy s, eta 0 follows the probability-flow ODE either
         way, as in DDIM (Song et al. 2021, equations 12 and 16). Holds on every table.
         """
-        step = self._steps.get((t, s, eta))
-        if step is None:
-            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-            fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2) if eta else 0.0  # share of new noise
-            c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
-            step = self._steps[t, s, eta] = c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
-        return step
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+        fresh = eta**2 * (1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2) if eta else 0.0  # share of new noise
+        c_x = sigma_s / sigma_t * math.sqrt(1 - fresh)
+        return c_x, alpha_s - c_x * alpha_t, sigma_s * math.sqrt(fresh)
 
     def step(self, x_t: Tensor, x_0: Tensor, t: int, s: int, eta: float) -> tuple[Tensor, float]:
         """c_x x_t + c_0 x_0 of `transition`, in new memory, and the std of the noise still to be added."""
-        step = self._steps.get((t, s, eta, x_t.dtype))
-        if step is None:
-            c_x, *rest = self.transition(t, s, eta)
-            # torch multiplies by a tensor of one element in half the time that a number takes
-            with torch.inference_mode(False):  # the cached tensor outlives the mode of its first caller
-                step = self._steps[t, s, eta, x_t.dtype] = torch.tensor(c_x, dtype=x_t.dtype, device="cpu"), *rest
-        c_x, c_0, std = step
+        c_x, c_0, std = self._weights(t, s, eta, x_t.dtype)
         return torch.mul(x_t, c_x).add_(x_0, alpha=c_0), std
+
+    def _weights(self, t: int, s: int, eta: float, dtype: torch.dtype) -> tuple[Tensor, float, float]:
+        """`transition`, with c_x as a tensor, by which torch multiplies in half the time that a number takes."""
+        c_x, c_0, std = self.transition(t, s, eta)
+        with torch.inference_mode(False):  # the cached tensor outlives the mode of its first caller
+            return torch.tensor(c_x, dtype=dtype, device="cpu"), c_0, std
 
     def log_stds(self, t: int, s: int) -> tuple[float, float]:
         """Logarithms of the least and the largest sensible std of the step from t to a less noisy s.
 
         The least is that of the posterior q(x_s | x_t, x_0), the largest that of q(x_t | x_s): beta, for neighbours.
         """
-        found = self._steps.get((t, s))
-        if found is None:
-            (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-            largest = math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
-            found = self._steps[t, s] = math.log(self.transition(t, s, 1.0)[2]), largest
-        return found
+        (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+        return math.log(self.transition(t, s, 1.0)[2]), math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
 
     def multistep(self, t: int, s: int, nodes: tuple[int, ...]) -> tuple[float, ...]:
         """(c_x, w_1, ...) of the step x_s = c_x x_t + w_1 x_0(node_1) + ... along the probability-flow ODE.
@@ -86,33 +81,33 @@ class NoiseTable:
 
         Source: Zhao et al. 2023 (arXiv:2302.04867), UniPC with varying coefficients.
         """
-        step = self._steps.get((t, s, nodes))
-        if step is None:
-            (_, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-            start = self.half_log_snr[t]
-            length = math.inf if s == -1 else self.half_log_snr[s] - start
-            integrals = [1 - math.exp(-length)]
-            for power in range(1, len(nodes)):
-                integrals.append(1 - power / length * integrals[-1])
-            places = [(self.half_log_snr[node] - start) / length for node in nodes]
-            weights = []
-            for place in places:
-                basis = [1.0]  # Lagrange's polynomial that is 1 here and 0 at the other places, lowest power first
-                for other in places:
-                    if other != place:
-                        shifted = zip([0.0, *basis], [*basis, 0.0], strict=True)
-                        basis = [(up - other * same) / (place - other) for up, same in shifted]
-                weights.append(alpha_s * sum(c * integral for c, integral in zip(basis, integrals, strict=True)))
-            step = self._steps[t, s, nodes] = sigma_s / sigma_t, *weights
-        return step
+        (_, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
+        start = self.half_log_snr[t]
+        length = math.inf if s == -1 else self.half_log_snr[s] - start
+        integrals = [1 - math.exp(-length)]
+        for power in range(1, len(nodes)):
+            integrals.append(1 - power / length * integrals[-1])
+        places = [(self.half_log_snr[node] - start) / length for node in nodes]
+        weights = []
+        for place in places:
+            basis = [1.0]  # Lagrange's polynomial that is 1 here and 0 at the other places, lowest power first
+            for other in places:
+                if other != place:
+                    shifted = zip([0.0, *basis], [*basis, 0.0], strict=True)
+                    basis = [(up - other * same) / (place - other) for up, same in shifted]
+            weights.append(alpha_s * sum(c * integral for c, integral in zip(basis, integrals, strict=True)))
+        return sigma_s / sigma_t, *weights
 
     def reverse_steps(self) -> tuple[Tensor, Tensor, Tensor]:
         """(T,) c_0, and logarithms of the least and largest std, of the step from each timestep to the one before it.
 
         The step to the clean sample has a point for posterior; it takes the least std of the step before (IDDPM).
         """
-        c_0 = [self.transition(t, t - 1, 1.0)[1] for t in range(len(self))]
-        stds = [self.log_stds(t, t - 1) for t in range(1, len(self))]
-        largest = math.log(self.levels[0][1])
-        least, largest = zip((stds[0][0] if stds else largest, largest), *stds, strict=True)
-        return tuple(torch.tensor(column, dtype=torch.float64) for column in (c_0, least, largest))
+        alpha_t, sigma_t, alpha_s, sigma_s = self.alpha[1:], self.sigma[1:], self.alpha[:-1], self.sigma[:-1]
+        fresh = 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2  # as in `transition` and `log_stds`
+        c_0 = alpha_s - sigma_s / sigma_t * (1 - fresh).sqrt() * alpha_t
+        least = (sigma_s * fresh.sqrt()).log()
+        largest = (sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2).log() / 2
+        first = self.sigma[:1].log()
+        least_first = least[:1] if len(least) else first
+        return torch.cat([torch.ones_like(first), c_0]), torch.cat([least_first, least]), torch.cat([first, largest])

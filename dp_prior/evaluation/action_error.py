@@ -22,8 +22,6 @@ from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
 from dp_prior.randomness import Randomness
 
-_KINDS = ("mse", "mae", "mse_chunk", "mae_chunk")
-
 
 class ActionErrorConfig(SampledConfig):
     """Mean squared and mean absolute error of sampled actions, for each number of sampling steps.
@@ -58,15 +56,6 @@ class ActionErrorConfig(SampledConfig):
     def trial(self) -> Self:
         """See `HeldOutConfig`."""
         return self.model_copy(update={"n_samples": 4})
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return [
-            f"{self.name}/{model}/{kind}[steps={steps}]"
-            for model in self.models
-            for steps in self.eval_timesteps
-            for kind in _KINDS
-        ]
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> ActionErrorEvaluator:
         """

@@ -6,49 +6,36 @@ Reads only the rows that the JSONL logger wrote, so it can be drawn for any run 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.tracking.jsonl import parse_row
 
-Against = Literal["samples_seen", "step", "minutes"]
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
 _COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
-_AXES = {"samples_seen": "samples seen", "step": "optimizer steps", "minutes": "minutes of training"}
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSONL file in order, up to a line that a crash truncated."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
-    return rows
-
-
-def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against: Against = "samples_seen") -> Path:
+def draw_learning_curve(metrics: Path, output: Path) -> Path:
     """Draw a PNG with a panel for each kind of metric in the log.
 
     Args:
         metrics: JSONL file with one object of numbers per line.
-        against: the horizontal axis; minutes of training alone, computed from `train/samples_per_second`.
 
     Raises:
         ValueError: no row has a metric to draw.
     """
-    series = _series(read_rows(metrics), against)
+    with metrics.open("rb") as file:
+        series = _series([row for line in file if (row := parse_row(line)) is not None])
     panels = [
         (draw, found)
         for draw, pattern in (
@@ -59,19 +46,15 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
         if (found := {name: values for name, values in series.items() if re.fullmatch(pattern, name)})
     ]
     if not panels:
-        raise ValueError(
-            f"{metrics} holds no loss, action error or score against {against!r} yet; train a little first"
-        )
+        raise ValueError(f"{metrics} holds no loss, action error or score yet; train a little first")
     lines = max(len(found) for _, found in panels)  # of the legends below the panels
     figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
-    if title:
-        figure.suptitle(title, fontsize=11, fontweight="bold", color=INK, x=0.01, ha="left")
     right = max(x[-1] for _, found in panels for x, _ in found.values()) or 1
     grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
     for axes, below, (draw, found) in zip(*grid, panels, strict=True):
         draw(axes, found, series)
         axes.set_xlim(0, 1.03 * right)
-        _dress(axes, _AXES[against])
+        _dress(axes)
         below.axis("off")
         below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -80,26 +63,15 @@ def draw_learning_curve(metrics: Path, output: Path, *, title: str = "", against
     return output
 
 
-def _series(rows: list[dict[str, Any]], against: Against) -> dict[str, Series]:
+def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
     """Points of each metric, without values that are not finite."""
-    place = _minutes(rows) if against == "minutes" else [row.get(against) for row in rows]
     points: dict[str, list[tuple[float, float]]] = {}
-    for x, row in zip(place, rows, strict=True):
+    for row in rows:
+        x = row.get("samples_seen")
         for name, value in row.items():
             if x is not None and isinstance(value, (int, float)) and "/" in name and math.isfinite(value):
                 points.setdefault(name, []).append((x, value))
     return {name: (np.array(p)[:, 0], np.array(p)[:, 1]) for name, p in points.items()}
-
-
-def _minutes(rows: list[dict[str, Any]]) -> list[float | None]:
-    """Minutes of training up to each row; None before the first measured speed."""
-    minutes, seen, rate, result = 0.0, 0, None, []
-    for row in rows:
-        rate = row.get("train/samples_per_second") or rate
-        if rate is not None:
-            minutes, seen = minutes + (row["samples_seen"] - seen) / rate / 60, row["samples_seen"]
-        result.append(minutes if rate is not None else None)
-    return result
 
 
 def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> None:
@@ -107,20 +79,13 @@ def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> 
     axes.set_title("denoising loss", loc="left", fontsize=10, color=INK)
     if all((y > 0).all() for _, y in losses.values()):  # a bound on the likelihood may be negative
         axes.set_yscale("log")
-        for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            each(_decade)
+        axes.yaxis.set_major_formatter(_decade)
+        axes.yaxis.set_minor_formatter(_decade)
     if "train/loss" in losses:
         x, y = losses["train/loss"]
         axes.plot(x, y, color=_TRAINING, linewidth=0.8, alpha=0.45)
-        axes.plot(
-            x,
-            _smooth(y),
-            color=_TRAINING,
-            linewidth=1.4,
-            marker="o" if len(x) == 1 else "",
-            markersize=3,
-            label="train",
-        )
+        marker = "o" if len(x) == 1 else ""
+        axes.plot(x, _smooth(y), color=_TRAINING, linewidth=1.4, marker=marker, markersize=3, label="train")
     names = sorted(name for name in losses if name != "train/loss")
     for name, style in zip(names, _styles(), strict=False):
         axes.plot(*losses[name], **style, label=name[: -len("/loss")])
@@ -154,9 +119,9 @@ def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]
         axes.set_ylim(0, 1.05)
 
 
-def _dress(axes: Any, label: str) -> None:
+def _dress(axes: Any) -> None:
     """Style the axes alike in all panels."""
-    axes.set_xlabel(label, fontsize=9, color=INK)
+    axes.set_xlabel("samples seen", fontsize=9, color=INK)
     axes.tick_params(labelsize=8, colors=INK, which="both")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#9aa4b2")
@@ -182,10 +147,8 @@ def _decade(value: float, _: int) -> str:
 def _smooth(y: np.ndarray) -> np.ndarray:
     """Centred moving mean over about a twentieth of the curve, shorter at its ends."""
     half = len(y) // 40
-    total = np.concatenate([[0.0], np.cumsum(y)])
-    places = np.arange(len(y))
-    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(y))
-    return (total[last] - total[first]) / (last - first)
+    window = np.ones(2 * half + 1)
+    return np.convolve(y, window, "same") / np.convolve(np.ones_like(y), window, "same")
 
 
 def _styles() -> Iterator[dict[str, Any]]:

@@ -19,7 +19,10 @@ from dp_prior.tasks import TaskConfig
 
 
 class HeldOutConfig(Config):
-    """Measures models on samples of one part of the data, with noise that is fixed for each sample."""
+    """Measures models on samples of one part of the data, with noise that is fixed for each sample.
+
+    A subclass has a `name`, the first part of its metrics' names, and a cadence `every`.
+    """
 
     tasks: ClassVar[tuple[str, ...] | None] = None
     """Kinds of tasks that can be measured; None for all."""
@@ -41,6 +44,14 @@ class HeldOutConfig(Config):
 
     seed: int = 0
     """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
+
+    def metric_names(self) -> list[str]:
+        """What `run` will measure."""
+        return [name for metric in self.metrics for name in metric.names(self.placeholders())]
+
+    def placeholders(self) -> dict[str, Iterable[object]]:
+        """What the placeholders in the names of `metrics` stand for."""
+        return {"name": [self.name], "model": self.models}
 
     def task_faults(self, task: TaskConfig) -> Iterable[str]:
         """Why such a task cannot be measured, one line per fault that begins with a field; none by default."""
@@ -92,6 +103,10 @@ class SampledConfig(HeldOutConfig):
                 except ValueError as error:
                     yield f"eval_timesteps has {steps}, which task.sampler cannot take: {error}"
 
+    def placeholders(self) -> dict[str, Iterable[object]]:
+        """See `HeldOutConfig`."""
+        return {**super().placeholders(), "steps": self.eval_timesteps}
+
     def sampling_steps(self) -> tuple[int, ...]:
         """See `HeldOutConfig`."""
         return self.eval_timesteps
@@ -103,7 +118,7 @@ class HeldOutEvaluator:
     def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
         """
         Args:
-            config: a `HeldOutConfig` with a name and a cadence.
+            config: a `HeldOutConfig`.
             samples: the part of the data.
             output_dir: where reports go; None for nowhere.
         """
@@ -111,10 +126,6 @@ class HeldOutEvaluator:
         self.every = config.every
         self.samples = samples
         self.output_dir = output_dir
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
         """Write the result to disk on the main rank, if there is a folder for it."""

@@ -56,10 +56,6 @@ class LikelihoodConfig(HeldOutConfig):
     max_samples: int | None = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split; null for all."""
 
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return [f"{self.name}/{model}/{total}" for model in self.models for total in _TOTALS]
-
     def create(self, data: SplitData, output_dir: Path | None = None) -> LikelihoodEvaluator:
         """
         Args:

@@ -58,8 +58,8 @@ class LossConfig(HeldOutConfig):
 
     def names_of(self, terms: tuple[str, ...]) -> list[str]:
         """Names of the metrics of these terms."""
-        kinds = [f"{term}{part}" for term in terms for part in ("", *(f"_q{quartile}" for quartile in range(4)))]
-        return [f"{self.name}/{model}/{kind}" for model in self.models for kind in kinds]
+        parts = ("", *(f"_q{quarter}" for quarter in range(4)))
+        return [f"{self.name}/{model}/{term}{part}" for model in self.models for term in terms for part in parts]
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> LossEvaluator:
         """

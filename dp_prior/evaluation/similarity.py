@@ -6,6 +6,7 @@ each with the values of a run. Noise is fixed for each sample.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -33,15 +34,19 @@ RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
 """The mean image is taken over at most this many rows of the training set, evenly spread."""
 
-_ONCE = ("baseline_similarity", "mean_image_similarity", *(f"baseline_recall_at_{k}" for k in RECALL_AT))
-_MARGINS = tuple(f"margin_over_{base}{end}" for base in ("text", "mean_image") for end in ("", "_ci_low", "_ci_high"))
-_KINDS = (
-    "similarity_with_text",
-    "similarity_with_original_image",
-    "similarity_with_unrelated_caption",
-    "difference_from_baseline_similarity",
-    *_MARGINS,
-    *(f"recall_at_{k}" for k in RECALL_AT),
+_OF_DRAWN_IMAGES = (
+    ("similarity_with_text", "cosine", None, "Of drawn images with the texts."),
+    ("similarity_with_original_image", "cosine", "higher", "Of drawn images with the images of their rows."),
+    ("similarity_with_unrelated_caption", "cosine", "lower", "Of drawn images with the texts of other rows."),
+    ("difference_from_baseline_similarity", "cosine", None, "Similarity with the text minus the baseline similarity."),
+    ("margin_over_<base>", "cosine", "higher", "Similarity with the original image minus that of a baseline."),
+    (
+        "margin_over_<base>_ci_<end>",
+        "cosine",
+        "higher",
+        "Ends of its 95 % interval over distinct images (Student's t).",
+    ),
+    ("recall_at_<k>", "share", "higher", "Drawn images whose image is among the k nearest to them."),
 )
 
 
@@ -61,43 +66,7 @@ class SimilarityConfig(SampledConfig):
         Metric("<name>/baseline_similarity", "cosine", None, "Of each text embedding with the image of its row."),
         Metric("<name>/mean_image_similarity", "cosine", None, "Of the mean training image with each image."),
         Metric("<name>/baseline_recall_at_<k>", "share", None, "Texts whose image is among the k nearest to them."),
-        Metric("<name>/<model>/similarity_with_text[steps=<steps>]", "cosine", None, "Of drawn images with the texts."),
-        Metric(
-            "<name>/<model>/similarity_with_original_image[steps=<steps>]",
-            "cosine",
-            "higher",
-            "Of drawn images with the images of their rows.",
-        ),
-        Metric(
-            "<name>/<model>/similarity_with_unrelated_caption[steps=<steps>]",
-            "cosine",
-            "lower",
-            "Of drawn images with the texts of other rows.",
-        ),
-        Metric(
-            "<name>/<model>/difference_from_baseline_similarity[steps=<steps>]",
-            "cosine",
-            None,
-            "Similarity with the text minus the baseline similarity.",
-        ),
-        Metric(
-            "<name>/<model>/margin_over_<base>[steps=<steps>]",
-            "cosine",
-            "higher",
-            "Similarity with the original image minus that of a baseline.",
-        ),
-        Metric(
-            "<name>/<model>/margin_over_<base>_ci_<end>[steps=<steps>]",
-            "cosine",
-            "higher",
-            "Ends of its 95 % interval over distinct images (Student's t).",
-        ),
-        Metric(
-            "<name>/<model>/recall_at_<k>[steps=<steps>]",
-            "share",
-            "higher",
-            "Drawn images whose image is among the k nearest to them.",
-        ),
+        *(Metric(f"<name>/<model>/{kind}[steps=<steps>]", *others) for kind, *others in _OF_DRAWN_IMAGES),
     )
 
     name: EvaluatorName = "similarity"
@@ -118,15 +87,9 @@ class SimilarityConfig(SampledConfig):
     candidates: int | None = Field(default=None, ge=1)
     """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's setting."""
 
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        drawn = [
-            f"{self.name}/{model}/{kind}[steps={steps}]"
-            for model in self.models
-            for steps in self.eval_timesteps
-            for kind in _KINDS
-        ]
-        return [*(f"{self.name}/{kind}" for kind in _ONCE), *drawn]
+    def placeholders(self) -> dict[str, Iterable[object]]:
+        """See `HeldOutConfig`."""
+        return {**super().placeholders(), "base": ("text", "mean_image"), "end": ("low", "high"), "k": RECALL_AT}
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> SimilarityEvaluator:
         """
@@ -187,7 +150,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 for base, value in (("text", baseline), ("mean_image", mean)):
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
-        result = Measurement({name: metrics[name] for name in self.metric_names()})
+        result = Measurement({name: metrics[name] for name in config.metric_names()})
         return self.report(result, progress, ranks)
 
     def _originals(self, ranks: Ranks | None) -> tuple[Tensor, Tensor]:

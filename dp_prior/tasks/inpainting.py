@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
 from dp_prior.normalizer import Normalizer
@@ -63,20 +62,21 @@ class InpaintingPolicyConfig(PolicyConfig):
         Raises:
             ConfigError: a normalizer names a key that the data do not have, or an observation is no vector.
         """
-        self._check_keys(spec)
-        others = {key: kind for key, kind in spec.kinds.items() if kind != "vector"}
-        if others:
-            raise ConfigError(
-                "task", [f"an inpainting policy diffuses its observations, which must be vectors; found {others}. "
-                         f"Leave them out, or use task 'policy'"]
-            )  # fmt: skip
+        self._check(spec, self.horizon)
         horizon, action_dim = spec.x_shape
         obs_dim = sum(math.prod(shape[1:]) for shape in spec.cond_shapes.values())
         shown = torch.zeros(horizon, action_dim + obs_dim, dtype=torch.bool)
         shown[: self.n_obs_steps, action_dim:] = True
         x_shape = tuple(shown.shape)
-        parts = self._parts(spec, x_shape, NoTokens(), JoinedNormalizer)
-        return InpaintingPolicy(**parts, x_shape=x_shape, shown=shown)
+        return self._build(InpaintingPolicy, spec, x_shape, NoTokens(), JoinedNormalizer, shown)
+
+    def _kind_faults(self, spec: Spec) -> Iterator[str]:
+        others = {key: kind for key, kind in spec.kinds.items() if kind != "vector"}
+        if others:
+            yield (
+                f"an inpainting policy diffuses its observations, which must be vectors; found {others}. Leave them "
+                f"out, or use task 'policy'"
+            )
 
 
 class NoTokens(nn.Module):
@@ -136,10 +136,7 @@ class JoinedNormalizer(Normalizer):
 class InpaintingPolicy(DiffusionPolicy):
     """Diffuses trajectories; its output is their action chunk."""
 
-    @classmethod
-    def record_type(cls) -> type[InpaintingPolicyConfig]:
-        """See `Pretrained`."""
-        return InpaintingPolicyConfig
+    record_type = InpaintingPolicyConfig
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, H, A) actions and (B, n, *shape) observations by key -> (B, H, A + obs_dim) trajectories.

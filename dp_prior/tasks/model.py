@@ -81,7 +81,7 @@ class DiffusionModel(nn.Module):
         with dropout_rows(self, random.stream("dropout")):
             tokens, x_0 = self.encode(batch.cond, cond_random), self.inside(batch.x, batch.cond)
             mask, denominator, positions = batch.mask, batch.denominator, batch.positions
-            draws = self.process.draws if self.training else 1
+            draws = self.process.config.draws if self.training else 1
             if draws > 1:
                 tokens, x_0, mask = (torch.cat([value] * draws) for value in (tokens, x_0, mask))
                 random, cond_random = random.repeated(draws), Randomness(torch.cat([cond_random.keys] * draws))
@@ -96,7 +96,7 @@ class DiffusionModel(nn.Module):
                     random,
                     denominator,
                     positions=positions,
-                    self_condition=self.process.self_condition > 0 if self_condition is None else self_condition,
+                    self_condition=self.process.input_factor == 2 if self_condition is None else self_condition,
                     bounds=self.normalizer.bounds("x"),
                     known=self.shown,
                 )
@@ -168,7 +168,7 @@ class DiffusionModel(nn.Module):
 
     def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
         """The network with its condition and, for guidance, the network without it."""
-        compared = None if self.process.guidance is None else self.network(self.encode(cond, keep=False))
+        compared = None if self.process.config.guidance is None else self.network(self.encode(cond, keep=False))
         return self.network(self.encode(cond)), compared
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
@@ -182,7 +182,7 @@ class DiffusionModel(nn.Module):
 
     def warnings(self) -> list[str]:
         """Warnings about a fitted model, to be shown before training."""
-        ends, bound = self.normalizer.bounds("x", "q01", "q99"), getattr(self.process.clip, "bound", None)
+        ends, bound = self.normalizer.bounds("x", "q01", "q99"), getattr(self.process.config.clip, "bound", None)
         if ends is None or bound is None:
             return []
         reach = max(-ends[0].min().item(), ends[1].max().item())

@@ -79,13 +79,7 @@ class PolicyConfig(Config):
                 f"n_action_steps is {self.n_action_steps}, but horizon {self.horizon} and n_obs_steps "
                 f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
             )
-        factor = self.backbone.length_factor
-        if self.horizon % factor:
-            above = self.horizon + factor - self.horizon % factor
-            yield (
-                f"horizon is {self.horizon}, but backbone {self.backbone.type!r} halves it and needs a multiple of "
-                f"{factor}; use {above}" + (f" or {above - factor}" if above > factor else "")
-            )
+        yield from self.backbone.horizon_faults(self.horizon)
         try:
             self.sampler.timesteps(self.diffusion.schedule.table())
         except ValueError as error:
@@ -119,29 +113,37 @@ class PolicyConfig(Config):
         """An untrained policy for data of this shape; its normalizer is still to be fitted or loaded.
 
         Raises:
-            ConfigError: an encoder or normalizer names a key that the data do not have, or an encoder does not fit the
-                shape of its observation.
+            ConfigError: samples are longer or shorter than the task says, an encoder or normalizer names a key that the
+                data do not have, or an encoder does not fit the shape of its observation.
         """
-        self._check_keys(spec)
-        self._check_kinds(spec)
+        self._check(spec, self.n_obs_steps)
         modules = {}
         for key, shape in spec.cond_shapes.items():
             try:
                 modules[key] = self._encoder(key, spec.kind(key)).create(shape[1:])
             except ValueError as error:
-                if spec.kind(key) != "image":
-                    raise
                 raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
-        encoder = ObservationEncoder(modules, spec.cond_shapes)
-        return DiffusionPolicy(**self._parts(spec, spec.x_shape, encoder, Normalizer))
+        return self._build(DiffusionPolicy, spec, spec.x_shape, ObservationEncoder(modules, spec.cond_shapes))
 
-    def _check_keys(self, spec: Spec) -> None:
+    def _check(self, spec: Spec, n_obs_steps: int) -> None:
+        """Raises ConfigError unless such a policy can be built, and be given so many steps of each observation."""
+        problems = [*self._length_faults(spec, n_obs_steps), *self._key_faults(spec), *self._kind_faults(spec)]
+        if problems:
+            raise ConfigError("task", problems)
+
+    def _length_faults(self, spec: Spec, n_obs_steps: int) -> Iterator[str]:
+        if spec.x_shape[0] != self.horizon:
+            yield f"task.horizon is {self.horizon}, but a chunk of these data has {spec.x_shape[0]} actions"
+        other = {key: shape[0] for key, shape in spec.cond_shapes.items() if shape[0] != n_obs_steps}
+        if other:
+            yield f"{n_obs_steps} steps of each observation are read, but these data have {other}"
+
+    def _key_faults(self, spec: Spec) -> Iterator[str]:
         keys = list(spec.cond_shapes)
-        problems = []
         shape = spec.cond_shapes.get(self.relative_to, ())[1:]
         if self.relative_to is not None and shape != spec.x_shape[1:]:
             found = f"has shape {shape}" if shape else f"is not among the observations {keys}"
-            problems.append(f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}")
+            yield f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}"
         for field, named, known in (
             ("encoders", self.encoders, keys),
             ("cond_dropout", self.cond_dropout, keys),
@@ -149,60 +151,57 @@ class PolicyConfig(Config):
         ):
             unknown = sorted(set(named) - set(known))
             if unknown:
-                problems.append(f"task.{field} names {unknown}, which the data do not have; known: {known}")
+                yield f"task.{field} names {unknown}, which the data do not have; known: {known}"
         never_dropped = [key for key in keys if not self.cond_dropout.get(key)]
         if self.diffusion.guidance is not None and never_dropped:
-            problems.append(
+            yield (
                 f"task.diffusion.guidance needs an unconditional model, but training never drops "
                 f"{never_dropped}; give these keys a probability in task.cond_dropout, for example 0.1"
             )
-        if problems:
-            raise ConfigError("task", problems)
 
-    def _check_kinds(self, spec: Spec) -> None:
+    def _kind_faults(self, spec: Spec) -> Iterator[str]:
         """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
-        problems = []
         for key in spec.cond_shapes:
             kind = spec.kind(key)
             encoder = self._encoder(key, kind)
             if kind not in encoder.reads:
                 given = f"task.encoders.{key} is {encoder.type!r}" if key in self.encoders else "task.encoders omits it"
-                problems.append(
+                yield (
                     f"observation {key!r} is of kind {kind!r}, but {given}, and the {encoder.type} encoder reads "
                     f"{' and '.join(encoder.reads)}; name an encoder of this kind, or leave the observation out"
                 )
             if kind != "vector" and key in self.normalizer:
-                problems.append(
+                yield (
                     f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors are normalised by "
                     f"statistics, so remove it"
                 )
-        if problems:
-            raise ConfigError("task", problems)
 
-    def _parts(
-        self, spec: Spec, x_shape: tuple[int, ...], encoder: nn.Module, normalizer: type[Normalizer]
-    ) -> dict[str, Any]:
-        """The constructor arguments of a policy that diffuses x_shape."""
+    def _build(
+        self,
+        policy: type[DiffusionPolicy],
+        spec: Spec,
+        x_shape: tuple[int, ...],
+        encoder: nn.Module,
+        normalizer: type[Normalizer] = Normalizer,
+        shown: Tensor | None = None,
+    ) -> DiffusionPolicy:
+        """A policy that diffuses x_shape; see `DiffusionModel`."""
         process = self.diffusion.create()
-        return {
-            "record": self,
-            "n_obs_steps": self.n_obs_steps,
-            "n_action_steps": self.n_action_steps,
-            "actions": None if self.relative_to is None else RelativeActions(self.relative_to, self.n_obs_steps - 1),
-            "spec": spec,
-            "normalizer": normalizer(
-                {"x": spec.x_shape[1:], **{key: shape[1:] for key, shape in spec.cond_shapes.items()}},
-                {
-                    "x": self.normalizer.get("action", Limits()),
-                    **{key: self._normalizer(key) if spec.kind(key) == "vector" else None for key in spec.cond_shapes},
-                },
-            ),
-            "encoder": encoder,
-            "backbone": self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, process.input_factor),
-            "process": process,
-            "sampler": self.sampler,
-            "cond_dropout": self.cond_dropout,
-        }
+        shapes, modes = {"x": spec.x_shape[1:]}, {"x": self.normalizer.get("action", Limits())}
+        for key, shape in spec.cond_shapes.items():
+            shapes[key], modes[key] = shape[1:], self._normalizer(key) if spec.kind(key) == "vector" else None
+        return policy(
+            record=self,
+            spec=spec,
+            normalizer=normalizer(shapes, modes),
+            encoder=encoder,
+            backbone=self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, process.input_factor),
+            process=process,
+            sampler=self.sampler,
+            cond_dropout=self.cond_dropout,
+            x_shape=x_shape,
+            shown=shown,
+        )
 
     def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
         default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
@@ -215,25 +214,15 @@ class PolicyConfig(Config):
 class DiffusionPolicy(Pretrained, DiffusionModel):
     """Action chunks from observations."""
 
-    def __init__(
-        self,
-        *,
-        record: PolicyConfig,
-        n_obs_steps: int,
-        n_action_steps: int,
-        actions: RelativeActions | None,
-        **parts,
-    ):
+    def __init__(self, *, record: PolicyConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-        self.n_obs_steps = n_obs_steps
-        self.n_action_steps = n_action_steps
-        self.actions = actions
+        self.n_obs_steps = record.n_obs_steps
+        self.n_action_steps = record.n_action_steps
+        key = record.relative_to
+        self.actions = None if key is None else RelativeActions(key, record.n_obs_steps - 1)
 
-    @classmethod
-    def record_type(cls) -> type[PolicyConfig]:
-        """See `Pretrained`."""
-        return PolicyConfig
+    record_type = PolicyConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer; relative actions have statistics of their own, over the windows that are trained on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,11 +17,9 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import (
-    DamagedError,
     Manifest,
     Snapshot,
     read_checkpoint,
-    read_manifest,
     write_checkpoint,
 )
 from dp_prior.config import Config, members
@@ -42,10 +39,8 @@ class Pretrained(nn.Module):
     tasks: ClassVar[Any]
     """The family of all tasks, set by the package: the files of its members import this one."""
 
-    @classmethod
-    def record_type(cls) -> type[Config]:
-        """The record whose `create(spec)` builds this model; the record of a subclass extends it."""
-        raise NotImplementedError
+    record_type: ClassVar[type[Config]]
+    """The record whose `create(spec)` builds this model; the record of a subclass extends it."""
 
     @classmethod
     def from_pretrained(
@@ -82,13 +77,11 @@ class Pretrained(nn.Module):
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
-        hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download or None}
-        hub |= {"local_files_only": local_files_only or None}
         asked = str(pretrained_model_name_or_path)
         reference = _hub_or_path(asked, revision)
-        given = {name: value for name, value in hub.items() if value is not None}
+        hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
         try:
-            directory = resolve(reference, whole=weights is not None, **given)
+            directory = resolve(reference, whole=weights is not None, **hub, local_files_only=local_files_only)
         except RemoteError as error:
             if "://" in asked:
                 raise
@@ -98,7 +91,7 @@ class Pretrained(nn.Module):
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
-        record_type = _record_type(config["task"], cls.record_type(), directory)
+        record_type = _record_type(config["task"], cls.record_type, directory)
         name = _weights_file(config, weights, directory)
         tensors = read_checkpoint(directory, [name]).tensors[name]  # at once, since a running training may prune it
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
@@ -242,34 +235,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: 
     Raises:
         ValueError: a tensor is missing, unknown or of another shape; the model is unchanged.
     """
-    _check_shapes(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, what, hint)
-    model.load_state_dict(tensors)
-
-
-def load_checkpoint(model: nn.Module, directory: Path, what: str, hint: str) -> dict[str, Tensor]:
-    """As `load_weights`, from a checkpoint; shapes are compared before the tensors are read. Returns the tensors."""
-    name = "model.safetensors"
-    if name in read_manifest(directory).files:
-        _check_shapes(model, _stored_shapes(directory / name), what, hint)
-    tensors = read_checkpoint(directory, [name]).tensors[name]
-    load_weights(model, tensors, what, hint)
-    return tensors
-
-
-def _stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes in the header of a safetensors file, unverified."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            if length > os.fstat(file.fileno()).st_size:
-                raise ValueError("its header is longer than the file")
-            header = json.loads(file.read(length))
-            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DamagedError(path.parent, f"{path.name} is not a safetensors file: {error}") from None
-
-
-def _check_shapes(model: nn.Module, found: dict[str, tuple[int, ...]], what: str, hint: str) -> None:
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     problems = [f"{name} is missing" for name in expected if name not in found]
     problems += [f"{name} is unknown" for name in found if name not in expected]
@@ -282,3 +248,12 @@ def _check_shapes(model: nn.Module, found: dict[str, tuple[int, ...]], what: str
         listed = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         matched = sum(shape == expected.get(name) for name, shape in found.items())
         raise ValueError(f"{what}: {listed}. {hint} {matched} of {len(expected)} tensors match.")
+    model.load_state_dict(tensors)
+
+
+def load_checkpoint(model: nn.Module, directory: Path, what: str, hint: str) -> dict[str, Tensor]:
+    """As `load_weights`, from a checkpoint. Returns the tensors."""
+    name = "model.safetensors"
+    tensors = read_checkpoint(directory, [name]).tensors[name]
+    load_weights(model, tensors, what, hint)
+    return tensors

@@ -131,13 +131,11 @@ class PriorConfig(Config):
                 "task", [f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept, "
                          f"but {found}; use 1"]
             )  # fmt: skip
-        process = self.diffusion.create()
-        encoder = TextTokens(spec.cond_shapes, dim=self.backbone.embed_dim, n_text_tokens=self.backbone.n_text_tokens)
+        process, backbone = self.diffusion.create(), self.backbone
+        encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
         try:
-            backbone = self.backbone.create(
-                spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor
-            )
+            network = backbone.create(spec.x_shape, encoder.cond_shape, process.output_factor, process.input_factor)
         except ValueError as error:
             raise ConfigError("task.backbone", [str(error)]) from None
         return DiffusionPrior(
@@ -145,16 +143,10 @@ class PriorConfig(Config):
             spec=spec,
             normalizer=UnitLength(scale),
             encoder=encoder,
-            backbone=backbone,
+            backbone=network,
             process=process,
             sampler=self.sampler,
             cond_dropout={},
-            text_dropout=self.text_dropout,
-            image_dropout=self.image_dropout,
-            clamp_start=self.clamp_start,
-            clamp_training=self.clamp_training,
-            clamp_end=self.clamp_end,
-            candidates=self.candidates,
         )
 
 
@@ -181,31 +173,11 @@ class UnitLength(nn.Module):
 class DiffusionPrior(Pretrained, DiffusionModel):
     """Image embeddings from texts."""
 
-    def __init__(
-        self,
-        *,
-        record: PriorConfig,
-        text_dropout: float,
-        image_dropout: float,
-        clamp_start: bool,
-        clamp_training: bool,
-        clamp_end: bool,
-        candidates: int,
-        **parts: Any,
-    ):
+    def __init__(self, *, record: PriorConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
-        self.text_dropout = text_dropout
-        self.image_dropout = image_dropout
-        self.clamp_start = clamp_start
-        self.clamp_training = clamp_training
-        self.clamp_end = clamp_end
-        self.candidates = candidates
 
-    @classmethod
-    def record_type(cls) -> type[PriorConfig]:
-        """See `Pretrained`."""
-        return PriorConfig
+    record_type = PriorConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Nothing is fitted."""
@@ -217,7 +189,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             count, device = next((len(value), value.device) for value in cond.values())
             is_kept = torch.zeros(count, device=device)
             if keep:
-                is_kept = random.stream("text").uniform() >= self.text_dropout
+                is_kept = random.stream("text").uniform() >= self.record.text_dropout
             kept = dict.fromkeys(cond, is_kept)
         return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
 
@@ -225,14 +197,14 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         """See `DiffusionModel.network`; drops self-conditioning estimates and clamps predictions in the loss."""
         scale, dim = self.normalizer.scale, self.spec.x_shape[0]
         shown = None
-        if random is not None and self.image_dropout:
-            shown = (random.stream("image").uniform() >= self.image_dropout)[:, None]
+        if random is not None and self.record.image_dropout:
+            shown = (random.stream("image").uniform() >= self.record.image_dropout)[:, None]
 
         def predict(x_t: Tensor, t: Tensor) -> Tensor:
             if shown is not None:
                 x_t = torch.cat([x_t[:, :dim], x_t[:, dim:] * shown], dim=1)
             output = self.backbone(x_t, t, cond)
-            if in_loss and self.clamp_training:
+            if in_loss and self.record.clamp_training:
                 embedding = scale * F.normalize(output[:, :dim].float(), dim=-1)
                 output = torch.cat([embedding, output[:, dim:].float()], dim=1)
             return output
@@ -241,11 +213,11 @@ class DiffusionPrior(Pretrained, DiffusionModel):
 
     def start(self, noise: Tensor) -> Tensor:
         """See `DiffusionModel.start`."""
-        return self.normalizer.scale * F.normalize(noise, dim=-1) if self.clamp_start else noise
+        return self.normalizer.scale * F.normalize(noise, dim=-1) if self.record.clamp_start else noise
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """(B, D) drawn embeddings, scaled to length 1 if `clamp_end` is set."""
-        return F.normalize(x, dim=-1) if self.clamp_end else x
+        return F.normalize(x, dim=-1) if self.record.clamp_end else x
 
     @torch.no_grad()
     def predict(
@@ -286,7 +258,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             if bad.any().item():
                 row, *element = bad.nonzero()[0].tolist()
                 raise ValueError(f"{key!r}, row {row}, element {element} is not finite; expected finite numbers")
-        candidates = self.candidates if candidates is None else candidates
+        candidates = self.record.candidates if candidates is None else candidates
         if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
             raise ValueError(
                 f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"

@@ -266,18 +266,16 @@ def test_whether_a_step_is_self_conditioned_is_a_function_of_the_clock():
     assert not any(config().create().self_conditions(0, n) for n in range(100))
 
 
-def test_self_conditioning_with_learned_variance_along_another_dimension():
-    """Images widen dimension 1."""
-    diffusion = config(self_condition=1.0, variance={"type": "learned_range"})
-    process = diffusion.create(channel_dim=1)
+def test_self_conditioning_with_learned_variance_of_pictures():
+    process = config(self_condition=1.0, variance={"type": "learned_range"}).create()
 
     def network(x_in, t):
-        assert x_in.shape == (2, 6, 4, 4)
+        assert x_in.shape == (2, 4, 4, 6)
         return torch.tanh(x_in)
 
-    loss = process.loss(network, torch.rand(2, 3, 4, 4), None, rows(2), self_condition=True)
+    loss = process.loss(network, torch.rand(2, 4, 4, 3), None, rows(2), self_condition=True)
     assert torch.isfinite(loss.total)
-    assert process.sample(network, (3, 4, 4), rows(2), DDPM(steps=4)).shape == (2, 3, 4, 4)
+    assert process.sample(network, (4, 4, 3), rows(2), DDPM(steps=4)).shape == (2, 4, 4, 3)
 
 
 @pytest.mark.parametrize("renoise", [0.1, 0.5, 1.0])

@@ -1,10 +1,12 @@
 """Steps between the timesteps of a table, against Gaussian conditioning and against quadrature."""
 
 import math
+import time
 
 import pytest
 import torch
 
+from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
 
@@ -53,6 +55,21 @@ def test_betas_are_the_largest_variances_of_neighbours():
     )
     _, least, largest = table.reverse_steps()
     assert 2 * largest[0].item() == pytest.approx(math.log(betas[0])) and least[0] == least[1] < least[2]
+
+
+@pytest.mark.parametrize("schedule", [Cosine(), Linear(steps=1000), Flow(steps=3), Flow(steps=1)], ids=repr)
+def test_steps_between_neighbours_are_those_between_any_two(schedule):
+    table = schedule.table()
+    c_0, least, largest = table.reverse_steps()
+    assert c_0.tolist() == pytest.approx([table.transition(t, t - 1, 1.0)[1] for t in range(len(table))], rel=1e-14)
+    for t in range(1, len(table)):
+        assert (least[t].item(), largest[t].item()) == pytest.approx(table.log_stds(t, t - 1), rel=1e-14)
+
+
+def test_a_million_timesteps_take_seconds():
+    began = time.process_time()
+    process = DiffusionConfig(schedule=Linear(steps=1_000_000)).create()
+    assert process.levels.shape == (6, 1_000_000) and time.process_time() - began < 20  # half a second; once a minute
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), Flow()], ids=repr)

@@ -73,7 +73,7 @@ def test_names_are_exactly_what_is_measured():
     config = ActionErrorConfig(models=("online", "ema"), eval_timesteps=(2, 3), name="chunk")
     evaluator = config.create(SPLIT)
     found = evaluator.run(MODELS, None, NOW).metrics
-    assert sorted(found) == sorted(evaluator.metric_names()) == sorted(config.metric_names())
+    assert sorted(found) == sorted(config.metric_names())
     assert "chunk/online/mae_chunk[steps=3]" in found and len(found) == 16
 
 

@@ -26,7 +26,7 @@ def rollout(folder):
 
 def curve(folder):
     rows = folder.parent / "metrics.jsonl"
-    rows.write_text(json.dumps({"samples_seen": 8, "train/loss": 1.0}) + "\n")
+    rows.write_text(json.dumps({"step": 1, "samples_seen": 8, "train/loss": 1.0}) + "\n")
     draw_learning_curve(rows, folder / "curve.png")
 
 

@@ -78,7 +78,7 @@ def test_measuring_again_after_training_more_gives_the_same_number():
 def test_names_are_exactly_what_is_measured_and_absent_quarters_are_nan():
     evaluator = LossConfig(models=("online",), name="held_out").create(data(1))
     found = evaluator.run(MODELS, None, NOW).metrics
-    assert list(found) == evaluator.metric_names() == LossConfig(models=("online",), name="held_out").metric_names()
+    assert list(found) == LossConfig(models=("online",), name="held_out").metric_names()
     assert list(found)[:2] == ["held_out/online/loss", "held_out/online/loss_q0"]
     assert sum(math.isnan(value) for value in found.values()) == 3
 

@@ -174,7 +174,8 @@ def test_guidance_needs_conditions_that_training_withholds(tmp_path):
     random = Randomness.from_counts(0, "test", batch.ids)
     run.parts.model.eval()
     guided_chunk = run.parts.model.sample(batch.cond, random)
-    run.parts.model.process.guidance = None
+    process = run.parts.model.process
+    process.config = process.config.model_copy(update={"guidance": None})
     assert not torch.equal(guided_chunk, run.parts.model.sample(batch.cond, random))
 
 

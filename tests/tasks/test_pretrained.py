@@ -1,6 +1,7 @@
 """Models as others know them: what is pushed or saved comes back the same, from the Hub as from a path."""
 
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,6 @@ import torch
 from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
-from dp_prior.checkpoints.format import DamagedError
 from dp_prior.config import ConfigError
 from dp_prior.places.destination import DeliveryError
 from dp_prior.places.source import RemoteError
@@ -145,8 +145,6 @@ def test_a_refusal_is_told(policy, hub):
 @pytest.mark.parametrize("name", ["os.system", "builtins.eval", "subprocess.Popen", "torch.load"])
 def test_a_repository_names_no_class_and_runs_no_code(policy, hub, name, tmp_path):
     """An audit hook watches a loading process: nothing is compiled, executed or imported because a config says so."""
-    import json
-
     from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 
     task = json.loads(TASK.to_json())
@@ -217,17 +215,29 @@ def test_loading_from_the_hub_executes_nothing_and_writes_nothing_but_its_caches
             assert str(arguments[0 if event == "os.mkdir" else 1]).startswith(caches), (event, arguments)
 
 
-def test_weights_of_another_shape_are_refused_before_they_are_read(policy, tmp_path, monkeypatch):
+def test_weights_of_another_shape_are_refused_and_change_nothing(policy, tmp_path):
     directory = policy.save_pretrained(tmp_path / "policy")
     before = {name: value.clone() for name, value in policy.state_dict().items()}
-    monkeypatch.setattr(pretrained, "read_checkpoint", lambda *arguments: pytest.fail("shapes come first"))
     policy.backbone.head.out = torch.nn.Linear(3, 4)
     with pytest.raises(ValueError, match=r"^x does not fit: backbone.head.out.weight has shape .* match\.$"):
         pretrained.load_checkpoint(policy, directory, "x does not fit", "?")
     assert all(
         torch.equal(value, before[name]) for name, value in policy.state_dict().items() if "head.out" not in name
     )
-    path = directory / "model.safetensors"
-    path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(DamagedError, match="model.safetensors is not a safetensors file"):
-        pretrained.load_checkpoint(policy, directory, "x", "?")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"horizon": 16}, "task.horizon is 16, but a chunk of these data has 8 actions"),
+        (
+            {"n_obs_steps": 1},
+            r"1 steps of each observation are read, but these data have \{'position': 2",
+        ),
+    ],
+)
+def test_lengths_that_contradict_the_stored_shapes_are_refused(policy, tmp_path, change, problem):
+    policy.record = policy.record.model_copy(update=change)
+    directory = policy.save_pretrained(tmp_path / "policy")
+    with pytest.raises(ConfigError, match=problem):
+        load_policy(directory)

@@ -159,7 +159,7 @@ def test_every_field_changes_the_prior():
     def shown(**change):
         prior = build(BOTH, **change)
         drawn = prior.predict(given.cond["text"], text_encodings=encodings_of(given), random=rows(64))
-        conditioned = {"self_condition": True} if prior.process.self_condition else {}
+        conditioned = {"self_condition": True} if prior.process.config.self_condition else {}
         return drawn.tolist(), prior.train()(given, rows(64), **conditioned).per_sample.tolist()
 
     estimates = {"diffusion": {"self_condition": 1.0}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ class Files:
     """Files of one kind below a place, in the order of their names.
 
     Attributes:
+        url: the file or folder, as the configuration names it.
         fs: the fsspec file system.
         paths: as `fs` wants them.
         place: the file or folder, as `fs` wants it.
@@ -30,6 +31,7 @@ class Files:
         is_folder: whether the place was a folder.
     """
 
+    url: str
     fs: Any
     place: str
     paths: list[str]
@@ -38,10 +40,7 @@ class Files:
 
     def open(self, path: str) -> Any:
         """Open one of the files for reading; on a local disk it must be a regular file."""
-        if not self.is_local:
-            return self.fs.open(path, "rb")
-        with reading(path):
-            return open_regular(path)
+        return open_regular(path) if self.is_local else self.fs.open(path, "rb")
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by its name below the place, `.` where the place is a file itself."""
@@ -52,15 +51,33 @@ class Files:
     def _size(self, path: str) -> int:
         if not self.is_local:
             return int(self.fs.size(path))
-        with reading(path):
-            found = os.stat(path)
-            check_regular(path, found.st_mode)
-            return found.st_size
+        found = os.stat(path)
+        check_regular(path, found.st_mode)
+        return found.st_size
 
-    def each(self, read: Any) -> list[Any]:
-        """`read(path)` of every file, in order, many at a time."""
+    def each(self, read: Callable[[str], T]) -> list[T]:
+        """`read(path)` of every file, in order, many at a time.
+
+        Raises:
+            UnreadableError: the system refused to read one.
+            DataError: what is wrong with the files.
+        """
+        problems = []
+
+        def attempt(path: str) -> T | None:
+            try:
+                with reading(path):
+                    return read(path)
+            except DataError as error:
+                problems.extend(f"{path}: {problem}" for problem in error.problems)
+            except ValueError as error:  # pyarrow's too
+                problems.append(f"{path}: cannot be read: {error}")
+
         with ThreadPoolExecutor(min(PARALLEL_FILES, len(self.paths))) as pool:
-            return list(pool.map(read, self.paths))
+            found = list(pool.map(attempt, self.paths))
+        if problems:
+            raise DataError(self.url, sorted(problems))
+        return found
 
 
 def find_files(place: str, endings: tuple[str, ...]) -> Files:
@@ -87,7 +104,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     if fs.isfile(path):
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
-        return Files(fs, path, [path], is_local, False)
+        return Files(place, fs, path, [path], is_local, False)
     if not fs.isdir(path):
         raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
     names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
@@ -95,7 +112,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
-    return Files(fs, path, found, is_local, True)
+    return Files(place, fs, path, found, is_local, True)
 
 
 def _files_below(path: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -15,6 +15,7 @@ from dp_prior.data.embeddings.files import find_files
 from dp_prior.data.embeddings.metadata import count_rows, read_columns
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.parquet import ParquetRows
+from dp_prior.data.embeddings.rows import Rows
 from dp_prior.data.errors import DataError
 
 FINGERPRINTED_ROWS = 64
@@ -26,21 +27,6 @@ SCANNED_BYTES, SCANNED_BYTES_REMOTE, SCANNED_ROWS = 256 << 20, 8 << 20, 1024
 """Most bytes read by the scan before training, of local files and behind a URL, and rows of a block of it."""
 
 MOST_ROWS_NAMED = 5
-
-
-class Rows(Protocol):
-    """Rows in files; see `NpyRows`."""
-
-    paths: list[str]
-    counts: np.ndarray
-    dimension: int
-    dtype: np.dtype
-    largest_read: int
-    is_local: bool
-
-    def read(self, start: int, stop: int) -> np.ndarray: ...
-
-    def locate(self, row: int) -> str: ...
 
 
 class FolderConfig(Config):
@@ -85,9 +71,9 @@ class FolderConfig(Config):
             DataError: files are missing, damaged or do not fit together; all that is wrong, by name.
         """
         if self.format == "parquet":
-            rows: Rows = ParquetRows(self.path, find_files(self.path, (".parquet",)), self.column)
+            rows: Rows = ParquetRows(find_files(self.path, (".parquet",)), self.column)
         else:
-            rows = NpyRows(self.path, find_files(self.path, (".npy",)))
+            rows = NpyRows(find_files(self.path, (".npy",)))
         if not rows.counts.sum():
             raise DataError(self.path, ["holds files, but no rows"])
         if not rows.dimension:
@@ -178,9 +164,7 @@ class Folder:
     def fingerprint(self) -> str:
         """SHA-256 of file names, numbers of rows and some rows: identifies the data without reading all of them."""
         digest = hashlib.sha256(json.dumps(self.describe(), sort_keys=True).encode())
-        count = (
-            1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)
-        )  # a whole row group is decoded for each
+        count = 1 if self.rows.largest_read else min(FINGERPRINTED_ROWS, self.count)  # each decodes a whole row group
         for row in np.arange(count) * self.count // count:
             digest.update(self.rows.read(int(row), int(row) + 1).astype("<f4").tobytes())
         return digest.hexdigest()

@@ -9,7 +9,7 @@ import numpy as np
 
 from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import is_refusal, unreadable
+from dp_prior.data.files import decoding, reading
 
 ROWS_AT_ONCE = 65_536
 
@@ -21,15 +21,8 @@ def count_rows(place: str) -> tuple[list[str], np.ndarray]:
     files = find_files(place, (".parquet",))
 
     def count(path: str) -> int:
-        try:
-            with files.open(path) as file:
-                return parquet.ParquetFile(file).metadata.num_rows
-        except DataError:
-            raise
-        except (OSError, ValueError) as error:
-            if is_refusal(error):
-                raise unreadable(path, error) from error
-            raise DataError(path, [f"cannot be read: {error}"]) from None
+        with files.open(path) as file:
+            return parquet.ParquetFile(file).metadata.num_rows
 
     return files.paths, np.array(files.each(count), dtype=np.int64)
 
@@ -48,16 +41,12 @@ def read_columns(place: str, names: list[str], as_text: bool = False) -> Iterato
 
     files = find_files(place, (".parquet", ".csv"))
     for path in files.paths:
-        try:
+        with decoding(path, f"columns {names} cannot be read"), reading(path):
             for batch in _batches(files, path, names, as_text):
                 columns = {name: batch.column(name) for name in names}
                 if as_text:
                     columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
                 yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
-        except (pa.ArrowException, OSError) as error:
-            if is_refusal(error):
-                raise unreadable(path, error) from error
-            raise DataError(path, [f"columns {names} cannot be read: {error}"]) from None
 
 
 def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterator[Any]:
@@ -67,27 +56,23 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
             from pyarrow import csv
 
             types = dict.fromkeys(names, pa.string()) if as_text else None
-            convert = csv.ConvertOptions(include_columns=names, column_types=types)
-            _check_columns(path, _csv_header(files, path), names)
-            yield from csv.open_csv(
-                file, convert_options=convert, parse_options=csv.ParseOptions(newlines_in_values=True)
+            convert, parse = (
+                csv.ConvertOptions(include_columns=names, column_types=types),
+                csv.ParseOptions(newlines_in_values=True),
             )
+            with files.open(path) as again:
+                check_columns(path, csv.open_csv(again, parse_options=parse).schema.names, names)
+            yield from csv.open_csv(file, convert_options=convert, parse_options=parse)
         else:
             from pyarrow import parquet
 
             parts = parquet.ParquetFile(file)
-            _check_columns(path, parts.schema_arrow.names, names)
+            check_columns(path, parts.schema_arrow.names, names)
             yield from parts.iter_batches(ROWS_AT_ONCE, columns=names)
 
 
-def _csv_header(files: Files, path: str) -> list[str]:
-    from pyarrow import csv
-
-    with files.open(path) as file:
-        return csv.open_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True)).schema.names
-
-
-def _check_columns(path: str, known: list[str], names: list[str]) -> None:
+def check_columns(path: str, known: list[str], names: list[str]) -> None:
+    """Raises DataError if a file lacks some of the columns."""
     missing = [f"there is no column {name!r}. {nearest_name(name, known)}" for name in names if name not in known]
     if missing:
         raise DataError(path, missing)

@@ -71,12 +71,11 @@ def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) 
                  f"recorded episodes do not have"],
             )  # fmt: skip
         steps = starts[e] + f
-        again = np.flatnonzero(row_of[steps] >= 0)
-        first = np.zeros(len(steps), bool)
-        first[np.unique(steps, return_index=True)[1]] = True
-        again = np.concatenate([again, np.flatnonzero(~first)])
-        if len(again):
-            at = int(again[0])
+        is_again = np.ones(len(steps), bool)
+        is_again[np.unique(steps, return_index=True)[1]] = False
+        is_again |= row_of[steps] >= 0
+        if is_again.any():
+            at = int(np.argmax(is_again))
             raise DataError(
                 folder.path, [f"{folder.rows.locate(done + at)}: episode {e[at]}, frame {f[at]} has a row already"]
             )

@@ -5,83 +5,38 @@ from __future__ import annotations
 import numpy as np
 
 from dp_prior.data.embeddings.files import Files
-from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import is_refusal, reading, unreadable
+from dp_prior.data.embeddings.metadata import check_columns
+from dp_prior.data.embeddings.rows import Rows
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import reading
 
 
-class ParquetRows:
-    """The embeddings in a column of lists of numbers, all files in order of their names.
+class ParquetRows(Rows):
+    """The embeddings in a column of lists of numbers, float32. A piece is a row group, of which the last is kept."""
 
-    Attributes:
-        counts: rows of each file.
-        dimension: numbers in a row.
-        dtype: float32, which `read` gives.
-        largest_read: rows of the largest row group; one is in memory while rows of it are read.
-    """
+    def __init__(self, files: Files, column: str):
+        self._files, self._column = files, column
+        pieces = files.each(self._read_footer)
+        self._groups = [
+            (path, index) for path, sizes in zip(files.paths, pieces, strict=True) for index in range(len(sizes))
+        ]
+        self._held: tuple[int, np.ndarray] = (-1, np.zeros((0, 0), np.float32))
+        super().__init__(files, pieces, 0, np.float32)
+        self.largest_read = int(self._sizes.max(initial=0))
+        if self.largest_read:
+            self.dimension = self._first_width()
 
-    def __init__(self, place: str, files: Files, column: str):
+    def _read_footer(self, path: str) -> list[int]:
+        """Rows of each row group."""
         from pyarrow import parquet
 
-        self.paths = files.paths
-        self.dtype = np.dtype(np.float32)
-        self._files, self._column = files, column
-        self.is_local = files.is_local
-        problems: list[str] = []
+        with self._files.open(path) as file:
+            parts = parquet.ParquetFile(file)
+            check_columns(path, parts.schema_arrow.names, [self._column])
+            return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
 
-        def read_footer(path: str) -> list[int]:
-            try:
-                with files.open(path) as file:
-                    parts = parquet.ParquetFile(file)
-                    if column not in parts.schema_arrow.names:
-                        hint = nearest_name(column, parts.schema_arrow.names)
-                        problems.append(f"{path}: there is no column {column!r}. {hint}")
-                    return [parts.metadata.row_group(i).num_rows for i in range(parts.metadata.num_row_groups)]
-            except DataError as error:
-                problems.append(f"{path}: {error.problems[0]}")
-                return []
-            except (OSError, ValueError) as error:
-                if is_refusal(error):
-                    raise unreadable(path, error) from error
-                problems.append(f"{path}: cannot be read: {error}")
-                return []
-
-        groups = files.each(read_footer)
-        if problems:
-            raise DataError(place, sorted(problems))
-        self.counts = np.array([sum(sizes) for sizes in groups], dtype=np.int64)
-        self._groups = [
-            (path, index) for path, sizes in zip(self.paths, groups, strict=True) for index in range(len(sizes))
-        ]
-        self._sizes = np.array([size for sizes in groups for size in sizes], dtype=np.int64)
-        self._ends = np.cumsum(self._sizes)
-        self.largest_read = int(self._sizes.max(initial=0))
-        self._held: tuple[int, np.ndarray] = (-1, np.zeros((0, 0), np.float32))
-        self.dimension = self._first_width() if self.largest_read else 0
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, dimension) float32 rows.
-
-        Raises:
-            DataError: a row is missing or has another number of numbers.
-        """
-        out = np.empty((stop - start, self.dimension), self.dtype)
-        done = 0
-        for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._sizes)):
-            before = int(self._ends[number] - self._sizes[number])
-            begin, end = max(start - before, 0), min(stop - before, int(self._sizes[number]))
-            if before >= stop:
-                break
-            if begin >= end:
-                continue  # a file or row group without rows
-            out[done : done + end - begin] = self._group(number)[begin:end]
-            done += end - begin
-        return out
-
-    def locate(self, row: int) -> str:
-        """The file that holds a row, and which of its rows that is."""
-        ends = np.cumsum(self.counts)
-        number = int(np.searchsorted(ends, row, side="right"))
-        return f"{self.paths[number]}, row {row - int(ends[number] - self.counts[number])}"
+    def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:
+        out[:] = self._group(number)[begin : begin + len(out)]
 
     def _group(self, number: int) -> np.ndarray:
         """(rows, dimension) float32 of one row group; the newest is kept."""

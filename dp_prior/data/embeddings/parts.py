@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -96,7 +97,7 @@ class Part:
         """
         self._codes, self._code, self._total = codes, code, total
         self._ends = np.cumsum(counts)
-        self._kept: dict[int, np.ndarray] = {}
+        self._members = lru_cache(CHUNKS_KEPT)(self._find_members)
 
     @classmethod
     def whole(cls, count: int) -> Part:
@@ -117,14 +118,8 @@ class Part:
             out[here] = members[ids[here] - (self._ends[chunk] - len(members))]
         return out
 
-    def _members(self, chunk: int) -> np.ndarray:
-        """The rows of this part in a chunk; the most recent chunks are cached."""
-        members = self._kept.pop(chunk, None)
-        if members is None:
-            start = chunk * CHUNK
-            codes = self._codes(start, min(start + CHUNK, self._total))
-            members = start + np.flatnonzero(codes == self._code)
-            if len(self._kept) >= CHUNKS_KEPT:
-                self._kept.pop(next(iter(self._kept)))
-        self._kept[chunk] = members
-        return members
+    def _find_members(self, chunk: int) -> np.ndarray:
+        """The rows of this part in a chunk."""
+        start = chunk * CHUNK
+        codes = self._codes(start, min(start + CHUNK, self._total))
+        return start + np.flatnonzero(codes == self._code)

@@ -6,6 +6,7 @@ This is a reader of the published layout; the lerobot package is not needed. Fra
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import defaultdict
@@ -18,13 +19,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import (
-    check_count,
-    check_memory,
-    is_refusal,
-    reading,
-    unreadable,
-)
+from dp_prior.data.files import check_count, check_memory, decoding, reading
 from dp_prior.regular_files import SMALL, check_regular, read_small
 
 if TYPE_CHECKING:
@@ -129,12 +124,10 @@ class LeRobotStore:
         self._order_checked = True
         values = np.concatenate(parts) if parts else np.zeros((0,))
         declared = self.keys()[key]
-        if values.shape[1:] != declared and values.size == len(values) * int(np.prod(declared)):
-            return values.reshape(len(values), *declared)
-        if values.shape[1:] != declared:
+        if values.size != len(values) * math.prod(declared):
             found = f"key {key!r} has shape {values.shape[1:]} per frame, but meta/info.json declares {declared}"
             raise DataError(str(self.path), [found])
-        return values
+        return values.reshape(len(values), *declared)
 
     def locate(self, key: str, row: int) -> str:
         """The parquet file that holds a row, for messages."""
@@ -277,53 +270,40 @@ def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
 
 def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
     """The wanted columns of a parquet file, and those of the others that it has; opened once, for files are many."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        found = os.stat(path)
+    with decoding(path, "is not a readable parquet file"):
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            raise DataError(
+                str(path), ["no such file, but the episode list names it; the copy is incomplete"]
+            ) from None
         with reading(path):
             check_regular(path, found.st_mode)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names
         check_memory(str(path), 8 * file.metadata.num_rows, stored=found.st_size, ratio=LARGEST_RATIO)
-    except FileNotFoundError:
-        raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"]) from None
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are not Unicode
-        if is_refusal(error):
-            raise unreadable(path, error) from error
-        raise DataError(str(path), [f"is not a readable parquet file: {error}"]) from None
-    with file:
+    with file, decoding(path, "is damaged"):
         missing = [name for name in wanted if name not in known]
         if missing:
             raise DataError(str(path), [f"has no column {', '.join(map(repr, missing))}{why}"])
-        try:
-            return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            if is_refusal(error):
-                raise unreadable(path, error) from error
-            raise DataError(str(path), [f"is damaged: {error}"]) from None
+        return file.read([*wanted, *(name for name in others if name in known and name not in wanted)])
 
 
 def _read_text(path: Path, most: int = SMALL) -> str:
     try:
         with reading(path):
-            return read_small(path, most).decode("utf-8")
+            content = read_small(path, most)
     except DataError as error:
         raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
-    except ValueError as error:
-        raise DataError(str(path), [f"is not text: {error}"]) from None
+    with decoding(path, "is not text"):
+        return content.decode("utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
+    with decoding(path, "is not JSON"):
         found = json.loads(_read_text(path))
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DataError(str(path), [f"is not JSON: {error}"]) from None
     if not isinstance(found, dict):
         raise DataError(str(path), [f"holds a {type(found).__name__}; expected an object"])
     return found

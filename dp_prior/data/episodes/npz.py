@@ -13,7 +13,7 @@ from numpy.lib import format as npy_format
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_count, check_memory, is_refusal, reading, unreadable
+from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, reading
 
 RATIOS, LARGEST_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}, 50_000
 """Bounds on what a byte decodes to, by compression; deflate reaches 1032, bzip2 about 45,000."""
@@ -41,25 +41,16 @@ class NpzStore:
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
         with reading(path):
-            if not path.is_file():
-                found = "is a folder; expected one .npz file" if path.is_dir() else "no such file"
-                raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
-        try:
-            with zipfile.ZipFile(path) as archive:
-                check_count(path, len(archive.infolist()), "arrays")
-                members = [name for name in archive.namelist() if name.endswith(".npy")]
-                self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
-        except DataError:
-            raise
-        except Exception as error:  # zipfile and its codecs raise all kinds of errors on damaged files
-            if is_refusal(error):
-                raise unreadable(path, error) from error
-            raise DataError(str(path), [f"is not a readable .npz file: {error or type(error).__name__}"]) from None
+            check_is_file(path, ".npz")
+        with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
+            check_count(path, len(archive.infolist()), "arrays")
+            members = [name for name in archive.namelist() if name.endswith(".npy")]
+            self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
         if episode_ends not in self._headers:
             hint = nearest_name(episode_ends, self._headers)
             raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
         self._episode_ends_key = episode_ends
-        self.episode_ends = self._load(episode_ends)
+        self.episode_ends = self.read(episode_ends)
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Feature shape of every array that has rows."""
@@ -73,10 +64,6 @@ class NpzStore:
         """Stored type of an array."""
         return self._headers[key][1].name
 
-    def read(self, key: str) -> np.ndarray:
-        """(N, *feature_shape) in the stored dtype."""
-        return self._load(key)
-
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
         return f"{self.path}[{key}]"
@@ -89,19 +76,14 @@ class NpzStore:
         """Format and place."""
         return {"format": "npz", "path": str(self.path)}
 
-    def _load(self, name: str) -> np.ndarray:
-        if self._headers[name][1].hasobject:
-            raise DataError(
-                self.locate(name, 0),
-                ["holds Python objects, which would have to be unpickled; save it as a plain numeric array"],
-            )
-        try:
-            with np.load(self.path, allow_pickle=False) as arrays:
-                return arrays[name]
-        except Exception as error:  # as above
-            if is_refusal(error):
-                raise unreadable(self.locate(name, 0), error) from error
-            raise DataError(self.locate(name, 0), [f"cannot be read: {error or type(error).__name__}"]) from None
+    def read(self, key: str) -> np.ndarray:
+        """(N, *feature_shape) in the stored dtype."""
+        where = self.locate(key, 0)
+        if self._headers[key][1].hasobject:
+            problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
+            raise DataError(where, [problem])
+        with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
+            return arrays[key]
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:

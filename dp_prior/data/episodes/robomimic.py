@@ -17,6 +17,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import check_is_file, decoding
 
 if TYPE_CHECKING:
     import h5py
@@ -55,9 +56,7 @@ class RobomimicStore:
     def __init__(self, path: Path, filter: str | None):
         self.path = path = path.expanduser()
         self._filter = filter
-        if not path.is_file():
-            found = "is a folder; expected one .hdf5 file" if path.is_dir() else "no such file"
-            raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
+        check_is_file(path, ".hdf5")
         with self._reading("data") as file:
             group = file.get("data")
             known = {} if group is None else {int(m[1]): name for name in group if (m := _DEMO.fullmatch(name))}
@@ -70,11 +69,11 @@ class RobomimicStore:
             problems, lengths = [], []
             for name in names:
                 actions = _array(group[name], "actions")
-                declared = group[name].attrs.get("num_samples")
                 if actions is None or not actions.shape:
                     problems.append(f"data/{name} has no array 'actions'; expected one row per step")
                     continue
-                if declared is not None and int(declared) != actions.shape[0]:
+                declared = group[name].attrs.get("num_samples", actions.shape[0])
+                if int(declared) != actions.shape[0]:
                     found = f"has {actions.shape[0]} actions, but its attribute num_samples is {declared}"
                     problems.append(f"data/{name} {found}; the file may be incomplete")
                 lengths.append(actions.shape[0])
@@ -155,13 +154,8 @@ class RobomimicStore:
     def _reading(self, what: str) -> Iterator[h5py.File]:
         import h5py
 
-        try:
-            with h5py.File(self.path, "r") as file:
-                yield file
-        except DataError:
-            raise
-        except Exception as error:  # h5py raises all kinds on files that are damaged
-            raise DataError(str(self.path), [f"{what} cannot be read: {error or type(error).__name__}"]) from None
+        with decoding(self.path, f"{what} cannot be read"), h5py.File(self.path, "r") as file:
+            yield file
 
 
 def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:
@@ -189,12 +183,9 @@ def _missing(array: h5py.Dataset) -> str | None:
     if array.chunks is None:
         found = array.id.get_storage_size()
         return f"holds {found} of {array.nbytes} bytes" if found < array.nbytes else None
-    found, expected = array.id.get_num_chunks(), math.prod(map(_ceil_div, array.shape, array.chunks))
+    grid = (-(-size // length) for size, length in zip(array.shape, array.chunks, strict=True))
+    found, expected = array.id.get_num_chunks(), math.prod(grid)
     return f"holds {found} of {expected} chunks" if found < expected else None
-
-
-def _ceil_div(size: int, length: int) -> int:
-    return -(-size // length)
 
 
 def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:

@@ -7,13 +7,11 @@ whatever follows them in memory), arrays that would have to be unpickled, and de
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import struct
 import zipfile
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,13 +20,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import (
-    check_count,
-    check_memory,
-    is_refusal,
-    reading,
-    unreadable,
-)
+from dp_prior.data.files import check_count, check_memory, decoding, reading
 from dp_prior.regular_files import SMALL, check_regular, open_regular, read_small
 
 if TYPE_CHECKING:
@@ -136,28 +128,48 @@ class ZarrStore:
         version = self._metadata[self._ends].get("zarr_format")
         return {"format": f"zarr v{version}", "path": str(self.path)}
 
+    def open(self, key: str) -> zarr.Array:
+        """A key's array, none of it decoded yet.
+
+        Raises:
+            DataError: chunks are missing or cut short, or it cannot be decoded safely.
+        """
+        return self._open(self._prefix + key)
+
     def _load(self, name: str) -> np.ndarray:
+        where = f"{self.path}/{name}"
+        with decoding(where):
+            array = self._open(name)
+            stored = None if self._fill_missing else sum(self._stored(name).values())
+            check_memory(where, array.nbytes, stored=stored, ratio=LARGEST_RATIO)
+            return np.asarray(array[...])
+
+    def _open(self, name: str) -> zarr.Array:
+        import zarr
+        from zarr.storage import ZipStore
+
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
         if "pickle" in json.dumps(coding) or metadata.get("dtype") == "|O":
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
-        try:
-            stored = self._stored(name)
-            self._check_declared(where, metadata, sum(stored.values()))
-            missing = None if self._fill_missing else self._missing_chunks(name, metadata, stored.keys())
+        if len(metadata["shape"]) > MOST_AXES:
+            raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
+        with decoding(where):
+            if self._root is None:
+                store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
+                # Consolidated metadata are a copy, and stay as they were when episodes are appended.
+                self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
+            array, stored = self._root[name], self._stored(name)
+            chunk_bytes = math.prod(_chunk_lengths(array)) * array.dtype.itemsize
+            check_memory(where, chunk_bytes, stored=sum(stored.values()), ratio=LARGEST_RATIO)
+            missing = None if self._fill_missing else self._missing_chunks(name, array, stored.keys())
             if missing:
                 remedy = "or, if its writer left out chunks of fill values, set data.episodes.missing_chunks to 'fill'"
                 raise DataError(where, [f"{missing}. Copy the data set again; {remedy}"])
             cut_short = _chunks_cut_short(self.path / name, metadata) if self.path.is_dir() else []
             if cut_short:
                 raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
-            return np.asarray(self._open()[name][...])
-        except DataError:
-            raise
-        except Exception as error:  # zarr and its codecs raise all kinds of errors on damaged files
-            if is_refusal(error):
-                raise unreadable(where, error) from error
-            raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
+            return array
 
     def _stored(self, name: str) -> dict[str, int]:
         """Bytes of each file of an array, by its name below the array."""
@@ -168,60 +180,36 @@ class ZarrStore:
             return {file.removeprefix(f"{name}/"): size for file, size in sizes.items()}
         return dict(_files_below(self.path / name))
 
-    def _check_declared(self, where: str, metadata: dict[str, Any], stored: int) -> None:
-        """Neither the array nor one chunk of it takes more memory than there is, or than what is stored can fill."""
-        shape, lengths = metadata["shape"], _chunk_lengths(metadata)
-        for what, sizes in (("shape", shape), ("chunks", lengths)):
-            if len(sizes) > MOST_AXES or not all(type(size) is int and size >= 0 for size in sizes):
-                raise DataError(where, [f"{what} is {str(sizes)[:120]}; expected at most {MOST_AXES} whole numbers"])
-        itemsize = np.dtype(metadata.get("dtype", metadata.get("data_type"))).itemsize
-        present = None if self._fill_missing else stored
-        check_memory(where, math.prod(shape) * itemsize, stored=present, ratio=LARGEST_RATIO)
-        check_memory(where, math.prod(lengths) * itemsize, stored=stored, ratio=LARGEST_RATIO)
-
-    def _missing_chunks(self, name: str, metadata: dict[str, Any], present: Collection[str]) -> str:
+    def _missing_chunks(self, name: str, array: zarr.Array, present: Collection[str]) -> str:
         """Number of missing chunks, and the first of them with the episodes of their rows; empty if none is missing."""
-        total = math.prod(_grid(metadata))
+        grid = [-(-size // length) for size, length in zip(array.shape, _chunk_lengths(array), strict=True)]
+        total = math.prod(grid)
         looked_at = total if total <= MOST_CHUNKS_COUNTED else len(present) + 4  # at least four of them are missing
-        chunks = list(itertools.islice(_chunks(metadata), looked_at))
-        missing = [chunk for chunk in chunks if chunk[0] not in present]
+        key_of = array.metadata.encode_chunk_key
+        indices = (np.unravel_index(number, grid) for number in range(looked_at))
+        missing = [index for index in indices if key_of(index) not in present]
         if not missing:
             return ""
-        listed = [chunk + self._episodes_of(name, first, stop) for chunk, first, stop in missing[:3]]
+        listed = [key_of(index) + self._episodes_of(name, array, index) for index in missing[:3]]
         listed += ["..."] if len(missing) > 3 else []
         count = len(missing) if looked_at == total else total - len(present)
         return f"{count} of {total} chunks are missing: {', '.join(listed)}"
 
-    def _episodes_of(self, name: str, first: int, stop: int) -> str:
+    def _episodes_of(self, name: str, array: zarr.Array, index: tuple[int, ...]) -> str:
         if name == self._ends:
             return ""
-        ends = self.episode_ends.ravel()
+        length, ends = _chunk_lengths(array)[0], self.episode_ends.ravel()
+        first, stop = index[0] * length, min((index[0] + 1) * length, array.shape[0])
         begin, end = (int(np.searchsorted(ends, row, side="right")) for row in (first, stop - 1))
         return f" (rows {first} to {stop - 1}, episode{f's {begin} to {end}' if end > begin else f' {begin}'})"
-
-    def _open(self) -> zarr.Group:
-        import zarr
-        from zarr.storage import ZipStore
-
-        if self._root is None:
-            store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
-            # Consolidated metadata are a copy, and stay as they were when episodes are appended.
-            self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
-        return self._root
 
 
 def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of every array, by its name from the top."""
-    with reading(path):
+    with decoding(path, "is not a readable zarr group"), reading(path):
         if not path.exists():
             raise DataError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
-    try:
-        with reading(path):
-            documents = _documents_in_zip(path) if path.is_file() else _documents_in(path)
-    except DataError:
-        raise
-    except (ValueError, RecursionError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(str(path), [f"is not a readable zarr group: {error}"]) from None
+        documents = _documents_in_zip(path) if path.is_file() else _documents_in(path)
     check_count(path, len(documents), "arrays and groups")
     if not {".zgroup", "zarr.json"} & set(documents):
         raise DataError(str(path), [f"is not a zarr group: it has no .zgroup or zarr.json{_folder_hint(documents)}"])
@@ -293,32 +281,9 @@ def _folder_hint(documents: dict[str, Any]) -> str:
     return f". The folder {min(groups, key=len)!r} inside is one: give that as path (unpack it first if this is a zip)"
 
 
-def _chunk_lengths(metadata: dict[str, Any]) -> list[int]:
-    """Rows and elements of a chunk along each axis."""
-    return metadata["chunks"] if "chunks" in metadata else metadata["chunk_grid"]["configuration"]["chunk_shape"]
-
-
-def _grid(metadata: dict[str, Any]) -> list[int]:
-    """Number of chunks along each axis."""
-    lengths = _chunk_lengths(metadata)
-    return [-(-size // length) for size, length in zip(metadata["shape"], lengths, strict=True)]
-
-
-def _chunks(metadata: dict[str, Any]) -> Iterator[tuple[str, int, int]]:
-    """Name of each chunk within its array, and the rows that it holds as first and stop."""
-    lengths = _chunk_lengths(metadata)
-    if "chunks" in metadata:
-        before, separator = "", metadata.get("dimension_separator") or "."
-    else:
-        encoding = metadata["chunk_key_encoding"]
-        is_default = encoding["name"] == "default"
-        separator = encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
-        before = f"c{separator}" if is_default else ""
-    grid = _grid(metadata)
-    for number in range(math.prod(grid)):
-        index = np.unravel_index(number, grid)
-        first = index[0] * lengths[0]
-        yield before + separator.join(map(str, index)), first, min(first + lengths[0], metadata["shape"][0])
+def _chunk_lengths(array: zarr.Array) -> tuple[int, ...]:
+    """Rows and elements of a stored chunk, which zarr calls a shard where it holds several, along each axis."""
+    return array.shards or array.chunks
 
 
 def _chunks_cut_short(folder: Path, metadata: dict[str, Any]) -> list[str]:

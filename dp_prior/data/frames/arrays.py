@@ -13,8 +13,9 @@ from numpy.lib import format as npy_format
 
 from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.episodes.robomimic import RobomimicStore
-from dp_prior.data.episodes.zarr import ZarrStore, _chunks_cut_short
+from dp_prior.data.episodes.zarr import ZarrStore
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part, frames_per_block
 
 PART_FRAMES = 2048
@@ -42,14 +43,9 @@ class ArrayFrames:
         """See `FrameSource`."""
         first = int(self.ends[part.episodes[0] - 1]) if part.episodes[0] else 0
         stop = int(self.ends[part.episodes[-1]])
-        try:
+        with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
             for block in self.blocks(first + skip, stop):
                 yield block.transpose(0, 2, 3, 1) if self.channels_first else block
-        except DataError:
-            raise
-        except Exception as error:  # zarr, zipfile, HDF5 and their codecs raise all kinds on files that are damaged
-            found = f"frames of rows {first} to {stop - 1} cannot be read: {error or type(error).__name__}"
-            raise DataError(part.where, [found]) from None
 
     def files(self) -> list[Path]:
         """See `FrameSource`."""
@@ -66,16 +62,7 @@ def zarr_frames(store: ZarrStore, key: str, ends: np.ndarray) -> ArrayFrames:
     Raises:
         DataError: they are no uint8 RGB pictures, one per row, or chunks are missing or cut short.
     """
-    where, name = store.locate(key, 0), store._prefix + key
-    metadata = store._metadata[name]
-    try:
-        array = store._open()[name]
-        missing = None if store._fill_missing else store._missing_chunks(name, metadata, store._stored(name).keys())
-        cut_short = _chunks_cut_short(store.path / name, metadata) if store.path.is_dir() else []
-    except Exception as error:  # as above
-        raise DataError(where, [f"cannot be read: {error or type(error).__name__}"]) from None
-    if missing or cut_short:
-        raise DataError(where, [f"{problem}. Copy the data set again" for problem in [missing, *cut_short] if problem])
+    where, array = store.locate(key, 0), store.open(key)
 
     def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
         chunk = (array.shards or array.chunks)[0]

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
-from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
 
@@ -46,29 +46,11 @@ class DiTConfig(BackboneRecord):
     """Probability of dropping an attention weight, or a feature inside the feed-forward, in training."""
 
     def faults(self) -> Iterator[str]:
-        if self.embed_dim % (2 * self.n_heads):
-            nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
-            yield (
-                f"embed_dim is {self.embed_dim}, but {self.n_heads} heads with rotary positions need a multiple of "
-                f"{2 * self.n_heads}. Take embed_dim {nearest}, or other n_heads"
-            )
+        return heads_faults(self.embed_dim, self.n_heads, features=2)  # a rotary position turns pairs of them
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> DiT:
-        """See `BackboneRecord.create`; x_shape is (H, A)."""
-        horizon, action_dim = x_shape
-        return DiT(
-            **self.arguments(),
-            horizon=horizon,
-            in_channels=action_dim * input_channels_factor,
-            out_channels=action_dim * output_channels_factor,
-            cond_shape=cond_shape,
-        )
+    def network(self, sizes: Sizes) -> DiT:
+        """See `BackboneRecord`; x_shape is (H, A)."""
+        return DiT(self, sizes)
 
 
 def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
@@ -79,18 +61,19 @@ def modulate(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
 class Layer(nn.Module):
     """Attention of actions to actions and observations, then a gated feed-forward; both modulated and gated."""
 
-    def __init__(self, *, dim: int, n_heads: int, inner_dim: int, dropout: float):
+    def __init__(self, config: DiTConfig):
         super().__init__()
-        self.n_heads = n_heads
+        self.n_heads = config.n_heads
+        dim, inner_dim = config.embed_dim, config.expansion * config.embed_dim
         self.modulation = Linear(dim, 6 * dim)
         self.queries_keys_values = Linear(dim, 3 * dim)
         self.cond_keys_values = Linear(dim, 2 * dim)
-        self.norm_queries = RMSNorm(dim // n_heads)
-        self.norm_keys = RMSNorm(dim // n_heads)
+        self.norm_queries = RMSNorm(dim // config.n_heads)
+        self.norm_keys = RMSNorm(dim // config.n_heads)
         self.attention_out = Linear(dim, dim)
         self.expand = Linear(dim, 2 * inner_dim)
-        self.attention_dropout = Dropout(dropout)
-        self.dropout = Dropout(dropout)
+        self.attention_dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.contract = Linear(inner_dim, dim)
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
@@ -125,25 +108,13 @@ class Layer(nn.Module):
 
 
 class DiT(nn.Module):
-    """See `DiTConfig` for the arguments."""
+    """See `DiTConfig`."""
 
-    def __init__(
-        self,
-        *,
-        embed_dim: int,
-        n_layers: int,
-        n_heads: int,
-        expansion: int,
-        step_embed_dim: int,
-        dropout: float,
-        horizon: int,
-        in_channels: int,
-        out_channels: int,
-        cond_shape: tuple[int, int],
-    ):
+    def __init__(self, config: DiTConfig, sizes: Sizes):
         super().__init__()
-        n_tokens, cond_dim = cond_shape
-        self.token_in = Linear(in_channels, embed_dim)
+        embed_dim, step_embed_dim = config.embed_dim, config.step_embed_dim
+        (horizon, _), (n_tokens, cond_dim) = sizes.x_shape, sizes.cond_shape
+        self.token_in = Linear(sizes.in_channels, embed_dim)
         self.cond_in = Linear(cond_dim, embed_dim)
         self.cond_positions = nn.Embedding(n_tokens, embed_dim)
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
@@ -151,15 +122,12 @@ class DiT(nn.Module):
         actions = torch.arange(horizon, dtype=torch.float32)
         # Observation step i and action i are at the same time: the chunk begins with the first observation.
         observations = torch.arange(n_tokens, dtype=torch.float32)
-        head_dim = embed_dim // n_heads
+        head_dim = embed_dim // config.n_heads
         self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)
         self.key_positions = RotaryPositions(positions=torch.cat([observations, actions]), head_dim=head_dim)
-        self.layers = nn.ModuleList(
-            Layer(dim=embed_dim, n_heads=n_heads, inner_dim=expansion * embed_dim, dropout=dropout)
-            for _ in range(n_layers)
-        )
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         self.modulation = Linear(embed_dim, 2 * embed_dim)
-        self.head = Linear(embed_dim, out_channels)
+        self.head = Linear(embed_dim, sizes.out_channels)
         for module in (self.modulation, self.head):
             nn.init.zeros_(module.weight)
             nn.init.zeros_(module.bias)

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.networks.backbones.record import BackboneRecord, Sizes
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import FiLM, Linear, StepEmbedding, compute_dtype, mish
 
@@ -34,21 +34,9 @@ class MLPConfig(BackboneRecord):
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping a feature inside a block, in training."""
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> MLP:
-        """See `BackboneRecord.create`."""
-        return MLP(
-            **self.arguments(),
-            x_shape=x_shape,
-            cond_dim=cond_shape[0] * cond_shape[1],
-            output_channels_factor=output_channels_factor,
-            input_channels_factor=input_channels_factor,
-        )
+    def network(self, sizes: Sizes) -> MLP:
+        """See `BackboneRecord`."""
+        return MLP(self, sizes)
 
 
 class Block(nn.Module):
@@ -69,34 +57,23 @@ class Block(nn.Module):
 
 
 class MLP(nn.Module):
-    """See `MLPConfig` for the arguments."""
+    """See `MLPConfig`."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        n_blocks: int,
-        expansion: int,
-        step_embed_dim: int,
-        dropout: float,
-        x_shape: tuple[int, ...],
-        cond_dim: int,
-        output_channels_factor: int,
-        input_channels_factor: int,
-    ):
+    def __init__(self, config: MLPConfig, sizes: Sizes):
         super().__init__()
-        self.output_shape = (*x_shape[:-1], x_shape[-1] * output_channels_factor)
-        self.step_embedding = StepEmbedding(dim=step_embed_dim)
-        self.input = Linear(math.prod(x_shape) * input_channels_factor, hidden_dim)
+        hidden_dim, cond_dim = config.hidden_dim, config.step_embed_dim + math.prod(sizes.cond_shape)
+        self.output_shape = (*sizes.x_shape[:-1], sizes.out_channels)
+        self.step_embedding = StepEmbedding(dim=config.step_embed_dim)
+        self.input = Linear(math.prod(sizes.x_shape) * sizes.input_factor, hidden_dim)
         self.blocks = nn.ModuleList(
-            Block(dim=hidden_dim, inner_dim=hidden_dim * expansion, cond_dim=step_embed_dim + cond_dim, dropout=dropout)
-            for _ in range(n_blocks)
+            Block(dim=hidden_dim, inner_dim=hidden_dim * config.expansion, cond_dim=cond_dim, dropout=config.dropout)
+            for _ in range(config.n_blocks)
         )
         self.norm = nn.LayerNorm(hidden_dim)
         self.output = Linear(hidden_dim, math.prod(self.output_shape))
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
-        """(B, *x_shape), (B,), (B, N, D) -> (B, *x_shape), its last dimension times output_channels_factor."""
+        """(B, *x_shape), (B,), (B, N, D) -> (B, *x_shape), its last dimension times output_factor."""
         dtype = compute_dtype(self.input.weight)
         features = mish(torch.cat([self.step_embedding(t).to(dtype), cond.flatten(1).to(dtype)], dim=1))
         x = self.input(x_t.flatten(1).to(dtype))

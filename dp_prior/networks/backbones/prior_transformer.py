@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
-from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, SinusoidalEmbedding, compute_dtype
 
@@ -69,47 +69,29 @@ class PriorTransformerConfig(BackboneRecord):
     """Probability of dropping a feature inside the feed-forward, in training."""
 
     def faults(self) -> Iterator[str]:
-        if self.embed_dim % (2 * self.n_heads):
-            nearest = 2 * self.n_heads * max(1, round(self.embed_dim / (2 * self.n_heads)))
-            yield (
-                f"embed_dim is {self.embed_dim}, but {self.n_heads} heads need a multiple of {2 * self.n_heads}. "
-                f"Take embed_dim {nearest}, or other n_heads"
-            )
+        return heads_faults(self.embed_dim, self.n_heads, features=2)
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> PriorTransformer:
-        """See `BackboneRecord.create`; x_shape is (D,), cond_shape (N, embed_dim)."""
-        return PriorTransformer(
-            **{name: value for name, value in self.arguments().items() if name != "n_text_tokens"},
-            dim=x_shape[0],
-            n_cond_tokens=cond_shape[0],
-            output_channels_factor=output_channels_factor,
-            n_inputs=input_channels_factor,
-        )
+    def network(self, sizes: Sizes) -> PriorTransformer:
+        """See `BackboneRecord`; x_shape is (D,), cond_shape (N, embed_dim)."""
+        return PriorTransformer(self, sizes)
 
 
 class Layer(nn.Module):
     """Causal attention, then a feed-forward; each on the normed stream and added to it."""
 
-    def __init__(
-        self, *, dim: int, n_heads: int, inner_dim: int, normformer: bool, attention_dropout: float, dropout: float
-    ):
+    def __init__(self, config: PriorTransformerConfig):
         super().__init__()
-        self.n_heads = n_heads
-        self.attention_dropout = Dropout(attention_dropout)
+        self.n_heads = config.n_heads
+        dim, inner_dim = config.embed_dim, config.expansion * config.embed_dim
+        self.attention_dropout = Dropout(config.attention_dropout)
         self.norm_1 = nn.LayerNorm(dim)
         self.queries_keys_values = Linear(dim, 3 * dim)
         self.attention_out = Linear(dim, dim)
-        self.norm_attended = nn.LayerNorm(dim) if normformer else nn.Identity()
+        self.norm_attended = nn.LayerNorm(dim) if config.normformer else nn.Identity()
         self.norm_2 = nn.LayerNorm(dim)
         self.expand = Linear(dim, inner_dim)
-        self.norm_inner = nn.LayerNorm(inner_dim) if normformer else nn.Identity()
-        self.dropout = Dropout(dropout)
+        self.norm_inner = nn.LayerNorm(inner_dim) if config.normformer else nn.Identity()
+        self.dropout = Dropout(config.dropout)
         self.contract = Linear(inner_dim, dim)
 
     def forward(self, x: Tensor, positions: RotaryPositions | None) -> Tensor:
@@ -124,62 +106,33 @@ class Layer(nn.Module):
 
 
 class PriorTransformer(nn.Module):
-    """See `PriorTransformerConfig` for the arguments."""
+    """See `PriorTransformerConfig`."""
 
-    def __init__(
-        self,
-        *,
-        embed_dim: int,
-        n_layers: int,
-        n_heads: int,
-        expansion: int,
-        n_time_tokens: int,
-        n_image_tokens: int,
-        rotary: bool,
-        norm_in: bool,
-        norm_out: bool,
-        final_proj: bool,
-        normformer: bool,
-        attention_dropout: float,
-        dropout: float,
-        dim: int,
-        n_cond_tokens: int,
-        output_channels_factor: int,
-        n_inputs: int,
-    ):
+    def __init__(self, config: PriorTransformerConfig, sizes: Sizes):
         super().__init__()
-        if not final_proj and embed_dim != dim * output_channels_factor:
+        embed_dim, n_time_tokens, n_image_tokens = config.embed_dim, config.n_time_tokens, config.n_image_tokens
+        if not config.final_proj and embed_dim != sizes.out_channels:
             raise ValueError(
                 f"task.backbone.final_proj is false, but embed_dim is {embed_dim} and the prediction has "
-                f"{dim * output_channels_factor} numbers; set one to the other, or final_proj to true"
+                f"{sizes.out_channels} numbers; set one to the other, or final_proj to true"
             )
-        self.dim = dim
+        self.dim = sizes.x_shape[0]
         self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
         self.time = nn.Sequential(Linear(embed_dim, embed_dim), nn.SiLU(), Linear(embed_dim, embed_dim * n_time_tokens))
-        self.inputs = nn.ModuleList(Linear(dim, embed_dim * n_image_tokens) for _ in range(n_inputs))
+        self.inputs = nn.ModuleList(Linear(self.dim, embed_dim * n_image_tokens) for _ in range(sizes.input_factor))
         self.query = nn.Parameter(0.02 * torch.randn(embed_dim))
-        n_tokens = n_cond_tokens + n_time_tokens + n_inputs * n_image_tokens + 1
+        n_tokens = sizes.cond_shape[0] + n_time_tokens + sizes.input_factor * n_image_tokens + 1
         self.rotary = None
         self.positions = None
-        if rotary:
+        if config.rotary:
             places = torch.arange(n_tokens, dtype=torch.float32)
-            self.rotary = RotaryPositions(positions=places, head_dim=embed_dim // n_heads)
+            self.rotary = RotaryPositions(positions=places, head_dim=embed_dim // config.n_heads)
         else:
             self.positions = nn.Parameter(0.02 * torch.randn(n_tokens, embed_dim))
-        self.norm_in = nn.LayerNorm(embed_dim) if norm_in else nn.Identity()
-        self.layers = nn.ModuleList(
-            Layer(
-                dim=embed_dim,
-                n_heads=n_heads,
-                inner_dim=expansion * embed_dim,
-                normformer=normformer,
-                attention_dropout=attention_dropout,
-                dropout=dropout,
-            )
-            for _ in range(n_layers)
-        )
-        self.norm_out = nn.LayerNorm(embed_dim) if norm_out else nn.Identity()
-        self.head = Linear(embed_dim, dim * output_channels_factor) if final_proj else nn.Identity()
+        self.norm_in = nn.LayerNorm(embed_dim) if config.norm_in else nn.Identity()
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
+        self.norm_out = nn.LayerNorm(embed_dim) if config.norm_out else nn.Identity()
+        self.head = Linear(embed_dim, sizes.out_channels) if config.final_proj else nn.Identity()
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:

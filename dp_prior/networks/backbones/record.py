@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from torch import nn
 
 from dp_prior.config import Config
 
 
+class Sizes(NamedTuple):
+    """What a network reads and returns; see `BackboneRecord.create`."""
+
+    x_shape: tuple[int, ...]
+    cond_shape: tuple[int, int]
+    output_factor: int
+    input_factor: int
+
+    @property
+    def in_channels(self) -> int:
+        """Size of the last dimension of x_t."""
+        return self.x_shape[-1] * self.input_factor
+
+    @property
+    def out_channels(self) -> int:
+        """Size of the last dimension of the output."""
+        return self.x_shape[-1] * self.output_factor
+
+
 class BackboneRecord(Config):
     """The record of a network `forward(x_t (B, *x_shape), t (B,), cond (B, N, D))` -> raw output of x's shape.
 
-    A member of the family has a `type` and `create`. The network draws dropout with `networks.dropout.Dropout`.
+    A member of the family has a `type` and `create`, or, as those in this folder, `network`, which `create` calls. The
+    network draws dropout with `networks.dropout.Dropout`.
     """
 
     @property
     def length_factor(self) -> int:
         """The horizon must be a multiple of this."""
         return 1
+
+    def horizon_faults(self, horizon: int) -> Iterator[str]:
+        """Why the network cannot work on chunks of this length, if it cannot."""
+        factor = self.length_factor
+        if horizon % factor:
+            above = horizon + factor - horizon % factor
+            yield (
+                f"horizon is {horizon}, but backbone {self.type!r} halves it and needs a multiple of {factor}; "
+                f"use {above}" + (f" or {above - factor}" if above > factor else "")
+            )
 
     def create(
         self,
@@ -36,4 +69,20 @@ class BackboneRecord(Config):
         Raises:
             ValueError: such a network does not fit samples or conditions of this shape.
         """
+        for fault in self.horizon_faults(x_shape[0]):
+            raise ValueError(fault)
+        return self.network(Sizes(x_shape, cond_shape, output_channels_factor, input_channels_factor))
+
+    def network(self, sizes: Sizes) -> nn.Module:
+        """An untrained network of these sizes."""
         raise NotImplementedError
+
+
+def heads_faults(embed_dim: int, n_heads: int, features: int) -> Iterator[str]:
+    """Whether `embed_dim` can be divided into heads, each with a multiple of so many features."""
+    if embed_dim % (features * n_heads):
+        nearest = features * n_heads * max(1, round(embed_dim / (features * n_heads)))
+        yield (
+            f"embed_dim is {embed_dim}, but {n_heads} heads need a multiple of {features * n_heads}. "
+            f"Take embed_dim {nearest}, or other n_heads"
+        )

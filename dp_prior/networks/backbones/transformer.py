@@ -6,7 +6,6 @@ to the encoder's tokens. Function and parameters are those of the published netw
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -16,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.attention import Attention
-from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
 from dp_prior.networks.dropout import Dropout
+from dp_prior.networks.encoders.pretrained import rename
 from dp_prior.networks.layers import Linear, Mish, SinusoidalEmbedding, compute_dtype
 
 
@@ -48,28 +48,11 @@ class TransformerConfig(BackboneRecord):
     """Probability of dropping an attention weight or a feature inside a layer, in training."""
 
     def faults(self) -> Iterator[str]:
-        if self.embed_dim % self.n_heads:
-            yield (
-                f"embed_dim is {self.embed_dim}, which n_heads {self.n_heads} does not divide. "
-                f"Take embed_dim {self.n_heads * max(1, round(self.embed_dim / self.n_heads))}, or other n_heads"
-            )
+        return heads_faults(self.embed_dim, self.n_heads, features=1)
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> Transformer:
-        """See `BackboneRecord.create`; x_shape is (H, A)."""
-        horizon, action_dim = x_shape
-        return Transformer(
-            **self.arguments(),
-            horizon=horizon,
-            in_channels=action_dim * input_channels_factor,
-            out_channels=action_dim * output_channels_factor,
-            cond_shape=cond_shape,
-        )
+    def network(self, sizes: Sizes) -> Transformer:
+        """See `BackboneRecord`; x_shape is (H, A)."""
+        return Transformer(self, sizes)
 
 
 class FeedForward(nn.Module):
@@ -127,45 +110,31 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """See `TransformerConfig` for the arguments."""
+    """See `TransformerConfig`."""
 
-    def __init__(
-        self,
-        *,
-        embed_dim: int,
-        n_layers: int,
-        n_heads: int,
-        n_cond_layers: int,
-        is_causal: bool,
-        embed_dropout: float,
-        dropout: float,
-        horizon: int,
-        in_channels: int,
-        out_channels: int,
-        cond_shape: tuple[int, int],
-    ):
+    def __init__(self, config: TransformerConfig, sizes: Sizes):
         super().__init__()
-        n_tokens, cond_dim = cond_shape
-        layer = {"dim": embed_dim, "n_heads": n_heads, "dropout": dropout}
-        self.token_in = Linear(in_channels, embed_dim)
+        embed_dim, (horizon, _), (n_tokens, cond_dim) = config.embed_dim, sizes.x_shape, sizes.cond_shape
+        layer = {"dim": embed_dim, "n_heads": config.n_heads, "dropout": config.dropout}
+        self.token_in = Linear(sizes.in_channels, embed_dim)
         self.positions = nn.Embedding(horizon, embed_dim)
         self.step_embedding = SinusoidalEmbedding(dim=embed_dim)
         self.cond_in = Linear(cond_dim, embed_dim)
         self.cond_positions = nn.Embedding(1 + n_tokens, embed_dim)
-        self.cond_dropout = Dropout(embed_dropout)
-        self.token_dropout = Dropout(embed_dropout)
+        self.cond_dropout = Dropout(config.embed_dropout)
+        self.token_dropout = Dropout(config.embed_dropout)
         self.encoder = nn.Sequential(
-            *(EncoderLayer(**layer) for _ in range(n_cond_layers))
-            if n_cond_layers
+            *(EncoderLayer(**layer) for _ in range(config.n_cond_layers))
+            if config.n_cond_layers
             else (Linear(embed_dim, 4 * embed_dim), Mish(), Linear(4 * embed_dim, embed_dim))
         )
-        self.decoder = nn.ModuleList(DecoderLayer(**layer) for _ in range(n_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(**layer) for _ in range(config.n_layers))
         self.norm = nn.LayerNorm(embed_dim)
-        self.head = Linear(embed_dim, out_channels)
+        self.head = Linear(embed_dim, sizes.out_channels)
         action = torch.arange(horizon)[:, None]
         # Token 0 is the timestep, which every action sees; token 1 + i is observation step i.
-        mask = action >= torch.arange(horizon) if is_causal else None
-        memory_mask = action >= torch.arange(1 + n_tokens) - 1 if is_causal else None
+        mask = action >= torch.arange(horizon) if config.is_causal else None
+        memory_mask = action >= torch.arange(1 + n_tokens) - 1 if config.is_causal else None
         self.register_buffer("mask", mask, persistent=False)
         self.register_buffer("memory_mask", memory_mask, persistent=False)
         self.apply(_initialise)
@@ -211,8 +180,8 @@ _PUBLISHED_NAMES = (
     (r"\.linear2\.", ".feed_forward.contract."),
     (r"\.norm([123])\.", r".norm_\1."),
     (r"^ln_f\.", "norm."),
+    (r"^(mask|memory_mask|_dummy_variable)$", None),  # no parameters
 )
-_NO_PARAMETERS = ("mask", "memory_mask", "_dummy_variable")
 
 
 def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -221,11 +190,7 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Args:
         weights: its state dict (in the published checkpoints under `model.`, without that prefix).
     """
-    renamed = {}
-    for name, value in weights.items():
-        if name in _NO_PARAMETERS:
-            continue
-        for pattern, replacement in _PUBLISHED_NAMES:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = value.squeeze(0) if name in ("positions.weight", "cond_positions.weight") else value
+    renamed = rename(weights, _PUBLISHED_NAMES)
+    for name in {"positions.weight", "cond_positions.weight"} & renamed.keys():
+        renamed[name] = renamed[name].squeeze(0)
     return renamed

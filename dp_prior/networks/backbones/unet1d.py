@@ -7,17 +7,19 @@ see `UNet1D.load_published`.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.networks.backbones.record import BackboneRecord
+from dp_prior.networks.backbones.record import BackboneRecord, Sizes
 from dp_prior.networks.convolution import Conv1d, Downsample1d, PointwiseConv1d, Upsample1d
+from dp_prior.networks.encoders.pretrained import rename
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
 PUBLISHED_HEAD_GROUPS = 8
@@ -70,33 +72,9 @@ class UNet1DConfig(BackboneRecord):
         """See `BackboneRecord`: every level but the last halves the positions."""
         return 2 ** (len(self.down_dims) - 1)
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> UNet1D:
-        """See `BackboneRecord.create`; x_shape is (H, A)."""
-        horizon, action_dim = x_shape
-        if horizon % self.length_factor:
-            below = horizon - horizon % self.length_factor
-            nearest = f"{below} or {below + self.length_factor}" if below else f"{self.length_factor}"
-            raise ValueError(
-                f"horizon is {horizon}, but a unet1d of {len(self.down_dims)} levels (down_dims "
-                f"{list(self.down_dims)}) needs a multiple of {self.length_factor}. "
-                f"Take horizon {nearest}, or fewer levels"
-            )
-        return self._network(
-            **self.arguments(),
-            in_channels=action_dim * input_channels_factor,
-            out_channels=action_dim * output_channels_factor,
-            cond_shape=cond_shape,
-        )
-
-    @property
-    def _network(self) -> type[UNet1D]:
-        return UNet1D
+    def network(self, sizes: Sizes) -> UNet1D:
+        """See `BackboneRecord`; x_shape is (H, A)."""
+        return UNet1D(self, sizes)
 
 
 class LocalUNet1DConfig(UNet1DConfig):
@@ -108,47 +86,29 @@ class LocalUNet1DConfig(UNet1DConfig):
 
     type: Literal["unet1d_local"] = "unet1d_local"
 
-    def create(
-        self,
-        x_shape: tuple[int, ...],
-        cond_shape: tuple[int, int],
-        output_channels_factor: int = 1,
-        input_channels_factor: int = 1,
-    ) -> LocalUNet1D:
-        """See `UNet1DConfig.create`."""
-        if 0 in cond_shape:
+    def network(self, sizes: Sizes) -> LocalUNet1D:
+        """See `UNet1DConfig.network`."""
+        horizon, n_tokens = sizes.x_shape[0], sizes.cond_shape[0]
+        if 0 in sizes.cond_shape:
             raise ValueError("unet1d_local has no observation to put anywhere. Give it one, or use unet1d")
-        if cond_shape[0] > x_shape[0]:
+        if n_tokens > horizon:
             raise ValueError(
-                f"unet1d_local puts {cond_shape[0]} observation tokens at the positions of a chunk of horizon "
-                f"{x_shape[0]}, which is too short. Raise horizon, lower n_obs_steps, or use unet1d"
+                f"unet1d_local puts {n_tokens} observation tokens at the positions of a chunk of horizon {horizon}, "
+                f"which is too short. Raise horizon, lower n_obs_steps, or use unet1d"
             )
-        return super().create(x_shape, cond_shape, output_channels_factor, input_channels_factor)
-
-    @property
-    def _network(self) -> type[LocalUNet1D]:
-        return LocalUNet1D
+        return LocalUNet1D(self, sizes)
 
 
 class ResidualBlock(nn.Module):
     """Two convolutions, each with group norm and Mish; the condition modulates between them."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        cond_dim: int,
-        kernel_size: int,
-        n_groups: int,
-        film_scale: bool,
-    ):
+    def __init__(self, config: UNet1DConfig, in_channels: int, out_channels: int, *, cond_dim: int):
         super().__init__()
-        self.conv_1 = Conv1d(in_channels, out_channels, kernel_size)
-        self.norm_1 = GroupNorm(n_groups, out_channels)
-        self.film = FiLM(cond_dim=cond_dim, channels=out_channels, has_scale=film_scale)
-        self.conv_2 = Conv1d(out_channels, out_channels, kernel_size)
-        self.norm_2 = GroupNorm(n_groups, out_channels)
+        self.conv_1 = Conv1d(in_channels, out_channels, config.kernel_size)
+        self.norm_1 = GroupNorm(config.n_groups, out_channels)
+        self.film = FiLM(cond_dim=cond_dim, channels=out_channels, has_scale=config.film_scale)
+        self.conv_2 = Conv1d(out_channels, out_channels, config.kernel_size)
+        self.norm_2 = GroupNorm(config.n_groups, out_channels)
         self.shortcut = PointwiseConv1d(in_channels, out_channels) if in_channels != out_channels else nn.Identity()
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
@@ -172,10 +132,11 @@ class Level(nn.Module):
 class Head(nn.Module):
     """The last convolution with norm and Mish, then the projection to the output channels."""
 
-    def __init__(self, channels: int, out_channels: int, *, kernel_size: int, n_groups: int):
+    def __init__(self, config: UNet1DConfig, out_channels: int):
         super().__init__()
-        self.conv = Conv1d(channels, channels, kernel_size)
-        self.norm = GroupNorm(n_groups, channels)
+        channels = config.down_dims[0]
+        self.conv = Conv1d(channels, channels, config.kernel_size)
+        self.norm = GroupNorm(config.head_groups or config.n_groups, channels)
         self.out = PointwiseConv1d(channels, out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,36 +145,17 @@ class Head(nn.Module):
 
 
 class UNet1D(nn.Module):
-    """See `UNet1DConfig` for the arguments."""
+    """See `UNet1DConfig`."""
 
-    def __init__(
-        self,
-        *,
-        down_dims: tuple[int, ...],
-        kernel_size: int,
-        n_groups: int,
-        head_groups: int | None,
-        step_embed_dim: int,
-        film_scale: bool,
-        in_channels: int,
-        out_channels: int,
-        cond_shape: tuple[int, int],
-    ):
+    is_local = False
+
+    def __init__(self, config: UNet1DConfig, sizes: Sizes):
         super().__init__()
-        cond_dim = self._modulating_features(cond_shape)
-
-        def block(block_in: int, block_out: int) -> ResidualBlock:
-            return ResidualBlock(
-                block_in,
-                block_out,
-                cond_dim=step_embed_dim + cond_dim,
-                kernel_size=kernel_size,
-                n_groups=n_groups,
-                film_scale=film_scale,
-            )
-
-        self.step_embedding = StepEmbedding(dim=step_embed_dim)
-        pairs = list(zip((in_channels, *down_dims[:-1]), down_dims, strict=True))
+        down_dims = config.down_dims
+        cond_dim = config.step_embed_dim + (0 if self.is_local else math.prod(sizes.cond_shape))
+        block = partial(ResidualBlock, config, cond_dim=cond_dim)
+        self.step_embedding = StepEmbedding(dim=config.step_embed_dim)
+        pairs = list(zip((sizes.in_channels, *down_dims[:-1]), down_dims, strict=True))
         self.down = nn.ModuleList(
             Level(block(dim_in, dim), block(dim, dim), Downsample1d(dim) if level < len(pairs) - 1 else nn.Identity())
             for level, (dim_in, dim) in enumerate(pairs)
@@ -224,7 +166,7 @@ class UNet1D(nn.Module):
             Level(block(2 * dim, dim_in), block(dim_in, dim_in), Upsample1d(dim_in))
             for dim_in, dim in reversed(pairs[1:])
         )
-        self.head = Head(down_dims[0], out_channels, kernel_size=kernel_size, n_groups=head_groups or n_groups)
+        self.head = Head(config, sizes.out_channels)
 
     def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
         """Args:
@@ -265,10 +207,6 @@ class UNet1D(nn.Module):
             )
         self.load_state_dict(rename_published(weights))
 
-    @staticmethod
-    def _modulating_features(cond_shape: tuple[int, int]) -> int:
-        return cond_shape[0] * cond_shape[1]
-
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
         """The input of the first block, and the features that modulate together with the timestep's."""
         return x_t, cond.flatten(1)
@@ -277,9 +215,11 @@ class UNet1D(nn.Module):
 class LocalResidualBlock(ResidualBlock):
     """A residual block of x_t, plus one of the local condition, which is in the last channels."""
 
-    def __init__(self, in_channels: int, local_channels: int, out_channels: int, **arguments: Any):
-        super().__init__(in_channels, out_channels, **arguments)
-        self.local = ResidualBlock(local_channels, out_channels, **arguments)
+    def __init__(
+        self, config: UNet1DConfig, in_channels: int, local_channels: int, out_channels: int, *, cond_dim: int
+    ):
+        super().__init__(config, in_channels, out_channels, cond_dim=cond_dim)
+        self.local = ResidualBlock(config, local_channels, out_channels, cond_dim=cond_dim)
         self.channels = (in_channels, local_channels)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
@@ -294,21 +234,13 @@ class LocalUNet1D(UNet1D):
     Diffusion Policy's network holds a second such block for the way up, which never runs; it is left out.
     """
 
-    def __init__(self, *, in_channels: int, cond_shape: tuple[int, int], **arguments: Any):
-        super().__init__(in_channels=in_channels, cond_shape=cond_shape, **arguments)
-        self.down[0].first = LocalResidualBlock(
-            in_channels,
-            cond_shape[1],
-            arguments["down_dims"][0],
-            cond_dim=arguments["step_embed_dim"],
-            kernel_size=arguments["kernel_size"],
-            n_groups=arguments["n_groups"],
-            film_scale=arguments["film_scale"],
-        )
+    is_local = True
 
-    @staticmethod
-    def _modulating_features(cond_shape: tuple[int, int]) -> int:
-        return 0
+    def __init__(self, config: LocalUNet1DConfig, sizes: Sizes):
+        super().__init__(config, sizes)
+        self.down[0].first = LocalResidualBlock(
+            config, sizes.in_channels, sizes.cond_shape[1], config.down_dims[0], cond_dim=config.step_embed_dim
+        )
 
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
         cond = F.pad(cond, (0, 0, 0, x_t.shape[1] - cond.shape[1]))
@@ -322,6 +254,7 @@ _PUBLISHED_NAMES = (
     (r"^(down|up)_modules\.(\d+)\.2\.(conv\.)?", r"\1.\2.resample."),
     (r"^mid_modules\.", "mid."),
     (r"^local_cond_encoder\.0\.", "down.0.first.local."),
+    (r"^local_cond_encoder\.1\.", None),  # never runs there
     (r"^final_conv\.0\.block\.0\.", "head.conv."),
     (r"^final_conv\.0\.block\.1\.", "head.norm."),
     (r"^final_conv\.1\.", "head.out."),
@@ -341,11 +274,4 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         weights: state dict of Diffusion Policy's `ConditionalUnet1D` (in its checkpoints under `model.`) or of
             LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`), without that prefix.
     """
-    renamed = {}
-    for name, value in weights.items():
-        if name.startswith("local_cond_encoder.1."):
-            continue  # never runs there
-        for pattern, replacement in _PUBLISHED_NAMES:
-            name = re.sub(pattern, replacement, name)
-        renamed[name] = value
-    return renamed
+    return rename(weights, _PUBLISHED_NAMES)

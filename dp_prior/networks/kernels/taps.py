@@ -55,14 +55,7 @@ class TapProducts(torch.autograd.Function):
         x = _deal(x, taps.sources)
         ctx.save_for_backward(x, matrices)
         ctx.taps, ctx.weight_shape, ctx.dtype = taps, weight.shape, weight.dtype
-        y: list[Tensor | None] = [None] * taps.targets
-        for tap, matrix in _centre_first(taps.taps, matrices):
-            if y[tap.target] is None:
-                y[tap.target] = product(_rows(x[tap.source]), matrix, bias).view(*x.shape[1:3], -1)
-            else:
-                into, out_of = _overlap(x.shape[1], tap.offset)
-                _add_product(_rows(y[tap.target][into]), _rows(x[tap.source, out_of]), matrix)
-        return _gather(y)
+        return _convolve(x, matrices, taps.taps, taps.targets, bias)
 
     @staticmethod
     @once_differentiable
@@ -70,22 +63,27 @@ class TapProducts(torch.autograd.Function):
         x, matrices = ctx.saved_tensors
         grad_bias = grad.sum((0, 1)).to(ctx.dtype) if ctx.needs_input_grad[2] else None
         grad = _deal(grad, ctx.taps.targets)
-        grad_x = _input_gradient(grad, x, matrices, ctx.taps) if ctx.needs_input_grad[0] else None
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            backwards = tuple(Tap(tap.target, tap.source, -tap.offset) for tap in ctx.taps.taps)
+            grad_x = _convolve(grad, matrices.transpose(1, 2), backwards, ctx.taps.sources)
         grad_weight = (
             _weight_gradient(grad, x, ctx.taps, ctx.weight_shape).to(ctx.dtype) if ctx.needs_input_grad[1] else None
         )
         return grad_x, grad_weight, grad_bias, None
 
 
-def _input_gradient(grad: Tensor, x: Tensor, matrices: Tensor, taps: Taps) -> Tensor:
-    grad_x: list[Tensor | None] = [None] * len(x)
-    for tap, matrix in _centre_first(taps.taps, matrices):
-        if grad_x[tap.source] is None:
-            grad_x[tap.source] = product(_rows(grad[tap.target]), matrix.t()).view(x.shape[1:])
+def _convolve(x: Tensor, matrices: Tensor, taps: tuple[Tap, ...], targets: int, bias: Tensor | None = None) -> Tensor:
+    """(sources, n, B, C) -> (B, targets * n, O)."""
+    y: list[Tensor | None] = [None] * targets
+    # Taps that meet every position come first; their product starts the sum.
+    for tap, matrix in sorted(zip(taps, matrices, strict=True), key=lambda pair: abs(pair[0].offset)):
+        if y[tap.target] is None:
+            y[tap.target] = product(_rows(x[tap.source]), matrix, bias).view(*x.shape[1:3], -1)
         else:
-            out_of, into = _overlap(x.shape[1], tap.offset)
-            _add_product(_rows(grad_x[tap.source][into]), _rows(grad[tap.target, out_of]), matrix.t())
-    return _gather(grad_x)
+            into, out_of = _overlap(x.shape[1], tap.offset)
+            _add_product(_rows(y[tap.target][into]), _rows(x[tap.source, out_of]), matrix)
+    return _gather(y)
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, taps: Taps, shape: torch.Size) -> Tensor:
@@ -116,11 +114,6 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += product(a, b)
     else:
         total.addmm_(a, b.t())
-
-
-def _centre_first(taps: tuple[Tap, ...], matrices: Tensor) -> list[tuple[Tap, Tensor]]:
-    """Taps with their matrices; first those that meet every position, whose product starts the sum."""
-    return sorted(zip(taps, matrices, strict=True), key=lambda pair: abs(pair[0].offset))
 
 
 def _overlap(n: int, offset: int) -> tuple[slice, slice]:

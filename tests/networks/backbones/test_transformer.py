@@ -198,5 +198,5 @@ def test_bfloat16_stays_near():
 
 
 def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="embed_dim is 30, which n_heads 4 does not divide. Take embed_dim 32"):
+    with pytest.raises(ValueError, match="embed_dim is 30, but 4 heads need a multiple of 4. Take embed_dim 32"):
         TransformerConfig(embed_dim=30)
