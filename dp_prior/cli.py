@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
     """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
-    from dp_prior.run.exit_file import FAILED, classify
+    from dp_prior.run.exit_file import FAILED, STOPPED, classify
 
     try:
         yield
@@ -30,7 +30,7 @@ def exit_codes() -> Iterator[None]:
         _, code = classify(error)
         if code == FAILED:
             raise
-        click.echo(f"error: {str(error) or 'interrupted'}", err=True)
+        click.echo(str(error) if code == STOPPED else f"error: {str(error) or 'interrupted'}", err=True)
         sys.exit(code)
 
 

@@ -114,7 +114,11 @@ def open_images(
 
 
 def build_caches(
-    images: Mapping[str, ImageColumn], workers: int, report: Callable[[str], None], every_s: float = 10.0
+    images: Mapping[str, ImageColumn],
+    workers: int,
+    report: Callable[[str], None],
+    check: Callable[[], None],
+    every_s: float = 10.0,
 ) -> None:
     """Build the caches that are not complete, with a line about what each costs and lines about its progress.
 
@@ -122,6 +126,8 @@ def build_caches(
 
     Args:
         workers: threads, each of which reads one file at a time.
+        check: called about once per second while building or waiting; what it raises ends that, and the episodes read
+            so far stay.
         every_s: seconds between two lines of progress.
     """
     for name, image in images.items():
@@ -130,7 +136,7 @@ def build_caches(
             continue
         report(f"  frames        {name}: {estimate}, in {image.cache.directory}")
         shown = _Throttled(name, report, every_s)
-        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"))
+        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"), check=check)
 
 
 class _Throttled:

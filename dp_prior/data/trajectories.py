@@ -354,13 +354,15 @@ class Trajectories:
             digest.update(text.encode())
         return digest.hexdigest()
 
-    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+    def build_caches(
+        self, report: Callable[[str], None], check: Callable[[], None] = lambda: None, workers: int | None = None
+    ) -> None:
         """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`.
 
         Args:
             workers: threads; None for one per core.
         """
-        build_caches(self.images, workers or os.cpu_count() or 1, report)
+        build_caches(self.images, workers or os.cpu_count() or 1, report, check)
 
     def statistics(self) -> dict[str, Statistics]:
         """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.

@@ -170,7 +170,7 @@ class EmbeddingPairs:
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
-    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+    def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
         """Nothing: a prior has no camera frames; see `Trajectories.build_caches`."""
 
     def statistics(self) -> dict[str, Statistics]:
