@@ -161,7 +161,10 @@ class Loader:
 
     def _pinned(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """The same in memory that a GPU copies from while the host goes on."""
-        return found if self.device.type != "cuda" else {key: value.pin_memory() for key, value in found.items()}
+        if self.device.type != "cuda":
+            return found
+        with torch.cuda.device(self.device):  # a new thread begins with the first GPU, whose memory other ranks use
+            return {key: value.pin_memory() for key, value in found.items()}
 
     def _finish(self, read: _Read) -> list[Batch]:
         ids = read.ids.to(self.dataset.device, non_blocking=True)

@@ -1,3 +1,4 @@
+import contextlib
 import threading
 from itertools import islice
 
@@ -189,6 +190,23 @@ def test_only_a_few_batches_are_read_ahead_and_the_thread_ends_with_the_iterator
         assert count <= data.began <= count + READ_AHEAD
     del batches
     assert not reading()
+
+
+def test_what_a_gpu_copies_is_pinned_on_that_gpu(monkeypatch):
+    used = []
+
+    @contextlib.contextmanager
+    def device(name):
+        used.append(name)
+        yield
+        used.append("left")
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: used.append("pinned") or self + 100)
+    loader = Loader(Stored(50), batch_size=4, accumulation=2, seed=0, rank=0, world_size=1, device="cuda:1")
+    read = loader._read(0)
+    assert used == [torch.device("cuda:1"), "pinned", "left"] * 2
+    assert torch.equal(torch.cat([part["front"] for part in read.parts]), read.ids + 100)
 
 
 def test_what_is_in_memory_needs_no_thread():
