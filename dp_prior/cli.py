@@ -25,12 +25,12 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        from dp_prior.run.exit_file import FAILED, classify
+        from dp_prior.run.exit_file import FAILED, STOPPED, classify
 
         _, code = classify(error)
         if code == FAILED:
             raise
-        click.echo(f"error: {str(error) or 'interrupted'}", err=True)
+        click.echo(str(error) if code == STOPPED else f"error: {str(error) or 'interrupted'}", err=True)
         sys.exit(code)
 
 

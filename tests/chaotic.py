@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.cli import train
+from dp_prior.data.frames.build import _Build
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.inference.agent import VectorAgent
@@ -28,6 +29,7 @@ from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 
 MOMENTS = {
+    "frames": (_Build, "_read_part"),
     "step": (PolicyTrainer, "step"),
     "backward": (Accelerator, "backward"),
     "agreement": (Ranks, "exchange"),

@@ -1,9 +1,12 @@
 """From recorded frames to a policy that acts: formats, cache, training, resume, ranks, robot and evaluation."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +24,7 @@ from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit
+from tests.chaos import Launched
 from tests.data.frames.recordings import (
     ends_of,
     pictures,
@@ -141,6 +145,19 @@ def test_the_cache_is_built_once_and_shared(tmp_path):
     assert elsewhere.fingerprint == first.fingerprint
 
 
+def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
+    lines, data = [], data_of(recorded("npz", tmp_path))
+    monkeypatch.setattr("dp_prior.data.images._memory_bytes", lambda: 40 * 12 * 16 * 3)
+    data.build_caches(lines.append)
+    assert not any("memory" in line for line in lines)
+    monkeypatch.setattr("dp_prior.data.images._memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
+    data.build_caches(lines.append)
+    assert lines[-1] == (
+        "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "
+        "train/data_share"
+    )
+
+
 def test_the_command_builds_ahead(tmp_path):
     config = saved(tmp_path)
     found = [CliRunner().invoke(main, ["cache", str(config)], catch_exceptions=False).output for _ in range(2)]
@@ -219,6 +236,39 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, moment, count):
     assert train_and_die(killed, moment, count) == -9
     assert train(killed).exit_code == 0
     assert_equal(state(tmp_path / "killed/run"), state(tmp_path / "whole/run"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "whom"),
+    [(0, "run"), *[pytest.param(2, whom, marks=pytest.mark.slow) for whom in ("waiting", "launcher")]],
+)
+def test_a_stop_while_frames_are_cached_ends_all_ranks_and_keeps_what_was_read(tmp_path, ranks, whom):
+    whole = saved(tmp_path / "whole")
+    assert train(whole).exit_code == 0
+    place = tmp_path / "stopped"
+    config = saved(place)
+    (cache,) = (path.parent for path in (tmp_path / "whole").glob("*/*/cache.json"))
+    pause = [{"rank": rank, "at": "frames", "count": 1, "do": "slow", "seconds": 3} for rank in range(max(ranks, 1))]
+    with Launched(place, config, *pause, ranks=ranks) as run:
+        builder = int(run.wait_for().read_text())
+        pid = run.process.pid
+        if whom == "waiting":
+            pid = next(pid for pid in run.workers().values() if pid != builder)
+        os.kill(pid, signal.SIGTERM)
+        began = time.monotonic()
+        assert run.wait(60) == (1 if ranks else 75)
+        assert time.monotonic() - began < 15  # the pause, and the end of the interpreter on a busy machine
+        told = run.exit()
+        assert (told["reason"], told["code"], told["stopped_by"]) == ("preempted", 75, "SIGTERM")
+        assert told["traceback"] is None
+        expected = "stopped on SIGTERM; the same command resumes it: training has not begun"
+        assert told["message"] == expected and run.output().count(expected) >= max(ranks, 1)
+    assert not list(place.glob("*/*/cache.json")) and list(place.glob("*/*/episodes.jsonl"))
+    assert train(config).exit_code == 0
+    (found,) = (path.parent for path in place.glob("*/*/cache.json"))
+    assert (found / "frames.u8").read_bytes() == (cache / "frames.u8").read_bytes()
+    if not ranks:
+        assert_equal(state(place / "run"), state(tmp_path / "whole/run"))
 
 
 def part(text):

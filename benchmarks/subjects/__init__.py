@@ -2,6 +2,7 @@
 
 SUBJECTS = (
     "data_path",
+    "frames",
     "training_step",
     "trainer_overhead",
     "update",

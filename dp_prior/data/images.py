@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -131,14 +132,22 @@ def open_images(
 
 
 def build_caches(
-    images: Mapping[str, ImageColumn], workers: int, report: Callable[[str], None], every_s: float = 10.0
+    images: Mapping[str, ImageColumn],
+    workers: int,
+    report: Callable[[str], None],
+    check: Callable[[], None],
+    every_s: float = 10.0,
 ) -> None:
     """Build the caches that are not complete, with a line about what each costs and lines about its progress.
+
+    One more line says if the frames take more than the memory of this machine.
 
     Every rank may call it: one process builds, the others wait for it without a time limit.
 
     Args:
         workers: threads, each of which reads one file at a time.
+        check: called about once per second while building or waiting; what it raises ends that, and the episodes read
+            so far stay.
         every_s: seconds between two lines of progress.
     """
     for name, image in images.items():
@@ -147,7 +156,16 @@ def build_caches(
             continue
         report(f"  frames        {name}: {estimate}, in {image.cache.directory}")
         shown = _Throttled(name, report, every_s)
-        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"))
+        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"), check=check)
+    size = sum(sum(image.frames.index.sizes.values()) for image in images.values())
+    if size > _memory_bytes():
+        found = f"{size / 1e9:.3g} GB of frames, but {_memory_bytes() / 1e9:.3g} GB of memory"
+        report(f"  frames        {found}: training reads them from the disk; watch train/data_share")
+
+
+def _memory_bytes() -> int:
+    """Of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class _Throttled:

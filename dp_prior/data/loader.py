@@ -2,13 +2,19 @@
 
 The loader has no state: any position is computed directly. Every rank knows the global order and takes every
 `world_size`-th row of it, so the number of ranks decides which rank computes a sample, never which sample comes next.
+
+Samples on disk are read in a thread while the loop trains on those before them; samples in memory need no thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Protocol
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +22,11 @@ from torch import Tensor
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.data.order import FullOrder, Order
+
+T = TypeVar("T")
+
+READ_AHEAD = 2
+"""Global batches that are read before they are asked for."""
 
 
 class Dataset(Protocol):
@@ -35,6 +46,42 @@ class Dataset(Protocol):
     def device(self) -> torch.device:
         """Where samples are gathered."""
         ...
+
+
+@runtime_checkable
+class DiskDataset(Dataset, Protocol):
+    """A data set that can read files in one thread and make batches of what was read in another."""
+
+    reads_disk: bool
+    """Whether there is anything to read."""
+
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """What lies on disk of the samples at ids (B,) int64, by key, on the CPU; uses no accelerator."""
+        ...
+
+    def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
+        """See `Dataset`.
+
+        Args:
+            read: what `read` found for them; None to read it now.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A global batch before an accelerator sees it.
+
+    Attributes:
+        ids: (G,) on the CPU.
+        valid: number of valid positions in it.
+        parts: what was read from disk for each micro-batch of this rank; None where all is in memory.
+    """
+
+    samples_seen: int
+    ids: Tensor
+    valid: int
+    parts: list[dict[str, Tensor] | None]
 
 
 class Loader:
@@ -78,45 +125,87 @@ class Loader:
                 ],
             )
         self._length = len(dataset)
+        self._disk = dataset if isinstance(dataset, DiskDataset) and dataset.reads_disk else None
+        self._reading = threading.Lock()  # a data set may keep the blocks that it has read
 
     def __len__(self) -> int:
         """Samples in one epoch, over all ranks."""
         return self._length
 
     def from_sample(self, samples_seen: int) -> Iterator[list[Batch]]:
-        """Endless iterator over the micro-batches of each global batch, from sample `samples_seen` on."""
-        while True:
-            yield self.global_batch(samples_seen)
-            samples_seen += self.global_batch_size
+        """Endless iterator over the micro-batches of each global batch, from sample `samples_seen` on.
+
+        Where samples lie on disk, the `READ_AHEAD` next ones are read meanwhile. An error there is raised here, when
+        the batch that it belongs to is asked for.
+        """
+        starts = itertools.count(samples_seen, self.global_batch_size)
+        read = map(self._read, starts) if self._disk is None else _ahead(self._read, starts, READ_AHEAD)
+        return map(self._finish, read)
 
     def global_batch(self, samples_seen: int) -> list[Batch]:
         """This rank's micro-batches of the global batch that begins at sample `samples_seen`."""
-        ids, valid = self._span(samples_seen)
-        denominator = valid / (self.world_size * self.accumulation)
-        per_micro_batch = self.batch_size * self.world_size
+        return self._finish(self._read(samples_seen))
+
+    def ids(self, samples_seen: int) -> Tensor:
+        """(global_batch_size,) int64 ids, on all ranks, of the batch that begins after `samples_seen` samples."""
+        return self._span(samples_seen).to(self.dataset.device, non_blocking=True)
+
+    def _read(self, samples_seen: int) -> _Read:
+        """Everything about a global batch that needs no accelerator."""
+        ids = self._span(samples_seen)
+        parts: list[dict[str, Tensor] | None] = [None] * self.accumulation
+        if self._disk is not None:
+            with self._reading:
+                parts = [self._pinned(self._disk.read(ids[rows])) for rows in self._rows()]
+        return _Read(samples_seen, ids, int(self.dataset.count_valid(ids)), parts)
+
+    def _pinned(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The same in memory that a GPU copies from while the host goes on."""
+        if self.device.type != "cuda":
+            return found
+        with torch.cuda.device(self.device):  # a new thread begins with the first GPU, whose memory other ranks use
+            return {key: value.pin_memory() for key, value in found.items()}
+
+    def _finish(self, read: _Read) -> list[Batch]:
+        ids = read.ids.to(self.dataset.device, non_blocking=True)
+        denominator = read.valid / (self.world_size * self.accumulation)
         batches = []
-        for begin in range(0, self.global_batch_size, per_micro_batch):
-            rows = slice(begin + self.rank, begin + per_micro_batch, self.world_size)
-            batch = self.dataset.fetch(ids[rows])
+        for rows, part in zip(self._rows(), read.parts, strict=True):
+            batch = self.dataset.fetch(ids[rows]) if self._disk is None else self._disk.fetch(ids[rows], part)
             if batch.x.device != self.device:
                 batch = batch.to(self.device)
-            positions = torch.arange(
-                samples_seen + rows.start, samples_seen + rows.stop, self.world_size, device=self.device
-            )
+            first, stop = read.samples_seen + rows.start, read.samples_seen + rows.stop
+            positions = torch.arange(first, stop, self.world_size, device=self.device)
             shared = torch.full((), denominator, dtype=torch.float32, device=self.device)
             batches.append(replace(batch, positions=positions, denominator=shared))
         return batches
 
-    def ids(self, samples_seen: int) -> Tensor:
-        """(global_batch_size,) int64 ids, on all ranks, of the batch that begins after `samples_seen` samples."""
-        return self._span(samples_seen)[0]
+    def _rows(self) -> list[slice]:
+        """Where in a global batch each micro-batch of this rank lies."""
+        size = self.batch_size * self.world_size
+        return [
+            slice(begin + self.rank, begin + size, self.world_size) for begin in range(0, self.global_batch_size, size)
+        ]
 
-    def _span(self, samples_seen: int) -> tuple[Tensor, int]:
-        """Ids (G,) of a global batch, which may reach into the next epoch, and its number of valid positions."""
+    def _span(self, samples_seen: int) -> Tensor:
+        """Ids (G,), on the CPU, of a global batch, which may reach into the next epoch."""
         epoch, begin = divmod(samples_seen, self._length)
         end = begin + self.global_batch_size
         ids = torch.from_numpy(self.order.ids(epoch, begin, min(end, self._length)))
         if end > self._length:
             ids = torch.cat([ids, torch.from_numpy(self.order.ids(epoch + 1, 0, end - self._length))])
-        valid = int(self.dataset.count_valid(ids))
-        return ids.to(self.dataset.device, non_blocking=True), valid
+        return ids
+
+
+def _ahead(read: Callable[[int], T], starts: Iterable[int], count: int) -> Iterator[T]:
+    """`read` of each start, in order; up to `count` of them are read in a thread before they are asked for."""
+    starts = iter(starts)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+    try:
+        waiting = deque(pool.submit(read, start) for start in itertools.islice(starts, count))
+        while waiting:
+            found = waiting.popleft().result()
+            waiting.extend(pool.submit(read, start) for start in itertools.islice(starts, 1))
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -11,7 +11,7 @@ from dp_prior.randomness import Randomness
 
 
 class Order(Protocol):
-    """A permutation of n samples for every epoch."""
+    """A permutation of n samples for every epoch. Several threads may ask it at a time."""
 
     def __len__(self) -> int: ...
 
@@ -42,10 +42,11 @@ class FullOrder:
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """See `Order`."""
-        if epoch not in self._epochs:
-            self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1}
-            self._epochs[epoch] = epoch_order(self.seed, epoch, self.n)
-        return self._epochs[epoch][begin:end]
+        found = self._epochs.get(epoch)
+        if found is None:
+            found = epoch_order(self.seed, epoch, self.n)
+            self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1} | {epoch: found}
+        return found[begin:end]
 
 
 class BlockOrder:
@@ -80,11 +81,11 @@ class BlockOrder:
     def _window(self, epoch: int, window: int) -> np.ndarray:
         """The ids of a window in order; the two newest are kept."""
         key = (epoch, window)
-        if key not in self._windows:
-            newest = list(self._windows.items())[-1:]
-            self._windows = dict(newest)
-            self._windows[key] = self._make_window(epoch, window)
-        return self._windows[key]
+        found = self._windows.get(key)
+        if found is None:
+            found = self._make_window(epoch, window)
+            self._windows = dict(list(self._windows.items())[-1:]) | {key: found}
+        return found
 
     def _make_window(self, epoch: int, window: int) -> np.ndarray:
         blocks = self._block_order(epoch)[window * self.shuffle_blocks : (window + 1) * self.shuffle_blocks]
@@ -96,10 +97,11 @@ class BlockOrder:
 
     def _block_order(self, epoch: int) -> np.ndarray:
         """All whole blocks in the order of an epoch."""
-        if self._blocks[0] != epoch:
-            whole = np.arange(self.n // self.block_rows)
-            self._blocks = (epoch, _sorted_by_hash(whole, self.seed, f"blocks/{epoch}"))
-        return self._blocks[1]
+        known, blocks = self._blocks
+        if known != epoch:
+            blocks = _sorted_by_hash(np.arange(self.n // self.block_rows), self.seed, f"blocks/{epoch}")
+            self._blocks = (epoch, blocks)
+        return blocks
 
 
 def _sorted_by_hash(ids: np.ndarray, seed: int, purpose: str) -> np.ndarray:

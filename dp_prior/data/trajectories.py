@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -189,6 +189,7 @@ class WindowSet:
         self._x = columns[ACTION].runs(horizon)
         self._mask = MemoryColumn(is_valid).runs(horizon)
         self._cond = {key: column.runs(n_obs_steps) for key, column in columns.items() if key != ACTION}
+        self.reads_disk = any(column.on_disk for column in (self._x, *self._cond.values()))
 
     @classmethod
     def of(cls, columns: dict[str, Column], windows: Windows, n_obs_steps: int, mask_padding: bool = True) -> WindowSet:
@@ -206,16 +207,31 @@ class WindowSet:
         """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
         return int(self.valid_counts[ids].sum())
 
-    def fetch(self, ids: Tensor) -> Batch:
-        """The samples at ids, (B,) int64 on `device`, in data units; the loader adds positions and denominator."""
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Dataset`: the rows of the columns on disk, the action as "x"."""
         first = self._first.index_select(0, ids)
-        if self._is_together:
+        columns = {ACTION: self._x, **self._cond}
+        return {key: column.rows(first) for key, column in columns.items() if column.on_disk}
+
+    def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
+        """The samples at ids, (B,) int64 on `device`, in data units; the loader adds positions and denominator.
+
+        Args:
+            read: what `read` found for them; None to read it now.
+        """
+        first = self._first.index_select(0, ids)
+        if self._is_together and not self.reads_disk:
             cond = {key: column.rows(first) for key, column in self._cond.items()}
             return Batch(x=self._x.rows(first), cond=cond, mask=self._mask.rows(first), ids=ids)
+        found = self.read(ids) if read is None else read
         there = {self.device: first, self._target: first.to(self._target, non_blocking=True)}
+
+        def rows(key: str, column: Column) -> Tensor:
+            return found[key] if column.on_disk else column.rows(there[column.device])
+
         batch = Batch(
-            x=self._x.rows(there[self._x.device]),
-            cond={key: column.rows(there[column.device]) for key, column in self._cond.items()},
+            x=rows(ACTION, self._x),
+            cond={key: rows(key, column) for key, column in self._cond.items()},
             mask=self._mask.rows(there[self._target]),
             ids=ids,
         )
@@ -338,13 +354,15 @@ class Trajectories:
             digest.update(text.encode())
         return digest.hexdigest()
 
-    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+    def build_caches(
+        self, report: Callable[[str], None], check: Callable[[], None] = lambda: None, workers: int | None = None
+    ) -> None:
         """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`.
 
         Args:
             workers: threads; None for one per core.
         """
-        build_caches(self.images, workers or os.cpu_count() or 1, report)
+        build_caches(self.images, workers or os.cpu_count() or 1, report, check)
 
     def statistics(self) -> dict[str, Statistics]:
         """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.

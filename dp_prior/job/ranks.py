@@ -26,7 +26,7 @@ from accelerate.utils import (
 from torch import Tensor
 
 from dp_prior.config import ConfigError
-from dp_prior.job.stop import Abandoned, Stop
+from dp_prior.job.stop import Abandoned, Stop, StoppedEarly
 from dp_prior.job.watch.heartbeat import Heartbeat
 from dp_prior.job.watch.judge import Verdict
 
@@ -113,6 +113,22 @@ class Ranks:
             store.set(f"{number}", "made")
         else:
             store.wait([f"{number}"], datetime.timedelta(seconds=patience_s))
+
+    def check_before_training(self) -> None:
+        """Leave work that precedes the heartbeats; the ranks need not call it equally often.
+
+        Raises:
+            StoppedEarly: this rank or another was asked to stop.
+        """
+        code = self.stop.encode(self.process_index)
+        if self.num_processes > 1:
+            store = dist.PrefixStore("dp_prior/stop", dist.distributed_c10d._get_default_store())
+            if code:
+                store.set("code", str(code))
+            elif store.check(["code"]):
+                code = int(store.get("code"))
+        if self.stop.accept(code):
+            raise StoppedEarly(self.stop.reason, self.stop.rank)
 
     # heartbeats
 

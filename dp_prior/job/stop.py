@@ -19,6 +19,19 @@ class Abandoned(BaseException):
     """
 
 
+class StoppedEarly(Exception):
+    """The run was asked to stop before training began; there is nothing to save.
+
+    Attributes:
+        reason: one of `REASONS`.
+        rank: the rank that received the request.
+    """
+
+    def __init__(self, reason: str, rank: int):
+        super().__init__(f"stopped on {reason}; the same command resumes it: training has not begun")
+        self.reason, self.rank = reason, rank
+
+
 class Stop:
     """The stop request of this process. `ask` is safe in a signal handler and in any thread.
 

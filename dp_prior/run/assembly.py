@@ -75,7 +75,7 @@ class Assembly:
         )
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = config.task.create(self.data.spec)
-        self.data.build_caches(self.report)
+        self.data.build_caches(self.report, ranks.check_before_training)
         self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / MEDIA
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]

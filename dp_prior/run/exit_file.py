@@ -26,6 +26,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.durable import encode_document, is_alive, replace_file
+from dp_prior.job.stop import StoppedEarly
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError
 from dp_prior.regular_files import read_small
@@ -47,6 +48,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     LockedError: ("busy", BUSY),
     RemoteError: ("unavailable", UNAVAILABLE),
     CheckpointError: ("not saved", UNSAVED),
+    StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
 
@@ -92,7 +94,10 @@ class ExitFile:
 
     def fail(self, error: BaseException) -> None:
         """Write the error that ended the run; nothing if the directory belongs to another process."""
-        if not isinstance(error, LockedError):
+        if isinstance(error, StoppedEarly):
+            reason, code = classify(error)
+            self.end(reason, code, str(error), rank=error.rank, stopped_by=error.reason)
+        elif not isinstance(error, LockedError):
             self.lose(explain(error, self.rank))
 
     def lose(self, verdict: Verdict) -> None:
@@ -150,11 +155,13 @@ class ExitFile:
 
 @contextlib.contextmanager
 def recorded(directory: Path) -> Iterator[None]:
-    """Write an error inside to `exit.json`, if the run directory exists and no other process uses it."""
+    """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates it."""
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(CheckpointError, OSError):
+            if isinstance(error, StoppedEarly):
+                directory.mkdir(parents=True, exist_ok=True)
             if directory.is_dir():
                 with RunLock(directory, wait_s=0):
                     ExitFile(directory).fail(error)

@@ -14,5 +14,11 @@ METRICS = (
     Metric("train/lr", "1", None, "Learning rate of the last step."),
     Metric("train/<average>_decay", "1", None, "Weight that the average kept at the last step."),
     Metric("train/epoch", "epochs", None, "Samples seen over the length of the training set."),
+    Metric(
+        "train/data_share",
+        "1",
+        "lower",
+        "Share of the time, without that of evaluations, that the first rank spent waiting for batches.",
+    ),
     Metric("train/samples_per_second", "samples/s", "higher", "Over all ranks, without the time of evaluations."),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,9 @@ from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.state import read_state, take_snapshot
 
 log = logging.getLogger(__name__)
+
+SLOW_DATA = 0.1
+"""A larger share of the time spent waiting for batches is worth a warning."""
 
 
 class _Wrapped(nn.Module):
@@ -93,6 +97,8 @@ class PolicyTrainer:
         self.unmeasured: Progress | None = None  # the clock before a step whose evaluation is pending
         self.measured: dict[str, float] = {}  # metrics of the restored step
         self._measured_from = (0, time.perf_counter())
+        self._waited_s = 0.0  # for batches, since the moment in `_measured_from`
+        self._slow_rows = 0
 
     @property
     def total_samples(self) -> int:
@@ -121,7 +127,7 @@ class PolicyTrainer:
 
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""
-        self._measured_from = (self.progress.samples_seen, time.perf_counter())
+        self._measured_from, self._waited_s = (self.progress.samples_seen, time.perf_counter()), 0.0
         batches = self.loader.from_sample(self.progress.samples_seen)
         start, is_stopping = self.progress, self._agree_to_stop()
         if self.unmeasured is not None and not is_stopping:
@@ -129,9 +135,16 @@ class PolicyTrainer:
         while self.progress.samples_seen < self.total_samples and not is_stopping:
             is_first = self.progress == start
             with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
-                is_stopping = self._advance(next(batches), is_first)
+                is_stopping = self._advance(self._next(batches), is_first)
             self.ranks.mark("data", self.progress.global_step + 1)
         return self.progress
+
+    def _next(self, batches: Iterator[list[Batch]]) -> list[Batch]:
+        """The next batches, and the time that it took to get them."""
+        begun = time.perf_counter()
+        found = next(batches)
+        self._waited_s += time.perf_counter() - begun
+        return found
 
     def _advance(self, micro_batches: list[Batch], is_first: bool) -> bool:
         """One step and what is due after it. Returns whether to stop."""
@@ -211,13 +224,29 @@ class PolicyTrainer:
         samples, moment = self._measured_from
         elapsed = time.perf_counter() - moment
         metrics["train/samples_per_second"] = (self.progress.samples_seen - samples) / elapsed
-        self._measured_from = (self.progress.samples_seen, time.perf_counter())
+        metrics["train/data_share"] = share = self._waited_s / elapsed
+        steps = (self.progress.samples_seen - samples) / self.loader.global_batch_size
+        self._warn_of_slow_data(share, self._waited_s / max(steps, 1))
+        self._measured_from, self._waited_s = (self.progress.samples_seen, time.perf_counter()), 0.0
         metrics["train/epoch"] = self.progress.samples_seen / len(self.loader)
         metrics["train/lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["train/skipped_steps"] = self.guard.counts[0].item()
         for name, average in self.averages.items():
             metrics[f"train/{name}_decay"] = average.decay.at(self.progress.global_step)
         return metrics
+
+    def _warn_of_slow_data(self, share: float, waited_s: float) -> None:
+        """Warn once, at the second row over the limit: the first row of a start includes its first batch.
+
+        Args:
+            share: of the time since the row before that was spent waiting for batches.
+            waited_s: the same in seconds per step; a millisecond is not worth a word.
+        """
+        is_slow = share > SLOW_DATA and waited_s > 1e-3
+        self._slow_rows += is_slow
+        if is_slow and self._slow_rows == 2 and self.ranks.is_main_process:
+            found = f"training waits {100 * share:.0f} % of its time for batches (train/data_share)"
+            log.warning("%s; docs/cameras.md says what helps", found)
 
     def evaluate(self, evaluators: list[Evaluator]) -> dict[str, float]:
         """Measure the models. Does not affect training; excluded from samples/s.

@@ -1,3 +1,5 @@
+import contextlib
+import threading
 from itertools import islice
 
 import numpy as np
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
-from dp_prior.data.loader import Loader
+from dp_prior.data.errors import DataError
+from dp_prior.data.loader import READ_AHEAD, Loader
 from dp_prior.data.order import epoch_order
 
 
@@ -131,6 +134,102 @@ def test_seeking_equals_iterating():
 
 def test_a_late_epoch_is_reached_at_once():
     assert len(make(23).global_batch(10**15)[0]) == 4
+
+
+class Stored(Numbers):
+    """Samples on disk, of which one may be damaged; `began` counts the reads of all threads."""
+
+    def __init__(self, n: int, reads_disk=True, damaged=None):
+        super().__init__(n)
+        self.reads_disk, self.damaged = reads_disk, damaged
+        self.began, self.threads, self.at_once = 0, set(), threading.Lock()
+
+    def read(self, ids):
+        assert self.at_once.acquire(blocking=False), "two threads read at a time"
+        self.began += 1
+        self.threads.add(threading.current_thread().name)
+        self.at_once.release()
+        if self.damaged is not None and self.damaged in ids.tolist():
+            raise DataError("frames.u8", [f"sample {self.damaged} is damaged"])
+        return {"front": ids.clone()}
+
+    def fetch(self, ids, read=None):
+        assert threading.current_thread() is threading.main_thread()
+        batch = super().fetch(ids)
+        assert not self.reads_disk or torch.equal(read["front"], ids)
+        return batch
+
+
+def stored(data, batch_size=4, accumulation=1, rank=0, world_size=1):
+    return Loader(data, batch_size=batch_size, accumulation=accumulation, seed=0, rank=rank, world_size=world_size)
+
+
+def reading():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+
+
+@pytest.mark.parametrize(("accumulation", "rank", "world_size"), [(1, 0, 1), (2, 0, 1), (2, 1, 3)])
+def test_batches_that_are_read_ahead_are_the_same(accumulation, rank, world_size):
+    data = Stored(50)
+    loader = stored(data, 2, accumulation, rank, world_size)
+    expected = make(50, 2, accumulation, 0, rank, world_size)
+    for ours, theirs in zip(loader.from_sample(36), islice(expected.from_sample(36), 40), strict=False):
+        assert torch.equal(loader.ids(1200), expected.ids(1200))  # the order is asked by both threads
+        for batch, other in zip(ours, theirs, strict=True):
+            for name in ("x", "mask", "ids", "positions", "denominator"):
+                assert torch.equal(getattr(batch, name), getattr(other, name))
+    assert data.threads == {"read-ahead_0"}
+
+
+def test_only_a_few_batches_are_read_ahead_and_the_thread_ends_with_the_iterator():
+    data = Stored(1000)
+    batches = stored(data).from_sample(0)
+    assert not reading()  # begins with the first batch
+    for count in range(1, 30):
+        next(batches)
+        assert count <= data.began <= count + READ_AHEAD
+    del batches
+    assert not reading()
+
+
+def test_what_a_gpu_copies_is_pinned_on_that_gpu(monkeypatch):
+    used = []
+
+    @contextlib.contextmanager
+    def device(name):
+        used.append(name)
+        yield
+        used.append("left")
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: used.append("pinned") or self + 100)
+    loader = Loader(Stored(50), batch_size=4, accumulation=2, seed=0, rank=0, world_size=1, device="cuda:1")
+    read = loader._read(0)
+    assert used == [torch.device("cuda:1"), "pinned", "left"] * 2
+    assert torch.equal(torch.cat([part["front"] for part in read.parts]), read.ids + 100)
+
+
+def test_what_is_in_memory_needs_no_thread():
+    data = Stored(1000, reads_disk=False)
+    assert next(stored(data).from_sample(0)) and not data.began and not reading()
+
+
+def test_an_error_of_the_thread_is_raised_by_the_batch_that_it_belongs_to():
+    order = make(50, batch_size=5)
+    data = Stored(50, damaged=int(order.ids(20)[2]))
+    batches = stored(data, 5).from_sample(0)
+    assert [batch.ids.tolist() for (batch,) in islice(batches, 4)] == [order.ids(k).tolist() for k in (0, 5, 10, 15)]
+    with pytest.raises(DataError, match=f"frames.u8: 1 problem\n  sample {data.damaged} is damaged"):
+        next(batches)
+    assert not reading()
+
+
+def test_another_reader_waits_for_the_thread():
+    """A rollback, or a look at one batch, while an iterator reads ahead."""
+    data = Stored(400)
+    loader = stored(data)
+    for (batch,), number in zip(loader.from_sample(0), range(60), strict=False):
+        assert torch.equal(loader.global_batch(4 * number)[0].ids, batch.ids)
 
 
 @pytest.mark.parametrize("samples_seen", [0, 9, 20, 46])

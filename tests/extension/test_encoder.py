@@ -110,7 +110,7 @@ class Frames:
 
         self.train, self.val, self.test = map(part, ("train", "val", "test"))
 
-    def build_caches(self, report):
+    def build_caches(self, report, check):
         """There are none."""
 
     def statistics(self):

@@ -53,7 +53,7 @@ class Pictures:
     def __len__(self):
         return len(self.pixels)
 
-    def build_caches(self, report):
+    def build_caches(self, report, check):
         """There are none."""
 
     def count_valid(self, ids):

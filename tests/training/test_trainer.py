@@ -245,3 +245,34 @@ def test_time_spent_measuring_does_not_count_into_the_speed(monkeypatch):
     listener = Listener()
     build(listener, [Score(Cadence(steps=1))], log_every={"steps": 1}, steps=3).fit()
     assert all(row["train/samples_per_second"] > 0 for _, row in listener.rows)
+
+
+def test_the_share_of_waiting_for_data_is_measured_and_warned_of_once(monkeypatch, caplog):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def run(wait_s, step_s):
+        caplog.clear()
+        listener = Listener()
+        trainer = build(listener, log_every={"steps": 1}, steps=6)
+        from_sample, step = trainer.loader.from_sample, trainer.step
+
+        def slow(samples_seen):
+            for batches in from_sample(samples_seen):
+                now[0] += wait_s
+                yield batches
+
+        def stepping(batches):
+            now[0] += step_s
+            step(batches)
+
+        trainer.loader.from_sample, trainer.step = slow, stepping
+        trainer.fit()
+        return [row["train/data_share"] for _, row in listener.rows if "train/data_share" in row]
+
+    assert run(0.25, 0.75) == [0.25] * 6
+    (warning,) = caplog.messages
+    expected = "training waits 25 % of its time for batches (train/data_share); docs/cameras.md says what helps"
+    assert warning == expected
+    assert run(0.0625, 0.9375) == [0.0625] * 6 and not caplog.messages
+    assert run(2**-11, 2**-11) == [0.5] * 6 and not caplog.messages  # half a millisecond

@@ -24,6 +24,9 @@ class Column(Protocol):
     device: torch.device
     """Where `rows` expects ids and returns values."""
 
+    on_disk: bool
+    """Whether `rows` reads files, so that a thread may call it ahead of its use."""
+
     n_bytes: int
     """Memory that `to` would take on another device; 0 for a column that stays on disk."""
 

@@ -14,6 +14,7 @@ class DiskColumn:
     dtype: torch.dtype
     shape: tuple[int, ...]
     device = torch.device("cpu")
+    on_disk = True
     n_bytes = 0
 
     def taking(self, index: Tensor) -> Column:

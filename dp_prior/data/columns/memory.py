@@ -9,6 +9,8 @@ from torch import Tensor
 class MemoryColumn:
     """See `Column`. A gather of runs is one `index_select` on an overlapping view; nothing is copied to make runs."""
 
+    on_disk = False
+
     def __init__(self, values: Tensor):
         """Args: values: (N, *shape) of any dtype."""
         self.values = values

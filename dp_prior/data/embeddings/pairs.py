@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -99,6 +99,9 @@ class PairSet:
     device = torch.device("cpu")
     """Where batches are made."""
 
+    reads_disk = True
+    """See `Dataset`."""
+
     def __init__(self, columns: dict[str, Column]):
         """Args: columns: n rows by name, the image as "x", on the CPU."""
         self._columns = columns
@@ -110,13 +113,17 @@ class PairSet:
         """Number of True in the masks of the samples at ids: no row is padded."""
         return len(ids)
 
-    def fetch(self, ids: Tensor) -> Batch:
-        """The samples at ids, (B,) int64, as they are in the files, float32.
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Dataset`: everything.
 
         Raises:
             DataError: a row cannot be trained on; see `Folder.check`.
         """
-        found = {name: column.rows(ids) for name, column in self._columns.items()}
+        return {name: column.rows(ids) for name, column in self._columns.items()}
+
+    def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
+        """The samples at ids, (B,) int64, as they are in the files, float32; see `Dataset`."""
+        found = dict(self.read(ids) if read is None else read)
         return Batch(x=found.pop(IMAGE), cond=found, mask=torch.ones(len(ids), dtype=torch.bool), ids=ids)
 
     def seeing(self, keys: Collection[str]) -> PairSet:
@@ -163,7 +170,7 @@ class EmbeddingPairs:
         prints = {name: folder.fingerprint() for name, folder in sorted(self.folders.items())}
         self.fingerprint = hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
-    def build_caches(self, report: Callable[[str], None], workers: int | None = None) -> None:
+    def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
         """Nothing: a prior has no camera frames; see `Trajectories.build_caches`."""
 
     def statistics(self) -> dict[str, Statistics]:

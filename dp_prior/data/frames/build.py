@@ -95,15 +95,20 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def build(plan: Plan, workers: int, progress: Callable[[BuildProgress], None]) -> None:
+def build(
+    plan: Plan, workers: int, progress: Callable[[BuildProgress], None], check: Callable[[], None] = lambda: None
+) -> None:
     """Read every episode that is not stored yet, and complete the cache.
+
+    Args:
+        check: called about once per second; what it raises ends the build. The episodes read so far stay.
 
     Raises:
         DataError: files cannot be read, or do not match the rows; one line for each. The other episodes stay.
         OSError: the cache cannot be written.
     """
     with _Writer(plan) as writer:
-        _Build(plan, writer, progress).run(workers)
+        _Build(plan, writer, progress, check).run(workers)
         writer.complete()
 
 
@@ -202,8 +207,10 @@ class _Build:
     Threads and not processes: nothing is started or copied, and no orphan writes on after the builder was killed.
     """
 
-    def __init__(self, plan: Plan, writer: _Writer, progress: Callable[[BuildProgress], None]):
-        self._plan, self._writer, self._progress = plan, writer, progress
+    def __init__(
+        self, plan: Plan, writer: _Writer, progress: Callable[[BuildProgress], None], check: Callable[[], None]
+    ):
+        self._plan, self._writer, self._progress, self._check = plan, writer, progress, check
         self._stop = threading.Event()
         self._read = 0
         self._lock = threading.Lock()
@@ -218,6 +225,7 @@ class _Build:
             running: set[Future[None]] = set()
             try:
                 while parts or running:
+                    self._check()
                     while parts and len(running) < workers:
                         running.add(pool.submit(self._read_part, parts.pop(0)))
                     finished, running = wait(running, SYNC_EVERY_S, FIRST_COMPLETED)

@@ -131,6 +131,7 @@ class FrameCache:
         progress: Callable[[BuildProgress], None] | None = None,
         tell: Callable[[str], None] | None = None,
         verify: Verify = "sizes",
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Complete the cache; returns at once if it is. One process builds while the others wait for it.
 
@@ -139,6 +140,8 @@ class FrameCache:
             progress: called about once per second.
             tell: called with a line about what is waited for, or why a complete cache is built again.
             verify: what of a complete cache to check first; damage has it built again.
+            check: called about once per second while building or waiting; what it raises ends that, and the episodes
+                read so far stay.
 
         Raises:
             DataError: files cannot be read or do not match the rows, all of them in one report, and what could be read
@@ -146,14 +149,14 @@ class FrameCache:
         """
         if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
             return
-        tell = tell or (lambda line: None)
+        tell, check = tell or (lambda line: None), check or (lambda: None)
         root, plan = self.directory.parent, self._plan
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             problem = f"cannot be created ({error.strerror}); name another directory for the frame cache"
             raise DataError(str(root), [problem]) from None
-        with build_lock(root / f"{self.directory.name}.lock", tell, self._how_far):
+        with build_lock(root / f"{self.directory.name}.lock", tell, self._how_far, check):
             damage = self._damage(verify)
             if damage is None:
                 return
@@ -163,7 +166,7 @@ class FrameCache:
             try:
                 self.directory.mkdir(exist_ok=True)
                 self._refuse_small_disk(workers)
-                build(plan, workers, progress or (lambda found: None))
+                build(plan, workers, progress or (lambda found: None), check)
             except OSError as error:
                 state = f"{error.strerror or error}; {_gigabytes(_free_bytes(self.directory))} free"
                 remedy = "Make room and start again: episodes that are stored stay"

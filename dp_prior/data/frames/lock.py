@@ -18,13 +18,16 @@ _TELL_EVERY_S = 10.0
 
 
 @contextlib.contextmanager
-def build_lock(path: Path, tell: Callable[[str], None], how_far: Callable[[], str]) -> Iterator[None]:
+def build_lock(
+    path: Path, tell: Callable[[str], None], how_far: Callable[[], str], check: Callable[[], None]
+) -> Iterator[None]:
     """Hold the lock for the duration of a `with` block; wait for the process that has it, saying so at times.
 
     Args:
         path: the lock file, which stays.
         tell: called with a line about what is waited for.
         how_far: what the holder has done, for that line.
+        check: called while waiting; what it raises ends that.
 
     Raises:
         DataError: the file cannot be created or locked.
@@ -37,6 +40,7 @@ def build_lock(path: Path, tell: Callable[[str], None], how_far: Callable[[], st
     with file:
         next_line = time.monotonic()
         while not _try(file.fileno(), path):
+            check()
             if time.monotonic() >= next_line:
                 tell(f"waiting for the frame cache that {_holder(path)} builds: {how_far()}")
                 next_line = time.monotonic() + _TELL_EVERY_S

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.frames import build as build_module
 from dp_prior.data.frames import cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
@@ -449,7 +450,7 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
         waiting.set()
 
     waiter = threading.Thread(target=lambda: cache.build(tell=tell))
-    with build_lock(cache.directory.parent / f"{cache.directory.name}.lock", print, lambda: ""):
+    with build_lock(cache.directory.parent / f"{cache.directory.name}.lock", print, lambda: "", lambda: None):
         waiter.start()
         assert waiting.wait(30)
         assert not source.log.exists()
@@ -457,6 +458,31 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
     assert told[0].startswith(f"waiting for the frame cache that process {os.getpid()} on host ")
     assert told[0].endswith(" builds: 0 of 37 frames are done")
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
+
+
+def test_a_request_to_stop_ends_the_build_and_the_waiting(source, monkeypatch):
+    """The episodes that were read stay, and the next build reads the others only."""
+
+    class Asked(Exception):
+        pass
+
+    cache, asked = cache_of(source), threading.Event()
+
+    def check():
+        if cache._plan.done() or asked.is_set():
+            raise Asked
+
+    monkeypatch.setattr(build_module, "SYNC_EVERY_S", 0.0)
+    with pytest.raises(Asked):
+        cache.build(1, check=check)
+    assert 0 < len(cache._plan.done()) < len(LENGTHS)
+    asked.set()
+    lock = cache.directory.with_name(f"{cache.directory.name}.lock")
+    with build_lock(lock, print, lambda: "", lambda: None), pytest.raises(Asked):
+        cache.build(check=check)
+    source.log.unlink()
+    assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
+    assert len(source.log.read_text().splitlines()) < len(PARTS)
 
 
 def test_a_build_that_is_interrupted_stops_its_threads_and_goes_on_later(source):

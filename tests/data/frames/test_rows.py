@@ -57,6 +57,33 @@ def test_any_rows_in_any_order_are_those_frames(cached, wanted):
     assert torch.equal(found, frames[wanted]) and found.is_contiguous()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tell what is cached")
+def test_rows_that_are_not_in_the_page_cache_are_requested_before_the_first_is_waited_for(cached, monkeypatch):
+    """Every second run is missing, or read in part."""
+    rows, frames = cached
+    calls, preadv, advise = [], os.preadv, os.posix_fadvise
+
+    def cold(file, buffers, offset, flags=0):
+        if flags == os.RWF_NOWAIT:
+            if offset // 100 % 3 == 0:
+                raise BlockingIOError
+            if offset // 100 % 3 == 1:
+                return preadv(file, [buffers[0][:50]], offset)
+        elif offset // 100 % 3 < 2:
+            calls.append("wait")
+        return preadv(file, buffers, offset)
+
+    def request(*arguments):
+        calls.append("request")
+        advise(*arguments)
+
+    monkeypatch.setattr(os, "preadv", cold)
+    monkeypatch.setattr(os, "posix_fadvise", request)
+    wanted = torch.tensor([3, 4, 20, 21, 9, 10, 0, 1, 13])
+    assert torch.equal(rows.rows(wanted), frames[wanted])
+    assert "wait" in calls and "request" not in calls[calls.index("wait") :]
+
+
 def test_rows_beyond_the_frames_are_refused(cached):
     rows, _ = cached
     with pytest.raises(IndexError, match="rows 0 to 28 of 28 frames"):

@@ -270,6 +270,26 @@ def test_a_frame_too_few_or_too_many_names_file_episode_expected_and_found(video
     assert error.value.source == str(video) and len(error.value.problems) == 1
 
 
+@pytest.mark.parametrize("version", ["16.1.0", "18.1.0"])
+def test_frames_are_converted_in_one_thread_by_any_version(video, version, monkeypatch):
+    import av
+    import av.video.reformatter
+
+    asked, real = [], av.video.reformatter.VideoReformatter()
+
+    class Reformatter:
+        def reformat(self, frame, **how):
+            asked.append(how)
+            return real.reformat(frame, **how)
+
+    expected = np.concatenate(list(read_video(video, (24, 32), {"0": 40})))
+    monkeypatch.setattr(av.video.reformatter, "VideoReformatter", Reformatter)
+    monkeypatch.setattr(av, "__version__", version)
+    assert np.array_equal(np.concatenate(list(read_video(video, (24, 32), {"0": 40}))), expected)
+    threads = {} if version == "16.1.0" else {"threads": 1}
+    assert asked == [{"format": "rgb24", **threads}] * 40
+
+
 def test_a_file_cut_short_is_named_with_the_frames_that_it_gave(tmp_path):
     pytest.importorskip("av")
     path = write_video(tmp_path / "v.mkv", pictures(40), codec="ffv1", pix_fmt="bgr0", options={})
