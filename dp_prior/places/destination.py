@@ -1,4 +1,4 @@
-"""`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the errors of a delivery.
+"""`Destination`, the protocol of a remote place that checkpoints are uploaded to.
 
 All files of a checkpoint go to a folder that never changes again, `checkpoints/step_00012000`; they are compared with
 the manifest; then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer
@@ -9,42 +9,41 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from dp_prior.places.parcel import Parcel
 
-Trouble = Literal["refused", "unavailable", "damaged", "offline"]
-"""Refused: needs a change by the user. Unavailable: retry later. Damaged: the files differ from their
-manifest; never retry. Offline: the client is in offline mode."""
 
-
-class DeliveryError(Exception):
-    """A checkpoint was not delivered.
+@dataclass(frozen=True)
+class Delivery:
+    """What an upload has done.
 
     Attributes:
-        retry_after: seconds that the place asks to wait before the next attempt.
+        where: the folder or version that holds the checkpoint.
+        kinds: the pointers that were moved to it.
+        remark: why the best checkpoint there was not replaced, None if it was or need not be.
     """
 
-    def __init__(self, trouble: Trouble, message: str, retry_after: float | None = None):
-        super().__init__(message)
-        self.trouble: Trouble = trouble
-        self.retry_after = retry_after
+    where: str
+    kinds: tuple[str, ...]
+    remark: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where} is uploaded" + (f" as {' and '.join(self.kinds)}" if self.kinds else "")
 
 
 class Destination(Protocol):
-    """A place that checkpoints are sent to. Lives in the worker process."""
+    """A place that checkpoints are sent to. Lives in the worker process. Every failure is a RemoteError."""
 
     def check(self) -> str:
-        """Whether it can be written to; raises DeliveryError if not."""
+        """A line that says that the place can be written to."""
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Delivery:
         """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:
             spend: called just before each commit or similar, since those are limited per hour.
-
-        Returns:
-            What was done, and why the best checkpoint there was not replaced, None if it was.
         """
 
 

@@ -68,16 +68,17 @@ class Pointer(Config, extra="ignore"):
         return encode_document(self.model_dump())
 
 
-def worse_than(there: Pointer | None, ours: Pointer) -> str | None:
-    """Why the best checkpoint that is there must not be replaced; None if it may be.
+def movable(kinds: tuple[str, ...], there: Pointer | None, ours: Pointer) -> tuple[tuple[str, ...], str | None]:
+    """The pointers that may be moved to our checkpoint, and why the best one stays, None if it may be moved.
 
     Two runs may share a place. Only values of the same monitored metric are compared.
     """
-    if there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
-        return None
+    if "best" not in kinds or there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
+        return kinds, None
     if there.value is None or ours.value is None:
-        return None
+        return kinds, None
     is_better = there.value < ours.value if ours.mode == "min" else there.value > ours.value
     if not is_better:
-        return None
-    return f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"
+        return kinds, None
+    why = f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"
+    return tuple(kind for kind in kinds if kind != "best"), why

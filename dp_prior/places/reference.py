@@ -21,7 +21,7 @@ from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import ranked
 from dp_prior.checkpoints.store import STEP, Stored, scan
 from dp_prior.places.cache import CACHE, Prefer, cached, fetch
-from dp_prior.places.fsspec import FolderSource
+from dp_prior.places.fsspec import Folder
 from dp_prior.places.hub import REPO, HubSource
 from dp_prior.places.source import Source
 from dp_prior.places.wandb import ArtifactSource, RunSource
@@ -84,8 +84,8 @@ def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
         return ArtifactSource(name, (alias,) if alias else (prefer, other)), None
     before, _, which = text.rpartition("@")
     if before and (which in ("best", "latest") or STEP.fullmatch(which)):
-        return FolderSource(before), which
-    return FolderSource(text), None
+        return Folder(before), which
+    return Folder(text), None
 
 
 def _resolve_path(text: str, prefer: Prefer) -> Path:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dp_prior.checkpoints.format import DamagedError
-from dp_prior.places.destination import DeliveryError, Destination, Trouble
+from dp_prior.places.destination import Destination
 from dp_prior.places.parcel import Parcel
+from dp_prior.places.source import RemoteError, Trouble
 
 
 @dataclass
@@ -129,8 +130,9 @@ def perform(
         else:
             parcel = Parcel.of(entry, kinds)
             parcel.verify()
-            outcome["message"], outcome["remark"] = place.deliver(parcel, lambda: tell({"commit": 1}))
-    except DeliveryError as error:
+            delivery = place.deliver(parcel, lambda: tell({"commit": 1}))
+            outcome |= {"message": str(delivery), "remark": delivery.remark}
+    except RemoteError as error:
         outcome |= {"message": str(error), "trouble": error.trouble, "retry_after": error.retry_after}
     except DamagedError as error:
         outcome |= {"message": f"the checkpoint is damaged: {error.problem}", "trouble": "damaged"}

@@ -9,8 +9,9 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.places.destination import DeliveryError
+from dp_prior.places.destination import Delivery
 from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
+from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.places.worker import InProcess
 from tests.hub_server import TOKEN
@@ -49,7 +50,7 @@ class Sending:
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == ("checkpoints/step_00000001 is uploaded as best", None)
+    assert sending.send(1) == Delivery("checkpoints/step_00000001", ("best",))
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -133,10 +134,9 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     other = Run(tmp_path / "other")
     try:
         said = Sending(other).send(5, value=0.2)
-        assert said == (
-            "checkpoints/step_00000005 is uploaded",
-            "the best there is better: loss 0.1, here 0.2; it stays",
-        )
+        remark = "the best there is better: loss 0.1, here 0.2; it stays"
+        assert said == Delivery("checkpoints/step_00000005", (), remark)
+        assert str(said) == "checkpoints/step_00000005 is uploaded"
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6
@@ -152,7 +152,7 @@ def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
     sending.send(2)
     assert step_at_root(hub.files("me/pusht")) == 2
     hub.fail("commit", skip=1, times=9, status=412)
-    with pytest.raises(DeliveryError, match="the Hub answered 412") as error:
+    with pytest.raises(RemoteError, match="the Hub answered 412") as error:
         sending.send(3)
     assert error.value.trouble == "unavailable"
 
@@ -180,7 +180,7 @@ def test_an_answer_becomes_a_refusal_or_a_later_attempt(run, hub, status, troubl
     if (kind, status) == ("tag", 409):  # the tag is there already, which is what is wanted
         sending.send(1)
         return
-    with pytest.raises(DeliveryError, match=message) as error:
+    with pytest.raises(RemoteError, match=message) as error:
         sending.send(1)
     assert error.value.trouble == trouble
     if trouble == "unavailable" and kind in ("commit", "tag"):
@@ -199,7 +199,7 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
     hub.fail(kind, times=1, **fault)
     try:
         sending.send(2)
-    except DeliveryError as error:
+    except RemoteError as error:
         assert error.trouble == "unavailable"
         assert step_at_root(hub.files("me/pusht")) in (1, 2)
         sending.deliver()
@@ -256,10 +256,13 @@ def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, mon
     listing = place._listing
 
     def wrong(*arguments):
-        return {name: (size + 1, oid, lfs) for name, (size, oid, lfs) in listing(*arguments).items()}
+        files = listing(*arguments)
+        for file in files.values():
+            file.size += 1
+        return files
 
     monkeypatch.setattr(place, "_listing", wrong)
-    with pytest.raises(DeliveryError, match="does not hold what was sent: config.json, |does not hold what was sent"):
+    with pytest.raises(RemoteError, match="does not hold what was sent: config.json, |does not hold what was sent"):
         Sending(run).send(1)
     assert step_at_root(hub.files("me/pusht")) is None
 
@@ -287,7 +290,7 @@ def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, mo
         (lambda: monkeypatch.setenv("HF_TOKEN", ""), "there is no Hugging Face token"),
     ]:
         change()
-        with pytest.raises(DeliveryError, match=message) as error:
+        with pytest.raises(RemoteError, match=message) as error:
             HubDestination(record).check()
         assert error.value.trouble == "refused"
 
@@ -298,7 +301,7 @@ def test_offline_mode_opens_no_socket(hub, run, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(socket.socket, "connect", lambda *address: pytest.fail("a socket was opened"))
-    with pytest.raises(DeliveryError, match="HF_HUB_OFFLINE is set") as error:
+    with pytest.raises(RemoteError, match="HF_HUB_OFFLINE is set") as error:
         Sending(run).send(1)
     assert error.value.trouble == "offline" and not hub.requests
 

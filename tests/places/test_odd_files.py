@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dp_prior.checkpoints.format import CheckpointError, DamagedError, parse_manifest, read_manifest
 from dp_prior.durable import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
-from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from tests.places.parcels import Run
@@ -57,10 +57,13 @@ def test_what_is_no_pointer_is_none(data):
 
 def test_a_best_is_compared_with_one_of_the_same_metric_alone():
     ours, there = Pointer(**GOOD), Pointer(**{**GOOD, "value": 0.25})
-    assert "loss 0.25, here 0.5; it stays" in worse_than(there, ours)
-    assert worse_than(ours, there) is None and worse_than(ours, ours) is None
+    both = ("latest", "best")
+    kinds, remark = movable(both, there, ours)
+    assert kinds == ("latest",) and "loss 0.25, here 0.5; it stays" in remark
+    assert movable(("latest",), there, ours) == (("latest",), None)
+    assert movable(both, ours, there) == movable(both, ours, ours) == movable(both, None, ours) == (both, None)
     for change in ({"monitor": "score"}, {"mode": "max"}, {"value": None}):
-        assert worse_than(Pointer(**{**GOOD, "value": 0.25, **change}), ours) is None
+        assert movable(both, Pointer(**{**GOOD, "value": 0.25, **change}), ours) == (both, None)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
