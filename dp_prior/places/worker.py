@@ -1,17 +1,18 @@
 """One attempt to upload a checkpoint, in a separate process that can be killed at a deadline.
 
 The clients of remote places may block for ever, so no thread of the trainer calls them. The parent writes a job to the
-worker's standard input; the worker answers with lines of JSON: {"commit": 1} before each commit, the outcome last.
+worker's standard input; the worker answers with a `Report` as a line of JSON before each commit and at the end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,9 +22,9 @@ from dp_prior.places.parcel import Parcel
 from dp_prior.places.source import RemoteError, Trouble
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
-    """How an attempt ended.
+    """How an attempt ended; without a message, that it is under way.
 
     Attributes:
         trouble: None on success.
@@ -79,17 +80,21 @@ class Worker:
                 process.kill()
             try:
                 output, _ = process.communicate(json.dumps(job).encode(), timeout=deadline_s)
-                late = ""
+                problem = f"the worker ended with code {process.returncode}"
             except subprocess.TimeoutExpired:
                 process.kill()
                 output, _ = process.communicate()
-                late = f"no success within {deadline_s:.0f} s"
+                problem = f"no success within {deadline_s:.0f} s"
             finally:
                 process.kill()
                 self._process = None
         if self._is_over:
-            late = "it was not done when the run ended"
-        return _report(_lines(output), late or f"the worker ended with code {process.returncode}")
+            problem = "it was not done when the run ended"
+        report = Report("", "unavailable")
+        for line in output.splitlines():
+            with contextlib.suppress(ValueError, TypeError):  # something that a client printed
+                report = Report(**json.loads(line))
+        return report if report.message else replace(report, message=problem)
 
     def kill(self) -> None:
         """See `Sender`."""
@@ -107,57 +112,40 @@ class InProcess:
 
     def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
         """See `Sender`; without a deadline."""
-        lines: list[dict[str, Any]] = []
-        perform(self._destination, entry, kinds, lines.append)
-        return _report(lines, "")
+        reports: list[Report] = []
+        perform(self._destination, entry, kinds, reports.append)
+        return reports[-1]
 
     def kill(self) -> None:
         """No attempt can be aborted."""
 
 
 def perform(
-    destination: Callable[[], Destination],
-    entry: Path | None,
-    kinds: tuple[str, ...],
-    tell: Callable[[dict[str, Any]], None],
+    destination: Callable[[], Destination], entry: Path | None, kinds: tuple[str, ...], tell: Callable[[Report], None]
 ) -> None:
-    """Make one attempt; the last line printed reports the outcome, exceptions included."""
-    outcome: dict[str, Any] = {"trouble": None, "retry_after": None, "remark": None}
+    """Make one attempt; tells of each commit before it is made, and at last how the attempt ended."""
+    commits = 0
+
+    def spend() -> None:
+        nonlocal commits
+        commits += 1
+        tell(Report("", "unavailable", commits=commits))
+
     try:
         place = destination()
         if entry is None:
-            outcome["message"] = place.check()
+            report = Report(place.check())
         else:
             parcel = Parcel.of(entry, kinds)
             parcel.verify()
-            delivery = place.deliver(parcel, lambda: tell({"commit": 1}))
-            outcome |= {"message": str(delivery), "remark": delivery.remark}
+            delivery = place.deliver(parcel, spend)
+            report = Report(str(delivery), remark=delivery.remark)
     except RemoteError as error:
-        outcome |= {"message": str(error), "trouble": error.trouble, "retry_after": error.retry_after}
+        report = Report(str(error), error.trouble, error.retry_after)
     except DamagedError as error:
-        outcome |= {"message": f"the checkpoint is damaged: {error.problem}", "trouble": "damaged"}
+        report = Report(f"the checkpoint is damaged: {error.problem}", "damaged")
     except ImportError as error:
-        outcome |= {"message": str(error), "trouble": "refused"}
+        report = Report(str(error), "refused")
     except Exception as error:  # report only its type: the text may contain a secret
-        outcome |= {"message": f"{type(error).__name__} in the uploader", "trouble": "unavailable"}
-    tell(outcome)
-
-
-def _lines(output: bytes) -> Iterable[Any]:
-    for text in output.splitlines():
-        try:
-            yield json.loads(text)
-        except ValueError:
-            continue
-
-
-def _report(lines: Iterable[Any], otherwise: str) -> Report:
-    """The outcome in the worker's output; `otherwise` is the error message if there is none."""
-    commits, outcome = 0, None
-    for line in lines:
-        if isinstance(line, dict):
-            commits += "commit" in line
-            outcome = line if "message" in line else outcome
-    if outcome is None:
-        return Report(otherwise, "unavailable", commits=commits)
-    return Report(outcome["message"], outcome["trouble"], outcome["retry_after"], commits, outcome["remark"])
+        report = Report(f"{type(error).__name__} in the uploader", "unavailable")
+    tell(replace(report, commits=commits))

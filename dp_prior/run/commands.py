@@ -97,9 +97,9 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
     for record in records:
-        courier = record.courier(run)
-        lines = courier.drain(limit_s)
-        report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is uploaded'}")
+        saver = UploadSaver(record, run)
+        lines = saver.drain(limit_s)
+        report("\n".join(lines) if lines else f"{saver.name}: {saver.remark or 'everything is uploaded'}")
         missing += lines
     return missing
 

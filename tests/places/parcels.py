@@ -46,10 +46,10 @@ class Run:
 
 
 def parcel_of(saver):
-    """What the courier of a saver would send next."""
+    """What a saver would send next."""
     waiting = saver.outbox.waiting()
-    newest = [entry for entry in waiting if entry.digest == waiting[0].digest]
-    return Parcel.of(newest[-1].directory, tuple(entry.kind for entry in newest))
+    newest = [parcel for parcel in waiting if parcel.digest == waiting[0].digest]
+    return Parcel.of(newest[-1].directory, tuple(kind for parcel in newest for kind in parcel.kinds))
 
 
 def step_at_root(files):
