@@ -117,7 +117,7 @@ class StreamedSource:
 
 
 def is_intact(path: Path, entry: FileEntry) -> bool:
-    """Whether a file that was downloaded has the hash in the manifest; makes its content durable."""
+    """Whether a file has the hash in the manifest; makes its content durable."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
