@@ -1,11 +1,10 @@
-"""Protocols: `Saver` receives the checkpoints of a run, `ResumePoint` names the checkpoint to resume from."""
+"""`Saver`, the base class of what receives the checkpoints of a run."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from dp_prior.clock import Progress
 
@@ -46,13 +45,3 @@ class Saver:
     def close(self, leave: threading.Event) -> list[str]:
         """Finish, at once if `leave` is set; returns a line for each checkpoint that was not delivered."""
         return []
-
-
-class ResumePoint(Protocol):
-    """Names the checkpoint that a run resumes from."""
-
-    def can_recall(self) -> bool:
-        """Whether `recall` has an answer."""
-
-    def recall(self) -> str | None:
-        """Reference of the checkpoint to resume from, None for a fresh start."""

@@ -174,7 +174,7 @@ class Run:
     ) -> tuple[PolicyTrainer, Path | None]:
         """The trainer where training begins, and the checkpoint that it resumes from."""
         parts, ranks = self.parts, self.parts.ranks
-        found = ranks.decide(lambda: find_checkpoint(tracker, store, resume, parts.report))
+        found = ranks.decide(lambda: find_checkpoint(parts.config.tracker.load, store, resume, parts.report))
         if found is None:
             initialise(parts.model, parts.config, ranks, parts.report)
         trainer = parts.trainer(tracker, writer)

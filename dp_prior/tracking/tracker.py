@@ -1,4 +1,4 @@
-"""The Tracker: forwards numbers, media and checkpoints to every logger and saver, and names the place to resume from.
+"""The Tracker: forwards numbers, media and checkpoints to every logger and saver.
 
 It knows numbers and directories, not models. On all ranks but the first it has no loggers, so callers need not check
 the rank. The log of record and the console are called synchronously; all others have a queue and a thread, so a logger
@@ -24,7 +24,7 @@ from torch import Tensor
 from dp_prior.clock import Progress
 from dp_prior.durable import replace_file
 from dp_prior.metric_names import Metric
-from dp_prior.places.saver import Durable, ResumePoint, Saver
+from dp_prior.places.saver import Durable, Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
@@ -54,7 +54,6 @@ class Tracker:
         *,
         loggers: Sequence[Logger],
         savers: Sequence[Saver],
-        loader: ResumePoint | None,
         background: Sequence[Logger] = (),
         max_failures: int = 3,
         retry_s: float = 10.0,
@@ -72,7 +71,6 @@ class Tracker:
             patience_s: seconds that `close` waits for all background loggers together.
         """
         self.data_path = data_path
-        self.loader = loader
 
         def isolate(logger: Logger, limit: int | None = max_failures) -> Isolated:
             title = f"logger {logger.name!r}"
@@ -172,15 +170,6 @@ class Tracker:
         """The run has finished: pass its best checkpoint, pictures by file name and final scores to the savers."""
         for saver in self._savers:
             saver.call(lambda one: one.complete(directory, media, scores))
-
-    @property
-    def can_recall(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
-        return self.loader is not None and self.loader.can_recall()
-
-    def recall(self) -> str | None:
-        """Reference of the checkpoint to resume from, None if there is none."""
-        return self.loader.recall() if self.can_recall else None
 
     def close(self, limit_s: float = math.inf, is_in_a_hurry: Callable[[], bool] = lambda: False) -> list[str]:
         """Close all savers and loggers. An interrupt ends the waiting, not the closing.

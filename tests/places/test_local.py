@@ -18,7 +18,7 @@ from dp_prior.clock import Progress
 from dp_prior.durable import temporary_beside
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
-from dp_prior.places.resume import LocalResumeConfig
+from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from dp_prior.places.saver import Durable
 from tests.checkpoints.documents import progress_of
 
@@ -250,24 +250,27 @@ def test_a_template_with_metric_needs_a_monitored_one(run):
 
 
 def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
-    own = LocalResumeConfig().create(run.directory)
-    other = LocalResumeConfig(path=str(tmp_path / "other")).create(run.directory)
-    assert (own.can_recall(), own.recall(), other.recall()) == (False, None, None)
+    def recalled(**fields):
+        return LocalResumeConfig(**fields).recall(run.directory)
+
+    other = {"path": str(tmp_path / "other")}
+    assert recalled() is None and recalled(**other) is None
     elsewhere = Run(tmp_path / "other")
     durable = elsewhere.save(3)
     elsewhere.lock.release()
-    assert own.recall() is None
-    assert other.recall() == f"{tmp_path / 'other'}@latest"
-    best = LocalResumeConfig(path=str(tmp_path / "other"), choose="best").create(run.directory)
-    assert best.can_recall() and best.recall() == f"{tmp_path / 'other'}@best"
-    single = LocalResumeConfig(path=str(durable.directory)).create(run.directory)
-    assert single.recall() == str(durable.directory)
-    root = LocalResumeConfig(path=str(durable.directory.parent)).create(run.directory)
-    assert resolve(other.recall()) == resolve(single.recall()) == resolve(root.recall()) == durable.directory
+    assert recalled() is None
+    assert recalled(**other) == f"{tmp_path / 'other'}@latest"
+    assert recalled(**other, choose="best") == f"{tmp_path / 'other'}@best"
+    single, root = {"path": str(durable.directory)}, {"path": str(durable.directory.parent)}
+    assert recalled(**single) == str(durable.directory)
+    assert {resolve(recalled(**fields)) for fields in (other, single, root)} == {durable.directory}
+    remote = RemoteResumeConfig(reference="hf://me/x")
+    assert remote.recall(run.directory) == "hf://me/x"
     run.save(1)
-    for loader in (own, other, best, single):
-        assert loader.recall() == f"{run.directory}@latest"
-        assert resolve(loader.recall()).name == "step_00000001"
+    for fields in ({}, other, {**other, "choose": "best"}, single):
+        assert recalled(**fields) == f"{run.directory}@latest"
+        assert resolve(recalled(**fields)).name == "step_00000001"
+    assert remote.recall(run.directory) == f"{run.directory}@latest"
 
 
 def test_a_copy_is_described_by_a_manifest_of_its_own_files(run):

@@ -22,14 +22,13 @@ def at(step):
 
 
 class Recorder:
-    """A logger, saver and loader that remembers; `broken` names what fails."""
+    """A logger and saver that remembers; `broken` names what fails."""
 
     patience_s = 0.0
 
-    def __init__(self, name="recorder", broken=(), reference=None):
+    def __init__(self, name="recorder", broken=()):
         self.name = name
         self.broken = set(broken)
-        self.reference = reference
         self.calls = []
 
     def __getattr__(self, method):
@@ -47,15 +46,9 @@ class Recorder:
     def called(self, method):
         return [call[1:] for call in self.calls if call[0] == method]
 
-    def can_recall(self):
-        return self.reference is not None
 
-    def recall(self):
-        return self.reference
-
-
-def tracker_of(tmp_path, loggers=(), savers=(), loader=None, **options):
-    return Tracker(tmp_path, loggers=loggers, savers=savers, loader=loader, **options)
+def tracker_of(tmp_path, loggers=(), savers=(), **options):
+    return Tracker(tmp_path, loggers=loggers, savers=savers, **options)
 
 
 def test_every_logger_is_told_in_order(tmp_path):
@@ -321,13 +314,6 @@ def test_an_interrupt_ends_the_waiting_and_not_the_farewell(tmp_path):
 def test_a_run_that_is_interrupted_does_not_wait_for_savers(tmp_path):
     with pytest.raises(KeyboardInterrupt), tracker_of(tmp_path, [], [Hung("place")]):
         raise KeyboardInterrupt
-
-
-def test_recall_is_what_the_loader_says(tmp_path):
-    assert not tracker_of(tmp_path).can_recall and tracker_of(tmp_path).recall() is None
-    tracker = tracker_of(tmp_path, loader=Recorder(reference="runs/a@latest"))
-    assert tracker.can_recall and tracker.recall() == "runs/a@latest"
-    assert tracker_of(tmp_path, loader=Recorder()).recall() is None
 
 
 def test_leaving_the_context_closes_and_reports(tmp_path, caplog):

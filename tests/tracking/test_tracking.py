@@ -46,7 +46,6 @@ def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
         tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
         tracker.log_error("no")
         tracker.save(tmp_path, Progress(50, 1), {})
-        assert tracker.recall() is None
     assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +74,6 @@ def test_the_knobs_reach_their_parts(tmp_path):
     tracker = create(record, tmp_path)
     assert [part._max_failures for part in tracker._direct] == [None, 1]
     assert len(tracker._savers) == 1
-    assert tracker.loader._path == Path("elsewhere")
     assert tracker.data_path == tmp_path / "run"
     assert names(create(TrackerConfig(log=()), tmp_path)) == ["jsonl"]
     tracker.close()
