@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
@@ -97,12 +96,11 @@ class AccelerateLogger(Logger):
         values = {**metrics, "samples_seen": progress.samples_seen}
         self._tracker.log({_plain(name): value for name, value in values.items()}, step=progress.global_step)
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Show pictures and videos."""
-        show = _IMAGES.get(self.name)
-        for name, image in images.items():
-            if show is not None:
-                show(self._tracker, _plain(name), image, progress.global_step)
+        for name, path in images.items():
+            if self.name in _IMAGES:
+                _IMAGES[self.name](self._tracker, _plain(name), path, progress.global_step)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Store a file."""
@@ -155,23 +153,17 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix[:-1]: value}
 
 
-def _trackio_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+def _trackio_image(tracker: Any, name: str, path: Path, step: int) -> None:
     import trackio
 
-    if isinstance(image, Path) and image.suffix.lower() in (*VIDEOS, ".gif"):
-        shown = trackio.Video(str(image))
-    else:
-        shown = trackio.Image(image if isinstance(image, np.ndarray) else str(image))
-    tracker.log({name: shown}, step=step)
+    kind = trackio.Video if path.suffix.lower() in (*VIDEOS, ".gif") else trackio.Image
+    tracker.log({name: kind(str(path))}, step=step)
 
 
-def _mlflow_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+def _mlflow_image(tracker: Any, name: str, path: Path, step: int) -> None:
     import mlflow
 
-    if isinstance(image, Path):
-        mlflow.log_artifact(str(image), artifact_path=f"media/{name}")
-    else:
-        mlflow.log_image(image, artifact_file=f"media/{name}_{step:08d}.png")
+    mlflow.log_artifact(str(path), artifact_path=f"media/{name}")
 
 
 def _mlflow_file(tracker: Any, name: str, path: Path) -> None:
@@ -192,13 +184,13 @@ def _trackio_error(tracker: Any, message: str, step: int) -> None:
     trackio.alert(title="error", text=message, level=trackio.AlertLevel.ERROR)
 
 
-_IMAGES: dict[str, Callable[[Any, str, Path | np.ndarray, int], None]] = {
+_IMAGES: dict[str, Callable[[Any, str, Path, int], None]] = {
     "trackio": _trackio_image,
     "mlflow": _mlflow_image,
-    "aim": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
-    "clearml": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
-    "swanlab": lambda tracker, name, image, step: tracker.log_images({name: [pixels(image)]}, step=step),
-    "comet_ml": lambda tracker, name, image, step: tracker.tracker.log_image(pixels(image), name=name, step=step),
+    "aim": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
+    "clearml": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
+    "swanlab": lambda tracker, name, path, step: tracker.log_images({name: [pixels(path)]}, step=step),
+    "comet_ml": lambda tracker, name, path, step: tracker.tracker.log_image(pixels(path), name=name, step=step),
 }
 _FILES: dict[str, Callable[[Any, str, Path], None]] = {
     "mlflow": _mlflow_file,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Progress
@@ -77,11 +76,10 @@ class ConsoleLogger(Logger):
             for line in _grouped(results):
                 self._print(f"step {progress.global_step:,}  {line}")
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Print the paths of pictures; arrays cannot be shown."""
-        for name, image in images.items():
-            if isinstance(image, Path):
-                self._print(f"step {progress.global_step:,}  {name}: {image}")
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
+        """Print the paths of pictures."""
+        for name, path in images.items():
+            self.log_file(name, path, progress)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Print the path of a file."""

@@ -197,21 +197,6 @@ def test_secrets_in_errors_are_hidden_from_everybody(tmp_path, caplog):
     assert "[hidden]" in str(listener.calls)
 
 
-def test_arrays_are_copied_figures_become_files_and_other_things_are_refused(tmp_path):
-    logger = Recorder()
-    tracker = tracker_of(tmp_path, [logger])
-    array = np.zeros((2, 3, 3), np.uint8)
-    tracker.log_images({"array": array}, at(1))
-    array[:] = 1
-    assert logger.called("log_images")[0][0]["array"].max() == 0
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    tracker.log_images({"a/figure": figure}, at(2))
-    path = logger.called("log_images")[1][0]["a/figure"]
-    assert path == tmp_path / "media/a_figure_00000002.png" and path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"image 'a' has shape \(2, 3\) and type uint8; expected \(height, width, 3\)"):
-        tracker.log_images({"a": np.zeros((2, 3), np.uint8)}, at(3))
-
-
 @pytest.mark.promise("F1")
 @pytest.mark.parametrize("method", ["begin", "log_images", "log_file", "log_error", "rewind", "sync", "close"])
 def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):

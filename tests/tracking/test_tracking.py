@@ -19,7 +19,7 @@ def create(record, tmp_path, **options):
 
 
 def names(tracker):
-    return [contained.part.name for contained in (*tracker._direct, *(one.isolated for one in tracker._queued))]
+    return [contained.part.name for contained in (*tracker._direct, *tracker._queued)]
 
 
 def test_the_jsonl_log_is_always_there_and_always_first(tmp_path):
@@ -110,7 +110,7 @@ def test_containment_is_set_by_its_knobs(tmp_path):
     )
     tracker = create(record, tmp_path)
     [queued] = tracker._queued
-    assert (queued.isolated._max_failures, queued.isolated._retry_s, queued._size) == (2, 3.0, 4)
+    assert (queued._max_failures, queued._retry_s, queued._size) == (2, 3.0, 4)
     assert tracker._patience_s == 5
     tracker.close()
 
