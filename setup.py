@@ -34,6 +34,7 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     packages=find_packages(include=["dp_prior", "dp_prior.*"]),
+    package_data={"dp_prior.places": ["card.md"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
@@ -47,6 +48,7 @@ setup(
         "click>=8.1",
         "rich>=13.7",
         "wandb>=0.31",
+        "jinja2>=3.1",
     ],
     extras_require={
         **EXTRAS,
