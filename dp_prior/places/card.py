@@ -36,7 +36,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         for one in config.get(part, [])
         if one.get("type") == "rollout"
     }
-    measured, scores = _shown(parcel.manifest.metrics), _shown(parcel.intent.scores)
+    measured, scores = _shown(parcel.manifest.metrics), _shown(parcel.scores)
     episodes = data.get("episodes") if isinstance(data.get("episodes"), dict) else {}
     environment = Environment(trim_blocks=True, undefined=ChainableUndefined, keep_trailing_newline=True)
     template = environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8"))

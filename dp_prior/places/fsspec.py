@@ -110,7 +110,7 @@ class Folder(StreamedSource):
 
     def _folder(self, parcel: Parcel) -> str:
         """The folder for this checkpoint; skips folders that hold another complete checkpoint."""
-        for folder in folders(parcel.intent.name):
+        for folder in folders(parcel.name):
             manifest = self._content(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
             if not manifest or hashlib.sha256(manifest).hexdigest() == parcel.digest:
                 return folder

@@ -95,7 +95,7 @@ class HubDestination:
 
     def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
         """The folder for this checkpoint, and whether it is complete; skips folders with other files."""
-        for folder in folders(parcel.intent.name):
+        for folder in folders(parcel.name):
             files = _listing(api, self.record.repo, folder, revision)
             if not files or not _differences(parcel, files):
                 return folder, bool(files)
@@ -148,7 +148,7 @@ class HubDestination:
                 operations.append(CommitOperationAdd(name, parcel.directory / name))
         media = {f"{MEDIA}/{name}": path for name, path in parcel.media().items()}
         card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
-        rest = {MANIFEST: parcel.model_manifest(), **media, CARD: card.encode()}
+        rest = {MANIFEST: parcel.manifest.only(MODEL_FILES).encode(), **media, CARD: card.encode()}
         return operations + [CommitOperationAdd(name, content) for name, content in rest.items()]
 
     def _best(self, revision: str) -> Pointer | None:

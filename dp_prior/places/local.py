@@ -56,8 +56,26 @@ class LocalSaverConfig(Config):
     @field_validator("save_latest_to", "save_best_to")
     @classmethod
     def _is_template(cls, template: str | None) -> str | None:
-        if template is not None:
-            check_template(template)
+        """Refuse a template that cannot be filled, or names another directory than it seems to."""
+        if template is None:
+            return None
+        parts = Path(template).parts
+        if not parts or ".." in parts or "\0" in template or Path(template).name in ("", "/", "~"):
+            raise ValueError(f"template {template!r} must name a directory, without '..'")
+        if any("{" in part or "}" in part for part in parts[:-1]):
+            raise ValueError(f"template {template!r}: fields are allowed in its last part only")
+        try:
+            found = list(string.Formatter().parse(parts[-1]))
+            for _, name, spec, conversion in found:
+                if name is None:
+                    continue
+                if name not in FIELDS or conversion:
+                    raise ValueError(f"unknown field {{{name}}}; known are {', '.join(f'{{{n}}}' for n in FIELDS)}")
+                if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
+                    raise ValueError(f"format {spec!r} has a number above 99")
+                format(0.5 if name == "metric" else 1, spec)
+        except ValueError as error:
+            raise ValueError(f"template {template!r}: {error}") from None
         return template
 
     def faults(self) -> Iterator[str]:
@@ -112,31 +130,6 @@ class LocalSaver(Saver):
         ages = {path: (manifest.sequence, path == target) for path, manifest in ours.items() if manifest is not None}
         for path in sorted(ages, key=ages.get)[:-keep]:
             _delete(path)
-
-
-def check_template(template: str) -> None:
-    """Refuse a template that cannot be filled, or names another directory than it seems to.
-
-    Raises:
-        ValueError: it is such a template.
-    """
-    parts = Path(template).parts
-    if not parts or ".." in parts or "\0" in template or Path(template).name in ("", "/", "~"):
-        raise ValueError(f"template {template!r} must name a directory, without '..'")
-    if any("{" in part or "}" in part for part in parts[:-1]):
-        raise ValueError(f"template {template!r}: fields are allowed in its last part only")
-    try:
-        found = list(string.Formatter().parse(parts[-1]))
-        for _, name, spec, conversion in found:
-            if name is None:
-                continue
-            if name not in FIELDS or conversion:
-                raise ValueError(f"unknown field {{{name}}}; known are {', '.join(f'{{{n}}}' for n in FIELDS)}")
-            if re.search(r"[1-9]\d\d", spec):  # a width of a billion would make a name of that length
-                raise ValueError(f"format {spec!r} has a number above 99")
-            format(0.5 if name == "metric" else 1, spec)
-    except ValueError as error:
-        raise ValueError(f"template {template!r}: {error}") from None
 
 
 def _fields(template: str) -> set[str]:

@@ -30,7 +30,7 @@ from dp_prior.durable import (
     temporary_beside,
     unseal,
 )
-from dp_prior.places.parcel import CARD, INTENT, Intent, Parcel
+from dp_prior.places.parcel import CARD, INTENT, Parcel
 from dp_prior.regular_files import read_small
 
 OUTBOX = "outbox"
@@ -83,7 +83,8 @@ class Outbox:
                         _copy(path, temporary / CARD / file)
                     sync_directory(temporary / CARD)
                 replace_file(temporary / MANIFEST, manifest.encode())
-                replace_file(temporary / INTENT, Intent(name=name, step=manifest.step, scores=finite).encode())
+                intent = {"name": name, "step": manifest.step, "scores": finite}
+                replace_file(temporary / INTENT, seal(intent))
                 os.rename(temporary, target)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)

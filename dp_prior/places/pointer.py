@@ -9,7 +9,6 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError
 
-from dp_prior.checkpoints.format import Manifest
 from dp_prior.config import Config
 from dp_prior.durable import encode_document
 
@@ -39,19 +38,6 @@ class Pointer(Config, extra="ignore"):
 
     value: float | None = None
     """Its value; null if it was not measured."""
-
-    @classmethod
-    def to(cls, folder: str, manifest: Manifest, digest: str) -> Self:
-        """The pointer to a folder whose manifest has this SHA-256."""
-        return cls(
-            folder=folder,
-            manifest_sha256=digest,
-            step=manifest.step,
-            samples_seen=manifest.samples_seen,
-            monitor=manifest.monitor,
-            mode=manifest.mode,
-            value=None if manifest.monitor is None else manifest.metrics.get(manifest.monitor),
-        )
 
     @classmethod
     def parse(cls, data: bytes) -> Self | None:

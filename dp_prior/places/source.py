@@ -86,17 +86,14 @@ class StreamedSource:
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
         """See `Source`. The content is in `TARGET.part` until its hash has been compared."""
         part = target.with_name(f"{target.name}.part")
-        problem = "it is shorter than its manifest says"
-        for _ in range(_ATTEMPTS):
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._append(path, part, entry.size)
-            except OSError as error:
-                problem = f"{type(error).__name__}: {error}"
-                continue
-            if part.stat().st_size >= entry.size:
                 break
-        else:
-            raise RemoteError(f"{target.name} could not be downloaded: {problem}; the next attempt resumes")
+            except OSError as error:
+                if attempt == _ATTEMPTS:
+                    problem = f"{type(error).__name__}: {error}; the next attempt resumes"
+                    raise RemoteError(f"{target.name} could not be downloaded: {problem}") from None
         if not is_intact(part, entry):
             part.unlink()
             raise RemoteError(f"{target.name} does not have the SHA-256 of its manifest; it was deleted")
@@ -114,6 +111,7 @@ class StreamedSource:
                 start += len(piece)
                 if start >= size:
                     return
+        raise OSError(f"it ends after {start} of {size} bytes")
 
 
 def is_intact(path: Path, entry: FileEntry) -> bool:

@@ -28,7 +28,7 @@ from dp_prior.places.schedule import Schedule
 from dp_prior.places.worker import InProcess, Report, Sender, Worker
 
 CHECK_S = 60.0  # longest time for `check`
-LONG_WAIT_S = 5.0  # `drain` logs a longer wait
+LONG_WAIT_S = 5.0  # a command says that it waits longer
 _BUSY = "another process, perhaps the training itself, is about to send it"
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class UploadSaver(Saver):
         Returns:
             A line for each checkpoint that is not sent yet, and one if a better best was kept or the last was damaged.
         """
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None:
             drain_s = self.record.drain_s
             self._stop_at, end = self._clock() + drain_s, time.monotonic() + drain_s
@@ -174,17 +174,11 @@ class UploadSaver(Saver):
 
     def drain(self, limit_s: float) -> list[str]:
         """Upload the outbox from the calling thread, for a limited time; returns a line for each checkpoint left."""
-        self._stop_at = end = self._clock() + limit_s
+        self._stop_at = self._clock() + limit_s
         self._outlook = f"It is tried again, for {limit_s:.0f} s at most"
         self._is_checked = True
         if self._acquire():
-            try:
-                while (wait := self.step()) is not None and self._clock() + wait < end:
-                    if wait > LONG_WAIT_S:
-                        log.warning("%s: the next attempt is in %.0f s", self.name, wait)
-                    time.sleep(wait)
-            finally:
-                self._release()
+            self._run()
         return self.missing()
 
     def missing(self) -> list[str]:
@@ -241,6 +235,8 @@ class UploadSaver(Saver):
                     wait = 60.0
                 if self._stop_at is not None and (wait is None or self._clock() + wait >= self._stop_at):
                     return
+                if self._thread is None and wait > LONG_WAIT_S:
+                    log.warning("%s: the next attempt is in %.0f s", self.name, wait)
                 self._news.wait(wait)
                 self._news.clear()
         finally:

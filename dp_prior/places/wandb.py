@@ -82,13 +82,13 @@ class ArtifactDestination:
                 if run.offline:
                     raise RemoteError("W&B is in offline mode, so nothing is sent", "offline")
                 there = _best(f"{run.entity}/{run.project}/{record.artifact}")
-                pointer = parcel.pointer(parcel.intent.name)
+                pointer = parcel.pointer(parcel.name)
                 kinds, remark = movable(parcel.kinds, there, pointer)
                 artifact = wandb.Artifact(record.artifact, type="model", metadata=pointer.model_dump())
                 for name in parcel.files():
                     artifact.add_file(str(parcel.directory / name), name=name, policy="immutable", skip_cache=True)
                 spend()
-                logged = run.log_artifact(artifact, aliases=[*kinds, parcel.intent.name]).wait()
+                logged = run.log_artifact(artifact, aliases=[*kinds, parcel.name]).wait()
                 wrong = _differences(parcel, logged.manifest.entries)
                 if wrong:
                     raise RemoteError(f"{logged.name} is not what was sent: {', '.join(wrong)}")

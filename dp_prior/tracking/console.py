@@ -31,7 +31,7 @@ class ConsoleConfig(Config):
 
     def create(self, stream: TextIO | None, total_samples: int) -> ConsoleLogger:
         """A logger that writes to `stream`, or to standard output."""
-        return ConsoleLogger(**self.arguments(), stream=stream or sys.stdout, total_samples=total_samples)
+        return ConsoleLogger(self, stream or sys.stdout, total_samples)
 
 
 class ConsoleLogger(Logger):
@@ -41,9 +41,7 @@ class ConsoleLogger(Logger):
 
     def __init__(
         self,
-        *,
-        style: str,
-        interval_s: float,
+        record: ConsoleConfig,
         stream: TextIO,
         total_samples: int,
         clock: Callable[[], float] = time.monotonic,
@@ -55,7 +53,7 @@ class ConsoleLogger(Logger):
             clock: monotonic seconds, for the remaining time.
         """
         self._stream = stream
-        self._interval_s = interval_s
+        self._interval_s = record.interval_s
         self._total = total_samples
         self._clock = clock
         self._began: tuple[float, int] = (clock(), 0)
@@ -63,7 +61,7 @@ class ConsoleLogger(Logger):
         self._shown = float("-inf")
         self._pending: str | None = None
         self._frame: tuple[int, list[str]] = (0, [])
-        self._live: Any = self._live_display(style) if style == "live" or stream.isatty() else None
+        self._live: Any = self._live_display(record.style) if record.style == "live" or stream.isatty() else None
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Show progress, and results on a line of their own."""

@@ -99,17 +99,9 @@ class TensorBoardLogger(Logger):
         self._file.close()
 
     def _write_text(self, name: str, text: str, progress: Progress) -> None:
-        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
-        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-        value = {
-            "tag": name,
-            "metadata": SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
-            "tensor": TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape),
-        }
-        self._write_values(progress, [value])
+        self._write(step=progress.global_step, summary=text_pb(name, [text]))
 
     def _write_values(self, progress: Progress, values: list[dict[str, Any]]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary

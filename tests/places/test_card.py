@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from dp_prior import load_policy
 from dp_prior.checkpoints.format import Manifest, read_checkpoint, read_manifest
 from dp_prior.places.card import LIBRARY, TAGS, model_card
-from dp_prior.places.parcel import Intent, Parcel
+from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
 from tests.tiny import experiment, tiny
@@ -98,7 +98,7 @@ def test_the_snippet_of_a_prior_asks_for_an_embedding(tmp_path):
     for name, content in documents.items():
         (tmp_path / name).write_text(json.dumps(content))
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at="now", files=files)
-    parcel = Parcel(tmp_path, ("best",), Intent(name="model", step=0), manifest, "0" * 64)
+    parcel = Parcel(tmp_path, ("best",), "model", {}, manifest, "0" * 64)
     assert (
         'prior = load_prior("me/prior")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n```\n'
         in model_card(parcel, "me/prior", None, "", [])

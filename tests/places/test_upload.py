@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dp_prior.clock import Progress
-from dp_prior.places import upload, worker
+from dp_prior.places import worker
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.saver import Durable
 from dp_prior.places.schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
@@ -303,7 +303,9 @@ def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatc
     place.saver.schedule.not_before = place.clock.now + 60.0
     assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.saver.drain(30.0))
     place.answers = [DONE]
-    monkeypatch.setattr(upload.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
+    monkeypatch.setattr(
+        place.saver._news, "wait", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds)
+    )
     assert place.saver.drain(90.0) == []
     assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
 

@@ -31,8 +31,8 @@ class Clock:
 def logger_of(stream=None, style="auto", interval_s=5.0, total_samples=1000):
     clock = Clock()
     stream = stream or Stream()
-    logger = ConsoleLogger(style=style, interval_s=interval_s, stream=stream, total_samples=total_samples, clock=clock)
-    return logger, stream, clock
+    record = ConsoleConfig(style=style, interval_s=interval_s)
+    return ConsoleLogger(record, stream, total_samples, clock), stream, clock
 
 
 TRAINING = {
