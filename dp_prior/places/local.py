@@ -27,7 +27,8 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import exchange, is_alive, is_temporary, owner_of, replace_file, sync_directory, temporary_beside
+from dp_prior.durable import exchange, replace_file, sync_directory, temporary_beside
+from dp_prior.places.leftovers import remove_leftovers
 from dp_prior.places.saver import Durable, Saver
 from dp_prior.places.source import is_intact
 from dp_prior.regular_files import read_small
@@ -169,7 +170,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         raise FileExistsError(
             f"{target} exists and holds more than a checkpoint, so it is not replaced; choose another place"
         )
-    _remove_stale(target)
+    remove_leftovers(target.parent, f"_{target.name}")
     temporary = temporary_beside(target)
     temporary.mkdir()
     try:
@@ -196,13 +197,6 @@ def _own_manifest(path: Path) -> Manifest | None:
         return manifest if {child.name for child in path.iterdir()} <= {MANIFEST, *manifest.files} else None
     except (OSError, ValueError, CheckpointError):
         return None
-
-
-def _remove_stale(target: Path) -> None:
-    """Remove what dead processes left of copies to this path."""
-    for path in target.parent.iterdir():
-        if is_temporary(path) and path.name.endswith(f"_{target.name}") and is_alive(*owner_of(path)) is False:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _delete(path: Path) -> None:

@@ -20,16 +20,8 @@ from typing import Any, BinaryIO
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
 from dp_prior.checkpoints.store import STEP
-from dp_prior.durable import (
-    is_alive,
-    is_temporary,
-    owner_of,
-    replace_file,
-    seal,
-    sync_directory,
-    temporary_beside,
-    unseal,
-)
+from dp_prior.durable import replace_file, seal, sync_directory, temporary_beside, unseal
+from dp_prior.places.leftovers import remove_leftovers
 from dp_prior.places.parcel import CARD, INTENT, Parcel
 from dp_prior.regular_files import read_small
 
@@ -69,7 +61,7 @@ class Outbox:
         finite = {key: value if math.isfinite(value) else None for key, value in (scores or {}).items()}
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_stale()
+            remove_leftovers(self.directory)
             number = max((int(path.name.partition("_")[0]) for path in self._paths()), default=0) + 1
             target = self.directory / f"{number:08d}_{kind}"
             temporary = temporary_beside(target)
@@ -80,8 +72,7 @@ class Outbox:
                 if media:
                     (temporary / CARD).mkdir()
                     for file, path in media.items():
-                        _copy(path, temporary / CARD / file)
-                    sync_directory(temporary / CARD)
+                        replace_file(temporary / CARD / file, path.read_bytes())
                 replace_file(temporary / MANIFEST, manifest.encode())
                 intent = {"name": name, "step": manifest.step, "scores": finite}
                 replace_file(temporary / INTENT, seal(intent))
@@ -159,11 +150,6 @@ class Outbox:
             if path.name < newest.name and _kind(path) == _kind(newest) and path not in self._sending:
                 _delete(path)
 
-    def _remove_stale(self) -> None:
-        for path in self.directory.iterdir():
-            if is_temporary(path) and is_alive(*owner_of(path)) is False:
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
 
 def _kind(path: Path) -> str:
     return path.name.rpartition("_")[2]
@@ -173,13 +159,9 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
-        _copy(source, target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
+        shutil.copyfile(source, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def _delete(path: Path) -> None:

@@ -6,7 +6,9 @@ supports them and are ignored otherwise; the tables at the end list them.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +17,8 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.durable import temporary_beside
+from dp_prior.places.leftovers import remove_leftovers
 from dp_prior.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
@@ -127,6 +131,7 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
 
         if "tracking_uri" in options:
             mlflow.set_tracking_uri(options.pop("tracking_uri"))
+        _create_database(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
         experiment = client.get_experiment_by_name(project)
         found = experiment and client.search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{identity.id}'")
@@ -138,6 +143,22 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
     if tracker == "dvclive":
         return {"dir": str(run.directory / "dvclive"), "resume": True} | options
     return {}
+
+
+def _create_database(uri: str) -> None:
+    """Create MLflow's SQLite file in a temporary folder: one whose migrations were killed would never open again."""
+    import mlflow
+
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    folder = temporary_beside(path)
+    folder.mkdir(parents=True)
+    remove_leftovers(path.parent, f"_{path.name}")
+    mlflow.MlflowClient(f"sqlite:///{folder / path.name}").search_experiments()
+    if not path.exists():  # else another process was faster
+        os.rename(folder / path.name, path)
+    shutil.rmtree(folder)
 
 
 def _plain(name: str) -> str:
@@ -160,16 +181,10 @@ def _trackio_image(tracker: Any, name: str, path: Path, step: int) -> None:
     tracker.log({name: kind(str(path))}, step=step)
 
 
-def _mlflow_image(tracker: Any, name: str, path: Path, step: int) -> None:
+def _mlflow_artifact(path: Path, folder: str) -> None:
     import mlflow
 
-    mlflow.log_artifact(str(path), artifact_path=f"media/{name}")
-
-
-def _mlflow_file(tracker: Any, name: str, path: Path) -> None:
-    import mlflow
-
-    mlflow.log_artifact(str(path), artifact_path="files")
+    mlflow.log_artifact(str(path), artifact_path=folder)
 
 
 def _mlflow_error(tracker: Any, message: str, step: int) -> None:
@@ -186,14 +201,14 @@ def _trackio_error(tracker: Any, message: str, step: int) -> None:
 
 _IMAGES: dict[str, Callable[[Any, str, Path, int], None]] = {
     "trackio": _trackio_image,
-    "mlflow": _mlflow_image,
+    "mlflow": lambda tracker, name, path, step: _mlflow_artifact(path, f"media/{name}"),
     "aim": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
     "clearml": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
     "swanlab": lambda tracker, name, path, step: tracker.log_images({name: [pixels(path)]}, step=step),
     "comet_ml": lambda tracker, name, path, step: tracker.tracker.log_image(pixels(path), name=name, step=step),
 }
 _FILES: dict[str, Callable[[Any, str, Path], None]] = {
-    "mlflow": _mlflow_file,
+    "mlflow": lambda tracker, name, path: _mlflow_artifact(path, "files"),
     "comet_ml": lambda tracker, name, path: tracker.tracker.log_asset(str(path), file_name=name),
 }
 _ERRORS: dict[str, Callable[[Any, str, int], None]] = {"mlflow": _mlflow_error, "trackio": _trackio_error}

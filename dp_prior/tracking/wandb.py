@@ -161,7 +161,10 @@ class WandbLogger(Logger):
 
     def _init(self, run: Run, mode: str | None) -> Any:
         import wandb
+        from wandb.sdk.lib.service import service_token
 
+        if _process() is None:
+            service_token.clear_service_in_env()  # another program's process may still hold the id of a killed run
         config = self._config
         settings = {
             "console": "off",  # does not capture our output

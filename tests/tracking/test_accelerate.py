@@ -96,6 +96,26 @@ print(json.dumps({"points": sorted((point.step, point.value) for point in histor
     }
 
 
+@pytest.mark.slow
+def test_a_kill_while_mlflow_creates_its_database_spoils_nothing(place):
+    if not (find_spec("mlflow") and find_spec("sqlalchemy")):
+        pytest.skip("needs dp_prior[mlflow]")
+    dying = """
+import itertools, os, signal, sqlalchemy
+statements = itertools.count()
+@sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "before_cursor_execute")
+def die(*arguments):
+    if next(statements) == 400:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    config = json.dumps({"tracker": "mlflow", "options": {"tracking_uri": f"sqlite:///{place}/mlflow.db"}})
+    with pytest.raises(AssertionError):
+        run(place, dying + PROGRAM, config, 0)
+    assert list(place.glob(".tmp_*")) and not (place / "mlflow.db").exists()
+    run(place, PROGRAM, config, 0)
+    assert not list(place.glob(".tmp_*")) and (place / "mlflow.db").exists()
+
+
 def test_trackio_keeps_all_in_one_run_over_a_resume(place):
     if not find_spec("trackio"):
         pytest.skip("needs dp_prior[trackio]")

@@ -181,6 +181,12 @@ def test_a_run_that_goes_back_and_goes_on_loses_no_point_and_keeps_its_id(tmp_pa
     assert 16 in [row["step"] for row in history(tmp_path)]
 
 
+def test_the_client_s_process_of_another_program_is_not_used(tmp_path):
+    """A process that a parent has named may still hold the run of a child that was killed: its id is in use there."""
+    assert run(tmp_path, LOG, {"mode": "offline"}, WANDB_SERVICE="3-1-unix-/nowhere")["lines"] == []
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, 21))
+
+
 def test_pictures_videos_files_and_errors_are_kept(tmp_path):
     pytest.importorskip("PIL.Image").new("RGB", (6, 4)).save(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("hello")
