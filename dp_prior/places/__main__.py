@@ -17,8 +17,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from dp_prior.places import SaverConfig
-from dp_prior.places.destination import Destination
-from dp_prior.places.worker import Report, perform
+from dp_prior.places.destination import Destination, Report
+from dp_prior.places.worker import perform
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
     from jinja2 import ChainableUndefined, Environment
 
     config, data = parcel.document("config.json"), parcel.document("data.json")
-    kind = "prior" if config.get("task", {}).get("type") == "prior" else "policy"
     rollouts = {
         one["name"]: one
         for part in ("evaluate", "test")
@@ -42,7 +41,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
     template = environment.from_string(Path(__file__).with_name("card.md").read_text(encoding="utf-8"))
     body = template.render(
         repo=repo,
-        kind=kind,
+        kind=_kind(config),
         folder=folder,
         media=media,
         config=config,
@@ -55,7 +54,11 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         quoted=json.dumps,
         tuple=tuple,
     )
-    return f"{_metadata(repo, license_name, config, kind, {**measured, **scores}, rollouts)}\n\n{body}"
+    return f"{_metadata(repo, license_name, config, {**measured, **scores}, rollouts)}\n\n{body}"
+
+
+def _kind(config: dict[str, Any]) -> str:
+    return "prior" if config.get("task", {}).get("type") == "prior" else "policy"
 
 
 def _shown(metrics: dict[str, float | None]) -> dict[str, float]:
@@ -82,16 +85,12 @@ def _rows(metrics: dict[str, float], rollouts: dict[str, dict[str, Any]]) -> lis
 
 
 def _metadata(
-    repo: str,
-    license_name: str | None,
-    config: dict[str, Any],
-    kind: str,
-    metrics: dict[str, float],
-    rollouts: dict[str, dict[str, Any]],
+    repo: str, license_name: str | None, config: dict[str, Any], metrics: dict[str, float], rollouts: dict[str, Any]
 ) -> str:
     """The YAML head of the card."""
     from huggingface_hub import EvalResult, ModelCardData
 
+    kind = _kind(config)
     task = "robotics" if kind == "policy" else "feature-extraction"
     results = []
     for name, value in metrics.items():

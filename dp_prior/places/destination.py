@@ -1,4 +1,4 @@
-"""`Destination`, the protocol of a remote place that checkpoints are uploaded to.
+"""`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the report of an attempt.
 
 All files of a checkpoint go to a folder that never changes again, `checkpoints/step_00012000`; they are compared with
 the manifest; then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer
@@ -13,24 +13,30 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dp_prior.places.parcel import Parcel
+from dp_prior.places.source import Trouble
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What an upload has done.
+class Report:
+    """How an attempt to upload ended; without a message, that it is under way.
 
     Attributes:
-        where: the folder or version that holds the checkpoint.
-        kinds: the pointers that were moved to it.
-        remark: why the best checkpoint there was not replaced, None if it was or need not be.
+        trouble: None on success.
+        retry_after: seconds that the place asks to wait.
+        commits: made, or at least begun.
+        remark: why the best checkpoint there was not replaced, None if it was.
     """
 
-    where: str
-    kinds: tuple[str, ...]
+    message: str
+    trouble: Trouble | None = None
+    retry_after: float | None = None
+    commits: int = 0
     remark: str | None = None
 
-    def __str__(self) -> str:
-        return f"{self.where} is uploaded" + (f" as {' and '.join(self.kinds)}" if self.kinds else "")
+
+def delivered(where: str, kinds: tuple[str, ...], remark: str | None) -> Report:
+    """The report of a success: the folder or version that holds the checkpoint, and the pointers moved to it."""
+    return Report(f"{where} is uploaded" + (f" as {' and '.join(kinds)}" if kinds else ""), remark=remark)
 
 
 class Destination(Protocol):
@@ -39,7 +45,7 @@ class Destination(Protocol):
     def check(self) -> str:
         """A line that says that the place can be written to."""
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Delivery:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:

@@ -19,7 +19,7 @@ from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
 from dp_prior.durable import replace_file, sync_directory
-from dp_prior.places.destination import Delivery, folders
+from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
@@ -94,7 +94,7 @@ class Folder(StreamedSource):
             self._fs.rm(f"{self._root}/write_test.json")
         return f"{self.url} can be written to"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Delivery:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload the folder, verify it, move the pointer; see `Destination`."""
         with self._writing():
             folder = self._folder(parcel)
@@ -106,7 +106,7 @@ class Folder(StreamedSource):
             for kind in kinds:
                 spend()
                 self._write(f"{kind}.json", pointer.encode())
-        return Delivery(folder, kinds, remark)
+        return delivered(folder, kinds, remark)
 
     def _folder(self, parcel: Parcel) -> str:
         """The folder for this checkpoint; skips folders that hold another complete checkpoint."""

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
 from dp_prior.places.card import model_card
-from dp_prior.places.destination import Delivery, folders
+from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
@@ -74,7 +74,7 @@ class HubDestination:
             api.auth_check(self.record.repo, write=True)
         return f"user {user} may write to {self.record.repo}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Delivery:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
         with _translated():
             api = _connect()
@@ -110,7 +110,7 @@ class HubDestination:
         if wrong:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
-    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Delivery:
+    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
         """Move the pointers in one commit that only succeeds on top of the revision that was read."""
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -131,7 +131,7 @@ class HubDestination:
                 continue
             api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
             break
-        return Delivery(folder, kinds, remark)
+        return delivered(folder, kinds, remark)
 
     def _pointers(self, parcel: Parcel, folder: str, kinds: tuple[str, ...], head: str) -> list[Any]:
         """The pointer files and, for a new best, the files at the root; weights are copied within the repository."""

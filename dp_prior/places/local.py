@@ -25,11 +25,12 @@ from dp_prior.checkpoints.format import (
     parse_manifest,
     read_manifest,
 )
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import exchange, replace_file, sync_directory, temporary_beside
 from dp_prior.places.leftovers import remove_leftovers
-from dp_prior.places.saver import Durable, Saver
+from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
 from dp_prior.regular_files import read_small
 
@@ -103,18 +104,18 @@ class LocalSaver(Saver):
             if monitor is None and template is not None and "metric" in _fields(template):
                 raise ValueError(f"template {template!r} mentions {{metric}}, but this run monitors none")
 
-    def save(self, durable: Durable) -> None:
+    def save(self, saved: Saved) -> None:
         """Copy to the directories that are configured."""
         record = self._record
         for template, is_wanted in (
-            (record.save_latest_to, durable.is_latest),
-            (record.save_best_to, durable.is_best),
+            (record.save_latest_to, saved.is_latest),
+            (record.save_best_to, saved.is_best),
         ):
             if template is not None and is_wanted:
-                metric = durable.metrics.get(self._monitor)
-                target = self._directory / Path(fill(template, durable.progress, metric)).expanduser()
+                metric = saved.metrics.get(self._monitor)
+                target = self._directory / Path(fill(template, saved.progress, metric)).expanduser()
                 self._refuse_links(target)
-                copy_checkpoint(durable.directory, target, MODEL_FILES if record.save_type == "model" else None)
+                copy_checkpoint(saved.path, target, MODEL_FILES if record.save_type == "model" else None)
                 if record.keep is not None and _fields(template):
                     self._prune(target, template, record.keep)
 

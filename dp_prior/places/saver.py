@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.clock import Progress
-
-
-@dataclass(frozen=True)
-class Durable:
-    """An immutable checkpoint directory, as savers receive it.
-
-    Attributes:
-        metrics: measured at this step.
-        is_latest: False for one that must not be resumed from.
-        is_best: whether the monitored metric had its best value here.
-    """
-
-    directory: Path
-    progress: Progress
-    metrics: dict[str, float]
-    is_latest: bool
-    is_best: bool
+from dp_prior.checkpoints.store import Saved
 
 
 class Saver:
@@ -36,7 +18,7 @@ class Saver:
     name: str
     patience_s: float = 0.0
 
-    def save(self, durable: Durable) -> None:
+    def save(self, saved: Saved) -> None:
         """Take a checkpoint."""
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from dp_prior.places.worker import Report
+from dp_prior.places.destination import Report
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
 COMMITS = 2  # of one delivery at most: the files, and the pointer

@@ -20,12 +20,13 @@ from typing import BinaryIO, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MODEL_FILES
+from dp_prior.checkpoints.store import Saved
 from dp_prior.config import Config
-from dp_prior.places.destination import Destination
+from dp_prior.places.destination import Destination, Report
 from dp_prior.places.outbox import OUTBOX, Outbox
-from dp_prior.places.saver import Durable, Saver
+from dp_prior.places.saver import Saver
 from dp_prior.places.schedule import Schedule
-from dp_prior.places.worker import InProcess, Report, Sender, Worker
+from dp_prior.places.worker import Worker
 
 CHECK_S = 60.0  # longest time for `check`
 LONG_WAIT_S = 5.0  # a command says that it waits longer
@@ -84,15 +85,15 @@ class UploadConfig(Config):
             saver.start()
         return saver
 
-    def sender(self) -> Sender:
+    def worker(self) -> Worker:
         """What makes the attempts."""
-        return InProcess(self.destination) if self.in_process else Worker(json.loads(self.model_dump_json()))
+        return Worker(json.loads(self.model_dump_json()), self.destination if self.in_process else None)
 
     def check(self) -> str:
         """Try once whether the place is writable; returns a line that says so."""
         if self.offline:
             return "offline; `dp-prior push RUN` sends what waits"
-        return self.sender().attempt(None, (), min(self.deadline_s, CHECK_S)).message
+        return self.worker().attempt(None, (), min(self.deadline_s, CHECK_S)).message
 
 
 class UploadSaver(Saver):
@@ -102,14 +103,14 @@ class UploadSaver(Saver):
         self,
         record: UploadConfig,
         directory: Path,
-        sender: Sender | None = None,
+        worker: Worker | None = None,
         clock: Callable[[], float] = time.time,
         dice: random.Random | None = None,
     ):
         """
         Args:
             directory: of the run.
-            sender: takes the place of the record's.
+            worker: takes the place of the record's.
             clock: wall clock in seconds.
             dice: jitter, which spreads the attempts of many runs.
         """
@@ -120,7 +121,7 @@ class UploadSaver(Saver):
         self.schedule = Schedule(record.max_commits_per_hour)
         self.problem = ""
         self.remark: str | None = None
-        self._sender = sender or record.sender()
+        self._worker = worker or record.worker()
         self._clock = clock
         self._dice = dice or random.Random()
         self._news = threading.Event()
@@ -141,12 +142,12 @@ class UploadSaver(Saver):
         self._thread = threading.Thread(target=self._run, name=f"upload {self.name}", daemon=True)
         self._thread.start()
 
-    def save(self, durable: Durable) -> None:
+    def save(self, saved: Saved) -> None:
         """Queue it. Opens no socket."""
-        if self.record.save_latest and durable.is_latest:
-            self._put("latest", durable.directory)
-        if self.record.save_best and durable.is_best:
-            self._put("best", durable.directory)
+        if self.record.save_latest and saved.is_latest:
+            self._put("latest", saved.path)
+        if self.record.save_best and saved.is_best:
+            self._put("best", saved.path)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """Queue the best checkpoint again, with pictures and final scores for its model card."""
@@ -167,7 +168,7 @@ class UploadSaver(Saver):
             while thread.is_alive() and time.monotonic() < end and not leave.is_set():
                 thread.join(0.1)
             self._is_closed = True
-            self._sender.kill()
+            self._worker.kill()
             self._news.set()
             thread.join(5.0)
         return [*self.missing(), *([f"{self.name}: {self.remark}"] if self.remark else [])]
@@ -206,7 +207,7 @@ class UploadSaver(Saver):
         chosen = [parcel for parcel in waiting if parcel.digest == waiting[0].digest]  # one checkpoint, both its kinds
         with self.outbox.sending(chosen):
             kinds = tuple(kind for parcel in chosen for kind in parcel.kinds)
-            report = self._sender.attempt(chosen[-1].directory if chosen else None, kinds, self._deadline())
+            report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, self._deadline())
         self.schedule.ended(report, self._clock(), self._dice)
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, FileEntry
-from dp_prior.places.destination import Delivery
+from dp_prior.places.destination import Report, delivered
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, movable
 from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
@@ -68,7 +68,7 @@ class ArtifactDestination:
         with _writing():
             return f"user {wandb.Api(timeout=_TIMEOUT_S).viewer.username} logs to {self.record.project}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Delivery:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """One version with all files; the client sends only what the server does not have."""
         import wandb
 
@@ -94,7 +94,7 @@ class ArtifactDestination:
                     raise RemoteError(f"{logged.name} is not what was sent: {', '.join(wrong)}")
             finally:
                 run.finish()
-        return Delivery(logged.name, kinds, remark)
+        return delivered(logged.name, kinds, remark)
 
 
 def _best(artifact: str) -> Pointer | None:

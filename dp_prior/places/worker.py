@@ -12,55 +12,36 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dp_prior.checkpoints.format import DamagedError
-from dp_prior.places.destination import Destination
+from dp_prior.places.destination import Destination, Report
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.source import RemoteError, Trouble
-
-
-@dataclass(frozen=True)
-class Report:
-    """How an attempt ended; without a message, that it is under way.
-
-    Attributes:
-        trouble: None on success.
-        retry_after: seconds that the place asks to wait.
-        commits: made, or at least begun.
-        remark: why the best checkpoint there was not replaced, None if it was.
-    """
-
-    message: str
-    trouble: Trouble | None = None
-    retry_after: float | None = None
-    commits: int = 0
-    remark: str | None = None
-
-
-class Sender(Protocol):
-    """Makes one attempt at a time."""
-
-    def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
-        """Send an entry of the outbox as these kinds; None only checks whether that would be allowed."""
-
-    def kill(self) -> None:
-        """Abort the attempt under way, and every later one."""
+from dp_prior.places.source import RemoteError
 
 
 class Worker:
-    """Attempts in a process that ends by itself, at its deadline, or when this process dies."""
+    """Makes one attempt at a time, in a process that ends by itself, at its deadline, or when this process dies."""
 
-    def __init__(self, saver: dict[str, Any]):
-        """Args: saver: the record of the saver, as JSON values."""
+    def __init__(self, saver: dict[str, Any], local: Callable[[], Destination] | None = None):
+        """
+        Args:
+            saver: the record of the saver, as JSON values.
+            local: makes the client of a place that exists in this process only; attempts are then made here.
+        """
         self._saver = saver
+        self._local = local
         self._process: subprocess.Popen | None = None
         self._is_over = False
 
     def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
-        """See `Sender`."""
+        """Send an entry of the outbox as these kinds; None only checks whether that would be allowed."""
+        if self._local is not None:
+            reports: list[Report] = []
+            perform(self._local, entry, kinds, reports.append)
+            return reports[-1]
         job = {
             "saver": self._saver,
             "entry": None if entry is None else str(entry.absolute()),
@@ -97,27 +78,11 @@ class Worker:
         return report if report.message else replace(report, message=problem)
 
     def kill(self) -> None:
-        """See `Sender`."""
+        """Abort the attempt under way, and every later one."""
         self._is_over = True
         process = self._process
         if process is not None:
             process.kill()
-
-
-class InProcess:
-    """Attempts in the calling thread, for places that exist in this process only."""
-
-    def __init__(self, destination: Callable[[], Destination]):
-        self._destination = destination
-
-    def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
-        """See `Sender`; without a deadline."""
-        reports: list[Report] = []
-        perform(self._destination, entry, kinds, reports.append)
-        return reports[-1]
-
-    def kill(self) -> None:
-        """No attempt can be aborted."""
 
 
 def perform(
@@ -138,8 +103,7 @@ def perform(
         else:
             parcel = Parcel.of(entry, kinds)
             parcel.verify()
-            delivery = place.deliver(parcel, spend)
-            report = Report(str(delivery), remark=delivery.remark)
+            report = place.deliver(parcel, spend)
     except RemoteError as error:
         report = Report(str(error), error.trouble, error.retry_after)
     except DamagedError as error:

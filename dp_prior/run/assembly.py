@@ -113,7 +113,7 @@ class Assembly:
             def deliver(saved: Saved) -> None:
                 if self.ranks.stop.deadline is not None:
                     self.ranks.stop.deadline.save_ends()
-                tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
+                tracker.save(saved)
 
             writer = _Writer(self.place, store, deliver, config.checkpoints.max_failed_saves)
             with tracker, contextlib.closing(writer), self.ranks.telling():

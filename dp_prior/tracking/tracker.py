@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.metric_names import Metric
-from dp_prior.places.saver import Durable, Saver
+from dp_prior.places.saver import Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
@@ -44,18 +45,18 @@ class IsolatedSaver(Isolated):
     def __init__(self, saver: Saver, report: Callable[[str, Isolated], None]):
         super().__init__(saver, f"saver {saver.name!r}", report=report)
         self.undelivered: list[str] = []
-        self._failed: Durable | None = None
+        self._failed: Saved | None = None
 
-    def save(self, durable: Durable) -> None:
+    def save(self, saved: Saved) -> None:
         """Pass a checkpoint on. A newer one takes the place of one that failed, unless only that one was a best."""
-        if not self.call(lambda saver: saver.save(durable)):
-            self._failed = durable
-        elif self._failed is not None and (durable.is_best or not self._failed.is_best):
+        if not self.call(lambda saver: saver.save(saved)):
+            self._failed = saved
+        elif self._failed is not None and (saved.is_best or not self._failed.is_best):
             self._failed = None
 
     def close(self, leave: threading.Event) -> threading.Thread:
         """Start to close the saver, which may wait for its place until `leave` is set; returns the thread."""
-        if self._failed is not None and self._failed.directory.is_dir():
+        if self._failed is not None and self._failed.path.is_dir():
             self.save(self._failed)
 
         def close(saver: Saver) -> None:
@@ -160,19 +161,11 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
 
-    def save(
-        self,
-        directory: Path,
-        progress: Progress,
-        metrics: dict[str, float],
-        is_latest: bool = True,
-        is_best: bool = False,
-    ) -> None:
+    def save(self, saved: Saved) -> None:
         """Pass an immutable checkpoint to the savers. A saver that fails gets its checkpoint again at the end."""
         self._tell(lambda logger: logger.sync())
-        durable = Durable(directory, progress, metrics, is_latest, is_best)
         for saver in self._savers:
-            saver.save(durable)
+            saver.save(saved)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """The run has finished: pass its best checkpoint, pictures by file name and final scores to the savers."""

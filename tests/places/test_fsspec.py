@@ -1,6 +1,7 @@
 """Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
 
 import json
+import subprocess
 import sys
 import threading
 
@@ -10,12 +11,11 @@ from pydantic import ValidationError
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.places.destination import Delivery
+from dp_prior.places.destination import Report
 from dp_prior.places.fsspec import Folder, FsspecSaverConfig
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
-from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from tests.places.parcels import Run, assert_whole, parcel_of
 
@@ -56,7 +56,7 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == Delivery("checkpoints/step_00000001", ("best",))
+    assert send(run, url, 1) == Report("checkpoints/step_00000001 is uploaded as best")
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2
@@ -155,7 +155,7 @@ def test_through_the_worker_process(run, tmp_path):
 
 
 def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(Worker, "attempt", lambda *arguments: pytest.fail("another process has another memory"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments: pytest.fail("another process has another memory"))
     record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
     saver = record.create(run.directory, None)
     saver.save(run.save(1))

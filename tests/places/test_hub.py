@@ -9,11 +9,11 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.places.destination import Delivery
+from dp_prior.places.destination import Report
 from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
-from dp_prior.places.worker import InProcess
+from dp_prior.places.worker import Worker
 from tests.hub_server import TOKEN
 from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
 
@@ -50,7 +50,7 @@ class Sending:
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == Delivery("checkpoints/step_00000001", ("best",))
+    assert sending.send(1) == Report("checkpoints/step_00000001 is uploaded as best")
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -104,8 +104,8 @@ def test_a_model_is_only_what_is_needed_to_act(run, hub):
 def test_only_files_of_the_manifest_leave_the_machine(run, hub, tmp_path):
     durable = run.save(1)
     (tmp_path / "secret").write_text("mine")
-    (durable.directory / ".env").write_text("KEY=mine")
-    (durable.directory / "id_rsa").symlink_to(tmp_path / "secret")
+    (durable.path / ".env").write_text("KEY=mine")
+    (durable.path / "id_rsa").symlink_to(tmp_path / "secret")
     sending = Sending(run)
     sending.saver.save(durable)
     sending.deliver()
@@ -135,8 +135,7 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     try:
         said = Sending(other).send(5, value=0.2)
         remark = "the best there is better: loss 0.1, here 0.2; it stays"
-        assert said == Delivery("checkpoints/step_00000005", (), remark)
-        assert str(said) == "checkpoints/step_00000005 is uploaded"
+        assert said == Report("checkpoints/step_00000005 is uploaded", remark=remark)
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6
@@ -271,10 +270,10 @@ def test_a_damaged_checkpoint_is_not_sent(run, hub):
     sending = Sending(run)
     durable = run.save(1)
     sending.saver.save(durable)
-    path = durable.directory / "model.safetensors"
+    path = durable.path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     [entry] = sending.saver.outbox.waiting()
-    report = InProcess(sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
+    report = Worker({}, sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
     assert report.trouble == "damaged" and not hub.requests
     assert report.message == "the checkpoint is damaged: model.safetensors does not have the SHA-256 of the manifest"
 

@@ -69,7 +69,7 @@ def test_a_best_is_compared_with_one_of_the_same_metric_alone():
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
 @pytest.mark.parametrize("name", ["manifest.json", "best.json", "model.safetensors"])
 def test_what_is_no_file_is_refused_and_never_waited_for(run, tmp_path, name, kind):
-    directory = run.save(1).directory
+    directory = run.save(1).path
     path = (directory if name != "best.json" else tmp_path) / name
     path.unlink(missing_ok=True)
     if kind == "fifo":
@@ -129,7 +129,7 @@ def test_a_copy_is_never_made_nor_deleted_behind_a_symbolic_link(run, tmp_path, 
     saver = LocalSaverConfig(save_latest_to="exports/copy_{step}", keep=1).create(run.directory, None)
     elsewhere = tmp_path / "elsewhere"
     if not kind.startswith("dangling"):
-        copy_checkpoint(run.save(1).directory, elsewhere if kind == "target" else elsewhere / "copy_1")
+        copy_checkpoint(run.save(1).path, elsewhere if kind == "target" else elsewhere / "copy_1")
     before = sorted(path.relative_to(tmp_path) for path in elsewhere.rglob("*"))
     link = run.directory / ("exports/copy_2" if kind.endswith("target") else "exports")
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def test_a_copy_is_never_made_nor_deleted_behind_a_symbolic_link(run, tmp_path, 
 
 def test_pruning_leaves_links_to_copies_alone(run, tmp_path):
     saver = LocalSaverConfig(save_latest_to="copy_{step}", keep=1).create(run.directory, None)
-    copy_checkpoint(run.save(1).directory, tmp_path / "elsewhere")
+    copy_checkpoint(run.save(1).path, tmp_path / "elsewhere")
     (run.directory / "copy_1").symlink_to(tmp_path / "elsewhere")
     for step in (2, 3):
         saver.save(run.save(step))

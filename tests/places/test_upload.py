@@ -1,5 +1,6 @@
 """When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
 
+import dataclasses
 import json
 import os
 import random
@@ -12,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dp_prior.clock import Progress
 from dp_prior.places import worker
+from dp_prior.places.destination import Report
 from dp_prior.places.hub import HuggingFaceSaverConfig
-from dp_prior.places.saver import Durable
 from dp_prior.places.schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.places.worker import InProcess, Report, Worker
+from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from tests.places.parcels import Run
@@ -196,7 +196,7 @@ def test_what_a_saver_takes_is_what_it_was_asked_for(run):
     def kinds(is_latest=True, **fields):
         saver = UploadSaver(HuggingFaceSaverConfig(repo="me/x", **fields), run.directory)
         durable = run.save(len(list(run.store.root.iterdir())) + 1)
-        saver.save(Durable(durable.directory, Progress(1, 1), {}, is_latest, durable.is_best))
+        saver.save(dataclasses.replace(durable, is_latest=is_latest))
         waiting = saver.outbox.waiting()
         found = {one.kinds[0]: sorted(path.name for path in one.directory.glob("*.safetensors")) for one in waiting}
         saver.outbox.remove(waiting)
@@ -390,7 +390,7 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
     record = HuggingFaceSaverConfig(repo="me/x")
-    assert InProcess(record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
+    assert Worker({}, record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
 
 
 def test_every_shared_field_is_shown_here():

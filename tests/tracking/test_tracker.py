@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
@@ -45,6 +46,10 @@ class Recorder:
 
     def called(self, method):
         return [call[1:] for call in self.calls if call[0] == method]
+
+
+def saved(path, progress, metrics, is_latest=True, is_best=False):
+    return Saved(path, progress, metrics, is_latest, is_best, nonfinite=[])
 
 
 def tracker_of(tmp_path, loggers=(), savers=(), **options):
@@ -154,7 +159,7 @@ def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_r
     tracker.log_images({"a": tmp_path / "a.png"}, at(50))
     tracker.log_file(tmp_path / "b.txt", at(50))
     tracker.log_error("no", at(50))
-    tracker.save(tmp_path, at(50), {})
+    tracker.save(saved(tmp_path, at(50), {}))
     assert tracker.close() == []
     assert [call[0] for call in one.calls[:2]] == ["begin", "rewind"] and one.calls[-1] == ("close",)
     assert [call[1:] for call in two.calls[1:]] == [call[1:] for call in one.calls[1:]]
@@ -207,7 +212,7 @@ def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
     tracker.log_file(tmp_path, at(1))
     tracker.log_error("no", at(1))
     tracker.rewind(at(1))
-    tracker.save(tmp_path, at(1), {})
+    tracker.save(saved(tmp_path, at(1), {}))
     assert "logger 'everything' failed" in tracker.close()[0]
 
 
@@ -223,9 +228,9 @@ def test_an_interrupt_is_not_swallowed(tmp_path):
 def test_savers_receive_durable_checkpoints(tmp_path):
     saver, logger = Recorder("saver"), Recorder("logger")
     tracker = tracker_of(tmp_path, [logger], [saver])
-    tracker.save(tmp_path / "step_00000001", at(1), {"loss": 0.5}, is_latest=True, is_best=True)
+    tracker.save(saved(tmp_path / "step_00000001", at(1), {"loss": 0.5}, is_latest=True, is_best=True))
     [(durable,)] = saver.called("save")
-    assert (durable.directory, durable.progress, durable.metrics) == (tmp_path / "step_00000001", at(1), {"loss": 0.5})
+    assert (durable.path, durable.progress, durable.metrics) == (tmp_path / "step_00000001", at(1), {"loss": 0.5})
     assert durable.is_latest and durable.is_best
     assert logger.called("sync") == [()]
 
@@ -234,7 +239,7 @@ def test_a_failing_saver_stops_nobody_and_gets_its_checkpoint_again_at_the_end(t
     bad, good = Recorder("bad", ["save"]), Recorder("good")
     tracker = tracker_of(tmp_path, [], [bad, good])
     for step in range(1, 6):
-        tracker.save(tmp_path, at(step), {})
+        tracker.save(saved(tmp_path, at(step), {}))
     assert len(bad.called("save")) == len(good.called("save")) == 5
     assert caplog.text.count("saver 'bad' failed: OSError: save is broken. Training continues.") == 1
     bad.broken = set()
@@ -244,7 +249,7 @@ def test_a_failing_saver_stops_nobody_and_gets_its_checkpoint_again_at_the_end(t
 
 def test_what_did_not_reach_a_saver_is_named(tmp_path):
     tracker = tracker_of(tmp_path, [], [Recorder("bad", ["save"])])
-    tracker.save(tmp_path, at(7), {})
+    tracker.save(saved(tmp_path, at(7), {}))
     [line] = tracker.close()
     assert line.endswith("; the checkpoint of step 7 did not reach it")
 
@@ -252,9 +257,9 @@ def test_what_did_not_reach_a_saver_is_named(tmp_path):
 def test_a_best_that_failed_is_not_forgotten_because_a_later_latest_succeeded(tmp_path):
     saver = Recorder("saver", ["save"])
     tracker = tracker_of(tmp_path, [], [saver])
-    tracker.save(tmp_path, at(1), {}, is_best=True)
+    tracker.save(saved(tmp_path, at(1), {}, is_best=True))
     saver.broken = set()
-    tracker.save(tmp_path, at(2), {})
+    tracker.save(saved(tmp_path, at(2), {}))
     tracker.close()
     assert [durable.progress.global_step for (durable,) in saver.called("save")] == [1, 2, 1]
 
@@ -322,7 +327,7 @@ def test_the_thread_that_saves_and_the_loop_may_log_at_once(tmp_path):
 
     def save():
         for step in range(200):
-            tracker.save(tmp_path, at(step), {})
+            tracker.save(saved(tmp_path, at(step), {}))
             tracker.log_error("from the other thread")
 
     thread = threading.Thread(target=save)

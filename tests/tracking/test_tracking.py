@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
@@ -45,7 +46,7 @@ def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
         tracker.log({"train/loss": 0.5}, Progress(50, 1))
         tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
         tracker.log_error("no")
-        tracker.save(tmp_path, Progress(50, 1), {})
+        tracker.save(Saved(tmp_path, Progress(50, 1), {}, True, False, []))
     assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
 
 
