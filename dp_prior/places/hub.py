@@ -64,58 +64,58 @@ class HubDestination:
 
     def __init__(self, record: HuggingFaceSaverConfig):
         self.record = record
+        self._api = _connect()
 
     def check(self) -> str:
         """Whether the token may write; creates the repository."""
         with _translated():
-            api = _connect()
-            user = api.whoami()["name"]
-            self._head(api)
-            api.auth_check(self.record.repo, write=True)
+            user = self._api.whoami()["name"]
+            self._head()
+            self._api.auth_check(self.record.repo, write=True)
         return f"user {user} may write to {self.record.repo}"
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
         with _translated():
-            api = _connect()
-            folder, is_there = self._folder(api, parcel, self._head(api))
+            folder, is_there = self._folder(parcel, self._head())
             if not is_there:
                 spend()
-                self._commit_folder(api, parcel, folder)
-            return self._move(api, parcel, folder, spend)
+                self._commit_folder(parcel, folder)
+            return self._move(parcel, folder, spend)
 
-    def _head(self, api: HfApi) -> str:
+    def _head(self) -> str:
         from huggingface_hub.errors import RepositoryNotFoundError
 
         try:
-            return api.repo_info(self.record.repo).sha
+            return self._api.repo_info(self.record.repo).sha
         except RepositoryNotFoundError:
-            api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
-            return api.repo_info(self.record.repo).sha
+            self._api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
+            return self._api.repo_info(self.record.repo).sha
 
-    def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
+    def _folder(self, parcel: Parcel, revision: str) -> tuple[str, bool]:
         """The folder for this checkpoint, and whether it is complete; skips folders with other files."""
         for folder in folders(parcel.name):
-            files = _listing(api, self.record.repo, folder, revision)
+            files = self._listing(folder, revision)
             if not files or not _differences(parcel, files):
                 return folder, bool(files)
         raise AssertionError("there is always another name")
 
-    def _commit_folder(self, api: HfApi, parcel: Parcel, folder: str) -> None:
+    def _commit_folder(self, parcel: Parcel, folder: str) -> None:
         from huggingface_hub import CommitOperationAdd
 
         files = [CommitOperationAdd(f"{folder}/{name}", parcel.directory / name) for name in parcel.files()]
-        done = api.create_commit(self.record.repo, files, commit_message=f"Add {folder.removeprefix('checkpoints/')}")
-        wrong = _differences(parcel, _listing(api, self.record.repo, folder, done.oid))
+        message = f"Add {folder.removeprefix('checkpoints/')}"
+        done = self._api.create_commit(self.record.repo, files, commit_message=message)
+        wrong = _differences(parcel, self._listing(folder, done.oid))
         if wrong:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
-    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
+    def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
         """Move the pointers in one commit that only succeeds on top of the revision that was read."""
         from huggingface_hub.errors import HfHubHTTPError
 
         for attempt in range(1, _ATTEMPTS + 1):
-            head = self._head(api)
+            head = self._head()
             there = self._best(head) if "best" in parcel.kinds else None
             kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
             if not kinds:
@@ -124,12 +124,12 @@ class HubDestination:
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
             try:
                 spend()
-                done = api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
+                done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
             except HfHubHTTPError as error:
                 if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
                     raise
                 continue
-            api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
+            self._api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
             break
         return delivered(folder, kinds, remark)
 
@@ -158,6 +158,17 @@ class HubDestination:
                 return Pointer.parse(source.read("best.json", LARGEST_POINTER))
             except FileNotFoundError:
                 return None
+
+    def _listing(self, folder: str, revision: str) -> dict[str, RepoFile]:
+        """The files in a folder by name; none if there is no such folder."""
+        from huggingface_hub import RepoFile
+        from huggingface_hub.errors import RemoteEntryNotFoundError
+
+        try:
+            found = list(self._api.list_repo_tree(self.record.repo, folder, revision=revision, recursive=True))
+        except RemoteEntryNotFoundError:
+            return {}
+        return {file.path.removeprefix(f"{folder}/"): file for file in found if isinstance(file, RepoFile)}
 
 
 class HubSource:
@@ -290,18 +301,6 @@ def _connect(token: str | None = None) -> HfApi:
     if not token and not get_token():
         raise RemoteError("there is no Hugging Face token; set HF_TOKEN or run `hf auth login`", "refused")
     return HfApi(library_name="dp_prior", token=token)
-
-
-def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, RepoFile]:
-    """The files in a folder by name; none if there is no such folder."""
-    from huggingface_hub import RepoFile
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        found = list(api.list_repo_tree(repo, folder, revision=revision, recursive=True))
-    except RemoteEntryNotFoundError:
-        return {}
-    return {file.path.removeprefix(f"{folder}/"): file for file in found if isinstance(file, RepoFile)}
 
 
 def _differences(parcel: Parcel, listing: dict[str, RepoFile]) -> list[str]:

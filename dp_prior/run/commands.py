@@ -53,7 +53,7 @@ def evaluate_checkpoint(
         parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
-        trainer = parts.trainer(Tracker(Path(place), loggers=[], savers=[]), None)
+        trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
         parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -27,6 +27,9 @@ from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
 from dp_prior.tracking.logger import Logger, Run
+
+if TYPE_CHECKING:
+    from dp_prior.tracking import TrackerConfig
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # longer waits at the end of the run are logged
@@ -80,36 +83,31 @@ class Tracker:
     def __init__(
         self,
         data_path: Path,
+        record: TrackerConfig,
         *,
-        loggers: Sequence[Logger],
-        savers: Sequence[Saver],
+        loggers: Sequence[Logger] = (),
         background: Sequence[Logger] = (),
-        max_failures: int = 3,
-        retry_s: float = 10.0,
-        queue_size: int = 1000,
-        patience_s: float = 10.0,
+        savers: Sequence[Saver] = (),
     ):
         """
         Args:
             data_path: the run directory.
+            record: its limits apply.
             loggers: called synchronously in this order; the first is the log of record.
             background: slow loggers, each with its own thread, which starts with `begin`.
-            max_failures: consecutive failures after which a logger is muted.
-            retry_s: seconds until a muted logger is retried; doubles with each failure.
-            queue_size: maximum length of the queue of a background logger.
-            patience_s: seconds that `close` waits for all background loggers together.
         """
         self.data_path = data_path
-        how = {"report": self._announce, "retry_s": retry_s}
+        self._patience_s = record.patience_s
+        how = {"report": self._announce, "retry_s": record.retry_s}
+        most = record.max_failures
         self._direct = [
-            Isolated(one, _title(one), max_failures=max_failures if number else None, **how)  # every row is tried
+            Isolated(one, _title(one), max_failures=most if number else None, **how)  # every row is tried
             for number, one in enumerate(loggers)
         ]
         self._queued = [
-            Background(one, _title(one), size=queue_size, max_failures=max_failures, **how) for one in background
+            Background(one, _title(one), size=record.queue_size, max_failures=most, **how) for one in background
         ]
         self._savers = [IsolatedSaver(saver, self._announce) for saver in savers]
-        self._patience_s = patience_s
         self._lock = threading.RLock()
         self._progress = Progress()
         self._is_closed = False

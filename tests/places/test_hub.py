@@ -250,9 +250,7 @@ def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_
 
 
 def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, monkeypatch):
-    from dp_prior.places import hub as place
-
-    listing = place._listing
+    listing = HubDestination._listing
 
     def wrong(*arguments):
         files = listing(*arguments)
@@ -260,7 +258,7 @@ def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, mon
             file.size += 1
         return files
 
-    monkeypatch.setattr(place, "_listing", wrong)
+    monkeypatch.setattr(HubDestination, "_listing", wrong)
     with pytest.raises(RemoteError, match="does not hold what was sent: config.json, |does not hold what was sent"):
         Sending(run).send(1)
     assert step_at_root(hub.files("me/pusht")) is None

@@ -271,7 +271,7 @@ def test_several_savers_are_waited_for_together(tmp_path):
             meeting.wait(20)
             return [f"{self.name} is not up yet"]
 
-    tracker = Tracker(tmp_path, loggers=[], savers=[Saver("a"), Saver("b")])
+    tracker = Tracker(tmp_path, TrackerConfig(), savers=[Saver("a"), Saver("b")])
     assert sorted(tracker.close()) == ["a is not up yet", "b is not up yet"]
 
 

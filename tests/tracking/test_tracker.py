@@ -13,6 +13,7 @@ import torch
 
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
+from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
 from dp_prior.tracking.tracker import Tracker
@@ -52,8 +53,8 @@ def saved(path, progress, metrics, is_latest=True, is_best=False):
     return Saved(path, progress, metrics, is_latest, is_best, nonfinite=[])
 
 
-def tracker_of(tmp_path, loggers=(), savers=(), **options):
-    return Tracker(tmp_path, loggers=loggers, savers=savers, **options)
+def tracker_of(tmp_path, loggers=(), savers=(), background=(), **limits):
+    return Tracker(tmp_path, TrackerConfig(**limits), loggers=loggers, background=background, savers=savers)
 
 
 def test_every_logger_is_told_in_order(tmp_path):
