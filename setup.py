@@ -35,6 +35,7 @@ setup(
     license="MIT",
     packages=find_packages(include=["dp_prior", "dp_prior.*"]),
     py_modules=["dp_prior_command"],
+    package_data={"dp_prior.places": ["card.md"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
@@ -48,6 +49,7 @@ setup(
         "click>=8.1",
         "rich>=13.7",
         "wandb>=0.31",
+        "jinja2>=3.1",
     ],
     extras_require={
         **EXTRAS,

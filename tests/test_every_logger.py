@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.tracking.identity import IDENTITY
+from dp_prior.tracking.jsonl import EVENTS
 from tests.tiny import read_rows, train_and_die, write
 from tests.tracking.test_wandb import history, records
 
@@ -50,10 +51,12 @@ def test_every_logger_holds_the_same_curve_after_a_kill(tmp_path, monkeypatch):
             "options": {"tracking_uri": store, "logging_dir": str(tmp_path / "artifacts")},
         },
     ]
-    config = write(tmp_path, tracker__log=log, tracker__patience_s=120, train__log_every={"steps": 1})
+    config = write(tmp_path, tracker__log=log, tracker__patience_s=250, train__log_every={"steps": 1})
     assert train_and_die(config, "step", 13) == -9
     assert train_and_die(config, "step", 10_000) == 0  # which it never comes to
     run = tmp_path / "run"
+    events = [json.loads(line) for line in (run / EVENTS).read_text().splitlines()]
+    assert [event["message"] for event in events if event["event"] == "error"] == []
     identity = json.loads((run / IDENTITY).read_text())
     expected = [(row["step"], row["train/loss"]) for row in read_rows(run)]
     assert [step for step, _ in expected] == list(range(1, 25))

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.store import Saved
+from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
@@ -310,7 +312,7 @@ def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
         json.dumps({"save": [SAVER], "load": {"type": "remote", "reference": "hf://me/tiny"}})
     )
     tracker = config.create(is_main=False, total_samples=1, directory=tmp_path / "run")
-    tracker.save(tmp_path, None, {}, is_best=True)
+    tracker.save(Saved(tmp_path, Progress(), {}, True, True, []))
     tracker.complete(tmp_path, {}, {})
     assert tracker.close() == []
     assert not hub.requests and not (tmp_path / "run").exists()

@@ -41,7 +41,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
     "TrackerConfig": "tracking/test_tracking.py",
-    "FsspecSaverConfig": "places/test_courier.py::test_every_shared_field_is_shown_here",
+    "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",
     "LocalResumeConfig": "places/test_local.py",
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",

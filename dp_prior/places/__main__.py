@@ -11,13 +11,13 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from dp_prior.places import SaverConfig
-from dp_prior.places.destination import Destination
+from dp_prior.places.destination import Destination, Report
 from dp_prior.places.worker import perform
 
 
@@ -30,11 +30,11 @@ def main() -> None:
     def destination() -> Destination:
         return TypeAdapter(SaverConfig).validate_python(job["saver"]).destination()
 
-    def tell(line: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(line) + "\n")
+    def tell(report: Report) -> None:
+        sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()
 
-    perform(destination, None if job["entry"] is None else Path(job["entry"]), tuple(job["kinds"]), tell)
+    perform(destination, job["entry"] and Path(job["entry"]), tuple(job["kinds"]), tell)
 
 
 def _end_with(parent: int) -> None:

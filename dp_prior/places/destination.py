@@ -1,4 +1,4 @@
-"""`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the errors of a delivery.
+"""`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the report of an attempt.
 
 All files of a checkpoint go to a folder that never changes again, `checkpoints/step_00012000`; they are compared with
 the manifest; then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer
@@ -9,42 +9,47 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from dp_prior.places.parcel import Parcel
-
-Trouble = Literal["refused", "unavailable", "damaged", "offline"]
-"""Refused: needs a change by the user. Unavailable: retry later. Damaged: the files differ from their
-manifest; never retry. Offline: the client is in offline mode."""
+from dp_prior.places.source import Trouble
 
 
-class DeliveryError(Exception):
-    """A checkpoint was not delivered.
+@dataclass(frozen=True)
+class Report:
+    """How an attempt to upload ended; without a message, that it is under way.
 
     Attributes:
-        retry_after: seconds that the place asks to wait before the next attempt.
+        trouble: None on success.
+        retry_after: seconds that the place asks to wait.
+        commits: made, or at least begun.
+        remark: why the best checkpoint there was not replaced, None if it was.
     """
 
-    def __init__(self, trouble: Trouble, message: str, retry_after: float | None = None):
-        super().__init__(message)
-        self.trouble: Trouble = trouble
-        self.retry_after = retry_after
+    message: str
+    trouble: Trouble | None = None
+    retry_after: float | None = None
+    commits: int = 0
+    remark: str | None = None
+
+
+def delivered(where: str, kinds: tuple[str, ...], remark: str | None) -> Report:
+    """The report of a success: the folder or version that holds the checkpoint, and the pointers moved to it."""
+    return Report(f"{where} is uploaded" + (f" as {' and '.join(kinds)}" if kinds else ""), remark=remark)
 
 
 class Destination(Protocol):
-    """A place that checkpoints are sent to. Lives in the worker process."""
+    """A place that checkpoints are sent to. Lives in the worker process. Every failure is a RemoteError."""
 
     def check(self) -> str:
-        """Whether it can be written to; raises DeliveryError if not."""
+        """A line that says that the place can be written to."""
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:
             spend: called just before each commit or similar, since those are limited per hour.
-
-        Returns:
-            What was done, and why the best checkpoint there was not replaced, None if it was.
         """
 
 

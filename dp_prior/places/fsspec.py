@@ -8,20 +8,21 @@ therefore never shows half a checkpoint. Credentials are those of the file syste
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
 from dp_prior.durable import replace_file, sync_directory
-from dp_prior.places.destination import DeliveryError, folders
+from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
-from dp_prior.places.source import PIECE, RemoteError, download
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
+from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 from dp_prior.places.upload import UploadConfig
 from dp_prior.redact import without_password
 
@@ -56,77 +57,110 @@ class FsspecSaverConfig(UploadConfig):
         """See `UploadConfig`."""
         return f"fsspec {self.url}"
 
-    def destination(self) -> FolderDestination:
+    def destination(self) -> Folder:
         """See `UploadConfig`."""
-        return FolderDestination(self.url)
+        return Folder(self.url)
 
 
-class FolderDestination:
-    """A folder to send to; see `Destination`."""
+class Folder(StreamedSource):
+    """A folder to send to and to read from; see `Destination` and `Source`."""
 
     def __init__(self, url: str):
-        self.url = url
+        super().__init__(url)
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
         try:
-            self._fs, self._root = _open(url)
+            self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise DeliveryError("refused", f"{url} cannot be written to: {error}") from None
+            raise RemoteError(f"{url} cannot be used: {error}", "refused") from None
+        self._is_local = isinstance(self._fs, LocalFileSystem)
+
+    def stream(self, path: str, start: int) -> Iterator[bytes]:
+        """See `StreamedSource`. Of an error only the type is passed on: the text may quote a secret."""
+        try:
+            yield from self._pieces(path, start)
+        except (FileNotFoundError, IsADirectoryError):
+            raise FileNotFoundError(path) from None
+        except RemoteError:
+            raise
+        except Exception as error:  # each file system has its own types
+            raise OSError(type(error).__name__) from None
 
     def check(self) -> str:
         """Whether a file can be created there."""
-        with self._translated():
+        with self._writing():
             self._write("write_test.json", b"{}\n")
             self._fs.rm(f"{self._root}/write_test.json")
         return f"{self.url} can be written to"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Upload the folder, verify it, move the pointer; skips steps that an earlier attempt completed."""
-        with self._translated():
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+        """Upload the folder, verify it, move the pointer; see `Destination`."""
+        with self._writing():
             folder = self._folder(parcel)
             spend()
             for name, entry in parcel.files().items():
                 self._put(parcel.directory / name, f"{folder}/{name}", entry)
-            reason, pointer = None, parcel.pointer(folder)
-            if "best" in parcel.kinds:
-                reason = worse_than(Pointer.parse(self._read("best.json", LARGEST_POINTER) or b""), pointer)
-            moved = [kind for kind in parcel.kinds if kind != "best" or reason is None]
-            for kind in moved:
+            pointer = parcel.pointer(folder)
+            kinds, remark = movable(parcel.kinds, Pointer.parse(self._content("best.json", LARGEST_POINTER)), pointer)
+            for kind in kinds:
                 spend()
                 self._write(f"{kind}.json", pointer.encode())
-        return f"{folder} is uploaded" + (f" as {' and '.join(moved)}" if moved else ""), reason
+        return delivered(folder, kinds, remark)
 
     def _folder(self, parcel: Parcel) -> str:
         """The folder for this checkpoint; skips folders that hold another complete checkpoint."""
-        for folder in folders(parcel.intent.name):
-            manifest = self._read(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
-            if manifest is None or hashlib.sha256(manifest).hexdigest() == parcel.digest:
+        for folder in folders(parcel.name):
+            manifest = self._content(f"{folder}/{MANIFEST}", LARGEST_MANIFEST)
+            if not manifest or hashlib.sha256(manifest).hexdigest() == parcel.digest:
                 return folder
         raise AssertionError("there is always another name")
 
     def _put(self, source: Path, path: str, entry: FileEntry) -> None:
-        if self._hash(path) == (entry.size, entry.sha256):
+        if self._holds(path, entry):
             return
         target = f"{self._root}/{path}"
         self._make(target.rpartition("/")[0])
         self._fs.put_file(str(source), target)
-        if _is_local(self._fs):
+        if self._is_local:
             with open(target, "rb") as file:
                 os.fsync(file.fileno())
             sync_directory(Path(target).parent)
-        if self._hash(path) != (entry.size, entry.sha256):
-            raise DeliveryError("unavailable", f"{self.url}/{path} is not what was sent")
+        if not self._holds(path, entry):
+            raise RemoteError(f"{self.url}/{path} is not what was sent")
 
-    def _read(self, path: str, most: int) -> bytes | None:
-        """The first `most` bytes and one more of a file there, None if there is none."""
+    def _content(self, path: str, most: int) -> bytes:
+        """The first `most` bytes of a file, none if it is missing."""
         try:
-            return _read_file(self._fs, f"{self._root}/{path}", most)
+            return b"".join(itertools.islice(self._pieces(path, 0), most // PIECE + 1))
         except FileNotFoundError:
-            return None
+            return b""
+
+    def _holds(self, path: str, entry: FileEntry) -> bool:
+        """Whether a file there has this hash; cached listings are invalidated first."""
+        digest = hashlib.sha256()
+        self._fs.invalidate_cache()
+        try:
+            for piece in self._pieces(path, 0):
+                digest.update(piece)
+        except FileNotFoundError:
+            return False
+        return digest.hexdigest() == entry.sha256
+
+    def _pieces(self, path: str, start: int) -> Iterator[bytes]:
+        full = f"{self._root}/{path}"
+        if self._is_local and os.path.exists(full) and not (os.path.isfile(full) or os.path.isdir(full)):
+            raise RemoteError(f"{full} is not a regular file")  # opening a FIFO could block for ever
+        with self._fs.open(full, "rb") as file:
+            file.seek(start)
+            while piece := file.read(PIECE):
+                yield piece
 
     def _write(self, path: str, data: bytes) -> None:
         """Write a small file atomically: object stores replace it as a whole, a local file is renamed."""
         target = f"{self._root}/{path}"
         self._make(self._root)
-        if _is_local(self._fs):
+        if self._is_local:
             replace_file(Path(target), data)
         else:
             self._fs.pipe_file(target, data)
@@ -137,99 +171,18 @@ class FolderDestination:
         if not _OBJECT_STORES & {names, *([] if isinstance(names, str) else names)}:
             self._fs.makedirs(directory, exist_ok=True)
 
-    def _hash(self, path: str) -> tuple[int, str] | None:
-        """(size, SHA-256) of a file there, None if there is none; cached listings are invalidated first."""
-        digest, size = hashlib.sha256(), 0
-        self._fs.invalidate_cache()
-        try:
-            with self._fs.open(f"{self._root}/{path}", "rb") as file:
-                while piece := file.read(PIECE):
-                    digest.update(piece)
-                    size += len(piece)
-        except FileNotFoundError:
-            return None
-        return size, digest.hexdigest()
-
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise errors of a file system as DeliveryError, with their type alone: the text may quote a secret."""
+    def _writing(self) -> Iterator[None]:
+        """Raise errors of a file system as RemoteError, with their type alone: the text may quote a secret."""
         try:
             yield
-        except DeliveryError:
-            raise
-        except PermissionError:
-            raise DeliveryError("refused", f"{self.url} may not be written to; check the credentials") from None
-        except FileNotFoundError:
-            raise DeliveryError("refused", f"{self.url} cannot be written to: there is no such bucket") from None
-        except Exception as error:
-            refused = type(error).__name__ in _REFUSED
-            kind = "refused" if refused else "unavailable"
-            raise DeliveryError(kind, f"{self.url} cannot be written to ({type(error).__name__})") from None
-
-
-class FolderSource:
-    """A folder to read from; see `Source`."""
-
-    def __init__(self, url: str):
-        self._url = url
-        try:
-            self._fs, self._root = _open(url)
-        except (ImportError, ValueError) as error:
-            raise RemoteError(f"{url} cannot be read: {error}") from None
-
-    def read(self, path: str, most: int) -> bytes:
-        """See `Source`."""
-        with self._translated(path):
-            data = _read_file(self._fs, f"{self._root}/{path}", most)
-        if len(data) > most:
-            raise RemoteError(f"{self._url}/{path} is larger than {most} bytes")
-        return data
-
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
-        """See `Source`."""
-        with self._translated(path):
-            _refuse_special(self._fs, f"{self._root}/{path}")
-            download(lambda start: self._from(path, start), target, entry.size, entry.sha256)
-
-    def _from(self, path: str, start: int) -> Iterator[bytes]:
-        with self._fs.open(f"{self._root}/{path}", "rb") as file:
-            file.seek(start)
-            while piece := file.read(PIECE):
-                yield piece
-
-    @contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
-        """Raise errors of a file system, each of which has its own types, as RemoteError or FileNotFoundError."""
-        try:
-            yield
-        except (FileNotFoundError, IsADirectoryError):
-            raise FileNotFoundError(f"there is no {self._url}/{path}") from None
         except RemoteError:
             raise
+        except PermissionError:
+            raise RemoteError(f"{self.url} may not be written to; check the credentials", "refused") from None
+        except FileNotFoundError:
+            raise RemoteError(f"{self.url} cannot be written to: there is no such bucket", "refused") from None
         except Exception as error:
-            raise RemoteError(f"{self._url}/{path} cannot be read: {type(error).__name__}") from None
-
-
-def _open(url: str) -> tuple[Any, str]:
-    import fsspec
-
-    return fsspec.core.url_to_fs(url)
-
-
-def _is_local(fs: Any) -> bool:
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(fs, LocalFileSystem)
-
-
-def _read_file(fs: Any, path: str, most: int) -> bytes:
-    """The content of a file, or its first `most` bytes and one more."""
-    _refuse_special(fs, path)
-    with fs.open(path, "rb") as file:
-        return file.read(most + 1)
-
-
-def _refuse_special(fs: Any, path: str) -> None:
-    """Refuse a FIFO or device of this machine: opening it could block for ever."""
-    if _is_local(fs) and os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        raise RemoteError(f"{path} is not a regular file")
+            name = type(error).__name__
+            trouble = "refused" if name in _REFUSED else "unavailable"
+            raise RemoteError(f"{self.url} cannot be written to ({name})", trouble) from None

@@ -8,15 +8,12 @@ One commit moves all of these, so every revision of the repository is a complete
 
 from __future__ import annotations
 
-import datetime
-import hashlib
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,14 +21,14 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
 from dp_prior.places.card import model_card
-from dp_prior.places.destination import DeliveryError, folders
+from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
-from dp_prior.places.source import NoPlaceError, RemoteError
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
+from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
 from dp_prior.places.upload import UploadConfig
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, RepoFile
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 CARD, MEDIA = "README.md", "media"
@@ -67,80 +64,76 @@ class HubDestination:
 
     def __init__(self, record: HuggingFaceSaverConfig):
         self.record = record
+        self._api = _connect()
 
     def check(self) -> str:
         """Whether the token may write; creates the repository."""
         with _translated():
-            api = _connect()
-            user = api.whoami()["name"]
-            self._head(api)
-            api.auth_check(self.record.repo, write=True)
+            user = self._api.whoami()["name"]
+            self._head()
+            self._api.auth_check(self.record.repo, write=True)
         return f"user {user} may write to {self.record.repo}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
-        """Upload the folder, verify it, move the pointer, tag; skips steps that an earlier attempt completed."""
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
+        """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
         with _translated():
-            api = _connect()
-            folder, found = self._folder(api, parcel, self._head(api))
-            if not found:
+            folder, is_there = self._folder(parcel, self._head())
+            if not is_there:
                 spend()
-                self._commit_folder(api, parcel, folder)
-            return self._move(api, parcel, folder, spend)
+                self._commit_folder(parcel, folder)
+            return self._move(parcel, folder, spend)
 
-    def _head(self, api: HfApi) -> str:
+    def _head(self) -> str:
         from huggingface_hub.errors import RepositoryNotFoundError
 
         try:
-            return api.repo_info(self.record.repo).sha
+            return self._api.repo_info(self.record.repo).sha
         except RepositoryNotFoundError:
-            api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
-            return api.repo_info(self.record.repo).sha
+            self._api.create_repo(self.record.repo, private=self.record.private, exist_ok=True)
+            return self._api.repo_info(self.record.repo).sha
 
-    def _folder(self, api: HfApi, parcel: Parcel, revision: str) -> tuple[str, bool]:
+    def _folder(self, parcel: Parcel, revision: str) -> tuple[str, bool]:
         """The folder for this checkpoint, and whether it is complete; skips folders with other files."""
-        for folder in folders(parcel.intent.name):
-            listing = _listing(api, self.record.repo, folder, revision)
-            if not listing or not _differences(parcel, listing):
-                return folder, bool(listing)
+        for folder in folders(parcel.name):
+            files = self._listing(folder, revision)
+            if not files or not _differences(parcel, files):
+                return folder, bool(files)
         raise AssertionError("there is always another name")
 
-    def _commit_folder(self, api: HfApi, parcel: Parcel, folder: str) -> None:
+    def _commit_folder(self, parcel: Parcel, folder: str) -> None:
         from huggingface_hub import CommitOperationAdd
 
         files = [CommitOperationAdd(f"{folder}/{name}", parcel.directory / name) for name in parcel.files()]
-        done = api.create_commit(self.record.repo, files, commit_message=f"Add {folder.removeprefix('checkpoints/')}")
-        wrong = _differences(parcel, _listing(api, self.record.repo, folder, done.oid))
+        message = f"Add {folder.removeprefix('checkpoints/')}"
+        done = self._api.create_commit(self.record.repo, files, commit_message=message)
+        wrong = _differences(parcel, self._listing(folder, done.oid))
         if wrong:
-            raise DeliveryError("unavailable", f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
+            raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
-    def _move(self, api: HfApi, parcel: Parcel, folder: str, spend: Callable[[], None]) -> tuple[str, str | None]:
+    def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
         """Move the pointers in one commit that only succeeds on top of the revision that was read."""
         from huggingface_hub.errors import HfHubHTTPError
 
         for attempt in range(1, _ATTEMPTS + 1):
-            head = self._head(api)
-            kinds = list(parcel.kinds)
-            reason = None
-            if "best" in kinds:
-                reason = worse_than(self._best(head), parcel.pointer(folder))
-            if reason is not None:
-                kinds.remove("best")
+            head = self._head()
+            there = self._best(head) if "best" in parcel.kinds else None
+            kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
             if not kinds:
-                return f"{folder} is uploaded", reason
-            operations = self._pointers(api, parcel, folder, kinds, head)
+                break
+            operations = self._pointers(parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
             try:
                 spend()
-                done = api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
+                done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
             except HfHubHTTPError as error:
                 if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
                     raise
                 continue
-            api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
-            return f"{folder} is uploaded as {' and '.join(kinds)}", reason
-        raise AssertionError("the last attempt returns or raises")
+            self._api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
+            break
+        return delivered(folder, kinds, remark)
 
-    def _pointers(self, api: HfApi, parcel: Parcel, folder: str, kinds: list[str], head: str) -> list[Any]:
+    def _pointers(self, parcel: Parcel, folder: str, kinds: tuple[str, ...], head: str) -> list[Any]:
         """The pointer files and, for a new best, the files at the root; weights are copied within the repository."""
         from huggingface_hub import CommitOperationAdd, CommitOperationCopy
 
@@ -148,18 +141,15 @@ class HubDestination:
         operations: list[Any] = [CommitOperationAdd(f"{kind}.json", pointer) for kind in kinds]
         if "best" not in kinds:
             return operations
-        for name in MODEL_FILES:
-            if name not in parcel.manifest.files:
-                continue
+        for name in (name for name in MODEL_FILES if name in parcel.manifest.files):
             if name.endswith(".safetensors"):
                 operations.append(CommitOperationCopy(f"{folder}/{name}", name, src_revision=head))
             else:
                 operations.append(CommitOperationAdd(name, parcel.directory / name))
-        operations.append(CommitOperationAdd(MANIFEST, parcel.model_manifest()))
         media = {f"{MEDIA}/{name}": path for name, path in parcel.media().items()}
-        operations += [CommitOperationAdd(name, path) for name, path in media.items()]
         card = model_card(parcel, self.record.repo, self.record.license, folder, list(media))
-        return [*operations, CommitOperationAdd(CARD, card.encode())]
+        rest = {MANIFEST: parcel.manifest.only(MODEL_FILES).encode(), **media, CARD: card.encode()}
+        return operations + [CommitOperationAdd(name, content) for name, content in rest.items()]
 
     def _best(self, revision: str) -> Pointer | None:
         with tempfile.TemporaryDirectory() as cache:
@@ -168,6 +158,17 @@ class HubDestination:
                 return Pointer.parse(source.read("best.json", LARGEST_POINTER))
             except FileNotFoundError:
                 return None
+
+    def _listing(self, folder: str, revision: str) -> dict[str, RepoFile]:
+        """The files in a folder by name; none if there is no such folder."""
+        from huggingface_hub import RepoFile
+        from huggingface_hub.errors import RemoteEntryNotFoundError
+
+        try:
+            found = list(self._api.list_repo_tree(self.record.repo, folder, revision=revision, recursive=True))
+        except RemoteEntryNotFoundError:
+            return {}
+        return {file.path.removeprefix(f"{folder}/"): file for file in found if isinstance(file, RepoFile)}
 
 
 class HubSource:
@@ -182,13 +183,6 @@ class HubSource:
         Args:
             options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
         """
-        try:
-            import huggingface_hub  # noqa: F401
-        except ImportError as error:
-            raise ImportError(
-                f"there is no path {repo} here, and the Hub's client is not installed ({error}): "
-                f"pip install huggingface_hub"
-            ) from error
         self._repo = repo
         self._revision = revision
         self._options = options
@@ -203,14 +197,11 @@ class HubSource:
 
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
         """See `Source`."""
-        for attempt in (1, 2):
-            found = self._fetch(path, entry.size, **({"force_download": True} if attempt == 2 else {})).resolve()
-            with open(found, "rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256:
-                    os.fsync(file.fileno())
-                    break
-        else:
-            raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
+        found = self._fetch(path, entry.size).resolve()
+        if not is_intact(found, entry):  # perhaps damaged in the client's cache
+            found = self._fetch(path, entry.size, force_download=True).resolve()
+            if not is_intact(found, entry):
+                raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
         target.unlink(missing_ok=True)
         try:
             os.link(found, target)
@@ -241,43 +232,33 @@ class HubSource:
     @contextmanager
     def _told(self, path: str) -> Iterator[None]:
         """Raise errors of the client as RemoteError or FileNotFoundError."""
-        from huggingface_hub import get_token
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-            RemoteEntryNotFoundError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
+        import httpx2
+        from huggingface_hub import errors, get_token
 
         name = f"hf://{self._repo}" + (f"@{self._revision}" if self._revision else "")
         try:
             yield
-        except LocalEntryNotFoundError:
+        except errors.LocalEntryNotFoundError:
             raise RemoteError(
                 f"{name}: the Hub cannot be reached, and {path} is not in the cache (nor is {self._repo} a path here)"
             ) from None
-        except RemoteEntryNotFoundError:
+        except errors.RemoteEntryNotFoundError:
             raise FileNotFoundError(f"{name} has no {path}") from None
-        except GatedRepoError:
+        except errors.GatedRepoError:
             raise RemoteError(f"{name} is gated; accept its conditions on its page first") from None
-        except RevisionNotFoundError:
+        except errors.RevisionNotFoundError:
             raise NoPlaceError(f"{name}: the repository has no such revision") from None
-        except (RepositoryNotFoundError, HFValidationError):
+        except (errors.RepositoryNotFoundError, errors.HFValidationError):
             raise NoPlaceError(
                 f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
                 f"check the name, or set HF_TOKEN",
                 may_be_hidden=not (self._options.get("token") or get_token()),
             ) from None
-        except HfHubHTTPError as error:
+        except errors.HfHubHTTPError as error:
             status = error.response.status_code if error.response is not None else "nothing"
             raise RemoteError(f"{name}: the Hub answered {status} to {path}") from None
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2"):
-                raise RemoteError(f"{name}: the Hub cannot be reached ({type(error).__name__})") from None
-            raise
+        except httpx2.HTTPError as error:
+            raise RemoteError(f"{name}: the Hub cannot be reached ({type(error).__name__})") from None
 
 
 def publish(
@@ -293,7 +274,7 @@ def publish(
     """Put the files of a parcel and a card at the root of a repository, in one commit; returns the commit's page.
 
     Raises:
-        DeliveryError: the Hub refuses, or cannot be reached.
+        RemoteError: the Hub refuses, or cannot be reached.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -303,8 +284,7 @@ def publish(
         if branch is not None:
             api.create_branch(repo, branch=branch, exist_ok=True)
         files = [CommitOperationAdd(name, parcel.directory / name) for name in parcel.files()]
-        card = model_card(parcel, repo, license_name, "", []).encode()
-        files.append(CommitOperationAdd(CARD, card))
+        files.append(CommitOperationAdd(CARD, model_card(parcel, repo, license_name, "", []).encode()))
         return api.create_commit(repo, files, commit_message=message, revision=branch).commit_url
 
 
@@ -312,81 +292,56 @@ def _connect(token: str | None = None) -> HfApi:
     """A client with a token.
 
     Raises:
-        DeliveryError: offline mode, or no token.
+        RemoteError: offline mode, or no token.
     """
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.is_offline_mode():
-        raise DeliveryError("offline", "HF_HUB_OFFLINE is set, so nothing is sent")
+        raise RemoteError("HF_HUB_OFFLINE is set, so nothing is sent", "offline")
     if not token and not get_token():
-        raise DeliveryError("refused", "there is no Hugging Face token; set HF_TOKEN or run `hf auth login`")
+        raise RemoteError("there is no Hugging Face token; set HF_TOKEN or run `hf auth login`", "refused")
     return HfApi(library_name="dp_prior", token=token)
 
 
-def _listing(api: HfApi, repo: str, folder: str, revision: str) -> dict[str, tuple[int, str, bool]]:
-    """(size, hash, whether that is SHA-256) of the files in a folder by name; empty if there is no such folder."""
-    from huggingface_hub import RepoFile
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        found = list(api.list_repo_tree(repo, folder, revision=revision, recursive=True))
-    except RemoteEntryNotFoundError:
-        return {}
-    files = [file for file in found if isinstance(file, RepoFile)]
-    return {
-        file.path.removeprefix(f"{folder}/"): (
-            file.size,
-            file.lfs.sha256 if file.lfs else file.blob_id,
-            file.lfs is not None,
-        )
-        for file in files
-    }
-
-
-def _differences(parcel: Parcel, listing: dict[str, tuple[int, str, bool]]) -> list[str]:
+def _differences(parcel: Parcel, listing: dict[str, RepoFile]) -> list[str]:
     """Names of files that are missing, unexpected, or differ from those of the parcel."""
+    from huggingface_hub.utils.sha import git_hash
+
     expected = parcel.files()
-    wrong = sorted(set(expected) ^ set(listing))
-    for name in set(expected) & set(listing):
-        size, found, is_sha256 = listing[name]
-        digest = expected[name].sha256 if is_sha256 else _blob(parcel.directory / name)
-        if (size, found) != (expected[name].size, digest):
-            wrong.append(name)
-    return wrong
-
-
-def _blob(path: Path) -> str:
-    """Git's name of a file that is not in LFS."""
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    wrong = expected.keys() ^ listing.keys()
+    for name in expected.keys() & listing.keys():
+        there = listing[name]
+        found = there.lfs.sha256 if there.lfs else there.blob_id
+        wanted = expected[name].sha256 if there.lfs else git_hash((parcel.directory / name).read_bytes())
+        if (there.size, found) != (expected[name].size, wanted):
+            wrong.add(name)
+    return sorted(wrong)
 
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise errors of the client as DeliveryError. Their texts are not passed on: they may quote a secret."""
+    """Raise errors of the client as RemoteError. Their texts are not passed on: they may quote a secret."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         yield
-    except DeliveryError:
+    except RemoteError:
         raise
-    except RemoteError as error:
-        raise DeliveryError("unavailable", str(error)) from None
     except Exception as caught:
         error: BaseException = caught
         while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
             error = error.__cause__
-        if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)) and not isinstance(error, HfHubHTTPError):
-            message = f"the Hub cannot be reached ({type(error).__name__})"
-            raise DeliveryError("unavailable", message) from None
-        if not isinstance(error, HfHubHTTPError) or error.response is None:
-            raise
-        status = error.response.status_code
-        if status in (408, 409, 412, 425, 429) or status >= 500:
-            message = f"the Hub answered {status}"
-            raise DeliveryError("unavailable", message, _retry_after(error.response)) from None
-        raise DeliveryError("refused", _REFUSALS.get(status, f"the Hub answered {status}")) from None
+        if isinstance(error, HfHubHTTPError) and error.response is not None:
+            status = error.response.status_code
+            if status in (408, 409, 412, 425, 429) or status >= 500:
+                asked = error.response.headers.get("Retry-After", "")  # the Hub states seconds, never a date
+                pause = float(asked) if asked.isdigit() else None
+                raise RemoteError(f"the Hub answered {status}", retry_after=pause) from None
+            raise RemoteError(_REFUSALS.get(status, f"the Hub answered {status}"), "refused") from None
+        if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)):
+            raise RemoteError(f"the Hub cannot be reached ({type(error).__name__})") from None
+        raise
 
 
 _REFUSALS = {
@@ -395,18 +350,3 @@ _REFUSALS = {
     404: "the Hub has no such repository, or hides it from this token (404); check `repo` and the token",
     413: "the Hub refuses files of this size (413)",
 }
-
-
-def _retry_after(response: Any) -> float | None:
-    """Seconds, from a number of seconds or a date."""
-    text = response.headers.get("Retry-After")
-    if text is None:
-        return None
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - datetime.datetime.now(datetime.UTC)).total_seconds())
-    except (TypeError, ValueError):
-        return None

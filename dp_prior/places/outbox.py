@@ -15,45 +15,20 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
 from dp_prior.checkpoints.scan import STEP
-from dp_prior.durable import (
-    is_alive,
-    is_temporary,
-    owner_of,
-    replace_file,
-    seal,
-    sync_directory,
-    temporary_beside,
-    unseal,
-)
-from dp_prior.places.parcel import CARD, INTENT, Intent, Parcel
+from dp_prior.durable import replace_file, seal, sync_directory, temporary_beside, unseal
+from dp_prior.places.leftovers import remove_leftovers
+from dp_prior.places.parcel import CARD, INTENT, Parcel
 from dp_prior.regular_files import read_small
 
 OUTBOX = "outbox"
 _STATE = "state.json"
 _LOCK = "outbox.lock"
-_NAME = re.compile(r"(\d{8,20})_(latest|best)")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One checkpoint that waits.
-
-    Attributes:
-        directory: the files of the checkpoint, its manifest, the intent, and perhaps a folder of pictures.
-        kind: `latest` or `best`: the pointer that will be moved to it.
-        digest: SHA-256 of its manifest.
-    """
-
-    directory: Path
-    kind: str
-    step: int
-    digest: str
+_NAME = re.compile(r"\d{8,20}_(latest|best)")
 
 
 class Outbox:
@@ -86,8 +61,8 @@ class Outbox:
         finite = {key: value if math.isfinite(value) else None for key, value in (scores or {}).items()}
         with self._lock:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_stale()
-            number = max((int(_NAME.fullmatch(path.name)[1]) for path in self._paths()), default=0) + 1
+            remove_leftovers(self.directory)
+            number = max((int(path.name.partition("_")[0]) for path in self._paths()), default=0) + 1
             target = self.directory / f"{number:08d}_{kind}"
             temporary = temporary_beside(target)
             temporary.mkdir()
@@ -97,62 +72,59 @@ class Outbox:
                 if media:
                     (temporary / CARD).mkdir()
                     for file, path in media.items():
-                        _copy(path, temporary / CARD / file)
-                    sync_directory(temporary / CARD)
+                        replace_file(temporary / CARD / file, path.read_bytes())
                 replace_file(temporary / MANIFEST, manifest.encode())
-                replace_file(temporary / INTENT, Intent(name=name, step=manifest.step, scores=finite).encode())
+                intent = {"name": name, "step": manifest.step, "scores": finite}
+                replace_file(temporary / INTENT, seal(intent))
                 os.rename(temporary, target)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
             sync_directory(self.directory)
-            self._coalesce(kind, target)
+            self._coalesce(target)
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[Parcel]:
         """The newest entry of each kind, older first; damaged entries are removed."""
         with self._lock:
-            newest: dict[str, Entry] = {}
+            newest: dict[str, Parcel] = {}
             for path in self._paths():
-                kind = _NAME.fullmatch(path.name)[2]
+                kind = _kind(path)
                 try:
-                    parcel = Parcel.of(path, (kind,))
+                    newest[kind] = Parcel.of(path, (kind,))
                 except (FileNotFoundError, ValueError, DamagedError):
                     _delete(path)
-                    continue
                 except (OSError, CheckpointError):  # too many open files, or of a newer version: perhaps later
                     continue
-                newest[kind] = Entry(path, kind, parcel.intent.step, parcel.digest)
-            return sorted(newest.values(), key=lambda entry: entry.directory.name)
+            return sorted(newest.values(), key=lambda parcel: parcel.directory.name)
 
     @contextlib.contextmanager
-    def sending(self, entries: list[Entry]) -> Iterator[None]:
+    def sending(self, parcels: list[Parcel]) -> Iterator[None]:
         """A context in which newer entries do not replace these."""
         with self._lock:
-            self._sending = frozenset(entry.directory for entry in entries)
+            self._sending = frozenset(parcel.directory for parcel in parcels)
         try:
             yield
         finally:
             with self._lock:
                 self._sending = frozenset()
 
-    def remove(self, entries: list[Entry]) -> None:
+    def remove(self, parcels: list[Parcel]) -> None:
         """Delete entries that were delivered, and with each the older ones of its kind."""
         with self._lock:
-            for entry in entries:
-                self._coalesce(entry.kind, entry.directory)
-                _delete(entry.directory)
+            for parcel in parcels:
+                self._coalesce(parcel.directory)
+                _delete(parcel.directory)
 
-    def exclusively(self) -> contextlib.ExitStack | None:
+    def exclusively(self) -> BinaryIO | None:
         """The exclusive right to send, until the result is closed; None while another process holds it."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        stack = contextlib.ExitStack()
-        file = stack.enter_context((self.directory / _LOCK).open("ab"))
+        file = open(self.directory / _LOCK, "ab")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            stack.close()
+            file.close()
             return None
-        return stack
+        return file
 
     def read_state(self) -> dict[str, Any]:
         """The state that the sender wrote last; {} if it cannot be read."""
@@ -172,29 +144,24 @@ class Outbox:
             return []
         return sorted(path for path in self.directory.iterdir() if _NAME.fullmatch(path.name))
 
-    def _coalesce(self, kind: str, newest: Path) -> None:
+    def _coalesce(self, newest: Path) -> None:
+        """Delete the older entries of its kind."""
         for path in self._paths():
-            is_older = path.name < newest.name and _NAME.fullmatch(path.name)[2] == kind
-            if is_older and path not in self._sending:
+            if path.name < newest.name and _kind(path) == _kind(newest) and path not in self._sending:
                 _delete(path)
 
-    def _remove_stale(self) -> None:
-        for path in self.directory.iterdir():
-            if is_temporary(path) and is_alive(*owner_of(path)) is False:
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+def _kind(path: Path) -> str:
+    return path.name.rpartition("_")[2]
 
 
 def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
-        _copy(source, target)
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
+        shutil.copyfile(source, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def _delete(path: Path) -> None:

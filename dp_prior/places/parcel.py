@@ -10,46 +10,18 @@ from typing import Any, Self
 
 from dp_prior.checkpoints.format import (
     MANIFEST,
-    MODEL_FILES,
     FileEntry,
     Manifest,
     parse_manifest,
     read_manifest,
     verify,
 )
-from dp_prior.config import Config
-from dp_prior.durable import seal, unseal
+from dp_prior.durable import unseal
 from dp_prior.places.pointer import Pointer
 from dp_prior.regular_files import read_small
 
-INTENT = "intent.json"
+INTENT = "intent.json"  # in an outbox entry: name, step, scores
 CARD = "card"  # folder with pictures for the model card
-
-
-class Intent(Config):
-    """The job description of an upload; `intent.json` beside the checkpoint's files."""
-
-    name: str
-    """Name of its folder at the destination, `step_00012000`."""
-
-    step: int
-    """Optimizer steps taken."""
-
-    scores: dict[str, float | None] = {}
-    """Metrics of the final test, for the model card."""
-
-    @classmethod
-    def read(cls, directory: Path) -> Self:
-        """The intent of an entry.
-
-        Raises:
-            OSError, ValueError: there is none, or it was altered.
-        """
-        return cls.model_validate(unseal(read_small(directory / INTENT)))
-
-    def encode(self) -> bytes:
-        """The content of the file."""
-        return seal(self.model_dump(mode="json"))
 
 
 @dataclass(frozen=True)
@@ -58,21 +30,29 @@ class Parcel:
 
     Attributes:
         kinds: the pointers to move to it, of `latest` and `best`.
+        name: of its folder at the destination, `step_00012000`.
+        scores: metrics of the final test, for the model card.
         digest: SHA-256 of the manifest, which holds those of all other files.
     """
 
     directory: Path
     kinds: tuple[str, ...]
-    intent: Intent
+    name: str
+    scores: dict[str, float | None]
     manifest: Manifest
     digest: str
 
     @classmethod
-    def of(cls, directory: Path, kinds: tuple[str, ...], intent: Intent | None = None) -> Parcel:
-        """The parcel in a directory with a manifest; `intent` defaults to the file of the outbox entry."""
+    def of(cls, directory: Path, kinds: tuple[str, ...], intent: dict[str, Any] | None = None) -> Self:
+        """The parcel in a directory with a manifest; `intent` defaults to the file of the outbox entry.
+
+        Raises:
+            OSError, ValueError, CheckpointError: a file is missing, or was altered.
+        """
+        intent = intent or unseal(read_small(directory / INTENT))
         data = read_small(directory / MANIFEST)
         manifest, digest = parse_manifest(data, directory), hashlib.sha256(data).hexdigest()
-        return cls(directory, kinds, intent or Intent.read(directory), manifest, digest)
+        return cls(directory, kinds, intent["name"], intent.get("scores", {}), manifest, digest)
 
     def files(self) -> dict[str, FileEntry]:
         """All files to upload to the folder: those of the manifest and the manifest itself."""
@@ -88,13 +68,18 @@ class Parcel:
         """A JSON file of the checkpoint, {} if it is not sent."""
         return json.loads(read_small(self.directory / name)) if name in self.manifest.files else {}
 
-    def model_manifest(self) -> bytes:
-        """The manifest of the files for inference."""
-        return self.manifest.only(MODEL_FILES).encode()
-
     def pointer(self, folder: str) -> Pointer:
         """The content of `best.json` or `latest.json` once the parcel is in this folder."""
-        return Pointer.to(folder, self.manifest, self.digest)
+        manifest = self.manifest
+        return Pointer(
+            folder=folder,
+            manifest_sha256=self.digest,
+            step=manifest.step,
+            samples_seen=manifest.samples_seen,
+            monitor=manifest.monitor,
+            mode=manifest.mode,
+            value=None if manifest.monitor is None else manifest.metrics.get(manifest.monitor),
+        )
 
     def verify(self) -> None:
         """Compare all files with the manifest before they are sent.

@@ -9,7 +9,6 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError
 
-from dp_prior.checkpoints.format import Manifest
 from dp_prior.config import Config
 from dp_prior.durable import encode_document
 
@@ -41,19 +40,6 @@ class Pointer(Config, extra="ignore"):
     """Its value; null if it was not measured."""
 
     @classmethod
-    def to(cls, folder: str, manifest: Manifest, digest: str) -> Self:
-        """The pointer to a folder whose manifest has this SHA-256."""
-        return cls(
-            folder=folder,
-            manifest_sha256=digest,
-            step=manifest.step,
-            samples_seen=manifest.samples_seen,
-            monitor=manifest.monitor,
-            mode=manifest.mode,
-            value=None if manifest.monitor is None else manifest.metrics.get(manifest.monitor),
-        )
-
-    @classmethod
     def parse(cls, data: bytes) -> Self | None:
         """The pointer in these bytes; None if they do not hold a valid one."""
         if len(data) > LARGEST_POINTER:
@@ -68,16 +54,17 @@ class Pointer(Config, extra="ignore"):
         return encode_document(self.model_dump())
 
 
-def worse_than(there: Pointer | None, ours: Pointer) -> str | None:
-    """Why the best checkpoint that is there must not be replaced; None if it may be.
+def movable(kinds: tuple[str, ...], there: Pointer | None, ours: Pointer) -> tuple[tuple[str, ...], str | None]:
+    """The pointers that may be moved to our checkpoint, and why the best one stays, None if it may be moved.
 
     Two runs may share a place. Only values of the same monitored metric are compared.
     """
-    if there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
-        return None
+    if "best" not in kinds or there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
+        return kinds, None
     if there.value is None or ours.value is None:
-        return None
+        return kinds, None
     is_better = there.value < ours.value if ours.mode == "min" else there.value > ours.value
     if not is_better:
-        return None
-    return f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"
+        return kinds, None
+    why = f"the best there is better: {there.monitor} {there.value:g}, here {ours.value:g}; it stays"
+    return tuple(kind for kind in kinds if kind != "best"), why

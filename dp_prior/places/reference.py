@@ -21,7 +21,7 @@ from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import ranked
 from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.places.cache import CACHE, Prefer, cached, fetch
-from dp_prior.places.fsspec import FolderSource
+from dp_prior.places.fsspec import Folder
 from dp_prior.places.hub import REPO, HubSource
 from dp_prior.places.source import Source
 from dp_prior.places.wandb import ArtifactSource, RunSource
@@ -68,13 +68,14 @@ def resolve(
 def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
     """The source of a reference with a scheme, and the name of the checkpoint in it."""
     scheme, _, rest = text.partition("://")
+    before, _, which = text.rpartition("@")
+    if which not in ("best", "latest") and not STEP.fullmatch(which):
+        before, which = text, None
     if scheme in ("http", "https"):
         return WebSource(text), None
     if scheme == "hf" and REPO.fullmatch(rest.partition("@")[0]):
-        repo, _, which = rest.partition("@")
-        if which in ("", "best", "latest") or STEP.fullmatch(which):
-            return HubSource(repo, None, **hub), which or None
-        return HubSource(repo, which, **hub), None
+        repo, _, revision = before.removeprefix("hf://").partition("@")
+        return HubSource(repo, revision or None, **hub), which
     if scheme == "wandb":
         parts = rest.split("/")
         if len(parts) > 3 and parts[2] == "runs":
@@ -82,10 +83,7 @@ def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
         name, _, alias = rest.partition(":")
         other = "latest" if prefer == "best" else "best"
         return ArtifactSource(name, (alias,) if alias else (prefer, other)), None
-    before, _, which = text.rpartition("@")
-    if before and (which in ("best", "latest") or STEP.fullmatch(which)):
-        return FolderSource(before), which
-    return FolderSource(text), None
+    return Folder(before), which
 
 
 def _resolve_path(text: str, prefer: Prefer) -> Path:

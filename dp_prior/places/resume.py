@@ -9,7 +9,6 @@ from pydantic import field_validator
 
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import Config
-from dp_prior.places.saver import ResumePoint
 from dp_prior.redact import without_password
 
 
@@ -31,9 +30,19 @@ class LocalResumeConfig(Config):
             raise ValueError(f"{path!r} is remote; use {{'type': 'remote', 'reference': {path!r}}}")
         return path
 
-    def create(self, directory: Path) -> LocalResume:
-        """For the run in `directory`."""
-        return LocalResume(**self.arguments(), directory=directory)
+    def recall(self, directory: Path) -> str | None:
+        """The reference that the run in `directory` resumes from, None for a fresh start.
+
+        Only looks for manifests; damage shows when they are read.
+        """
+        if _holds_checkpoints(directory):
+            return f"{directory}@latest"
+        if self.path is None:
+            return None
+        path = Path(self.path).expanduser()
+        if (path / MANIFEST).is_file():
+            return str(path)
+        return f"{path}@{self.choose}" if _holds_checkpoints(path) else None
 
 
 class RemoteResumeConfig(Config):
@@ -56,48 +65,9 @@ class RemoteResumeConfig(Config):
             raise ValueError(f"{reference!r} has no scheme such as hf://; for a path use {{'type': 'local'}}")
         return without_password(reference)
 
-    def create(self, directory: Path) -> RemoteResume:
-        """For the run in `directory`."""
-        return RemoteResume(self.reference, directory)
-
-
-class LocalResume(ResumePoint):
-    """Resumes from a path; see `LocalResumeConfig`."""
-
-    def __init__(self, *, path: str | None, choose: str, directory: Path):
-        self._path = None if path is None else Path(path).expanduser()
-        self._choose = choose
-        self._directory = directory
-
-    def can_recall(self) -> bool:
-        """See `ResumePoint`. Only looks for manifests; damage shows when they are read."""
-        return self.recall() is not None
-
-    def recall(self) -> str | None:
-        """A path with `@latest` or `@best`, the path of one checkpoint, or None."""
-        if _holds_checkpoints(self._directory):
-            return f"{self._directory}@latest"
-        if self._path is None:
-            return None
-        if (self._path / MANIFEST).is_file():
-            return str(self._path)
-        return f"{self._path}@{self._choose}" if _holds_checkpoints(self._path) else None
-
-
-class RemoteResume(ResumePoint):
-    """Resumes from a reference; see `RemoteResumeConfig`. Opens no socket."""
-
-    def __init__(self, reference: str, directory: Path):
-        self._reference = reference
-        self._local = LocalResume(path=None, choose="latest", directory=directory)
-
-    def can_recall(self) -> bool:
-        """True: only the remote place knows whether it has a checkpoint."""
-        return True
-
-    def recall(self) -> str:
-        """The run's own newest checkpoint, or the remote place."""
-        return self._local.recall() or self._reference
+    def recall(self, directory: Path) -> str:
+        """As for `LocalResumeConfig`; only the remote place knows whether it has a checkpoint. Opens no socket."""
+        return LocalResumeConfig().recall(directory) or self.reference
 
 
 def _holds_checkpoints(path: Path) -> bool:

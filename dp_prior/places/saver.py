@@ -1,30 +1,11 @@
-"""Protocols: `Saver` receives the checkpoints of a run, `ResumePoint` names the checkpoint to resume from."""
+"""`Saver`, the base class of what receives the checkpoints of a run."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from dp_prior.clock import Progress
-
-
-@dataclass(frozen=True)
-class Durable:
-    """An immutable checkpoint directory, as savers receive it.
-
-    Attributes:
-        metrics: measured at this step.
-        is_latest: False for one that must not be resumed from.
-        is_best: whether the monitored metric had its best value here.
-    """
-
-    directory: Path
-    progress: Progress
-    metrics: dict[str, float]
-    is_latest: bool
-    is_best: bool
+from dp_prior.checkpoints.store import Saved
 
 
 class Saver:
@@ -37,7 +18,7 @@ class Saver:
     name: str
     patience_s: float = 0.0
 
-    def save(self, durable: Durable) -> None:
+    def save(self, saved: Saved) -> None:
         """Take a checkpoint."""
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
@@ -46,13 +27,3 @@ class Saver:
     def close(self, leave: threading.Event) -> list[str]:
         """Finish, at once if `leave` is set; returns a line for each checkpoint that was not delivered."""
         return []
-
-
-class ResumePoint(Protocol):
-    """Names the checkpoint that a run resumes from."""
-
-    def can_recall(self) -> bool:
-        """Whether `recall` has an answer."""
-
-    def recall(self) -> str | None:
-        """Reference of the checkpoint to resume from, None for a fresh start."""

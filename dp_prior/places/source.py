@@ -1,21 +1,35 @@
-"""`Source`, the protocol of a remote folder of checkpoints, and the verified download of one file."""
+"""`Source`, a remote folder of checkpoints, the verified download of its files, and the error of every remote place."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dp_prior.checkpoints.format import CheckpointError, FileEntry
 
 PIECE = 1 << 20  # bytes read at once
 _ATTEMPTS = 5
 
+Trouble = Literal["refused", "unavailable", "damaged", "offline"]
+"""Refused: needs a change by the user. Unavailable: retry later. Damaged: the files differ from their
+manifest; never retry. Offline: the client is in offline mode."""
+
 
 class RemoteError(CheckpointError):
-    """A remote place cannot be reached, refuses access, or has unexpected content."""
+    """A remote place cannot be reached, refuses access, or has unexpected content.
+
+    Attributes:
+        trouble: what it means for an upload.
+        retry_after: seconds that the place asks to wait before the next attempt.
+    """
+
+    def __init__(self, message: str, trouble: Trouble = "unavailable", retry_after: float | None = None):
+        super().__init__(message)
+        self.trouble: Trouble = trouble
+        self.retry_after = retry_after
 
 
 class NoPlaceError(FileNotFoundError):
@@ -37,50 +51,71 @@ class Source(Protocol):
         """The content of a small file; RemoteError if it has more than `most` bytes."""
 
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
-        """Write a file to `target` after comparing its size and hash with `entry`."""
+        """Write a file to `target` after comparing its hash with `entry`."""
 
 
-def download(read_from: Callable[[int], Iterator[bytes]], target: Path, size: int, sha256: str) -> None:
-    """Download a file of known size and hash; an interrupted download resumes.
+class StreamedSource:
+    """A source whose files are read from any offset, so that an interrupted download resumes."""
 
-    Args:
-        read_from: offset in bytes -> the content from there on; raises OSError when the connection breaks.
-        target: final name; `NAME.part` beside it until the hash has been compared.
+    def __init__(self, url: str):
+        self.url = url
 
-    Raises:
-        RemoteError: it cannot be downloaded, or its hash differs; then it is deleted.
-    """
-    part = target.with_name(f"{target.name}.part")
-    problem = "it is shorter than its manifest says"
-    for _ in range(_ATTEMPTS):
+    def stream(self, path: str, start: int) -> Iterator[bytes]:
+        """The content of a file from an offset on.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            OSError: the connection broke. Its text is shown.
+        """
+        raise NotImplementedError
+
+    def read(self, path: str, most: int) -> bytes:
+        """See `Source`."""
+        data = b""
         try:
-            _append(read_from, part, size)
+            for piece in self.stream(path, 0):
+                data += piece
+                if len(data) > most:
+                    raise RemoteError(f"{self.url}/{path} is larger than {most} bytes")
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no {self.url}/{path}") from None
         except OSError as error:
-            problem = f"{type(error).__name__}: {error}"
-            continue
-        if part.stat().st_size >= size:
-            break
-    else:
-        raise RemoteError(f"{target.name} could not be downloaded: {problem}; the next attempt resumes")
-    with open(part, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    if found != sha256:
-        part.unlink()
-        raise RemoteError(f"{target.name} does not have the SHA-256 of its manifest; it was deleted")
-    os.rename(part, target)
+            raise RemoteError(f"{self.url}/{path} cannot be read: {error}") from None
+        return data
 
+    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+        """See `Source`. The content is in `TARGET.part` until its hash has been compared."""
+        part = target.with_name(f"{target.name}.part")
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._append(path, part, entry.size)
+                break
+            except OSError as error:
+                if attempt == _ATTEMPTS:
+                    problem = f"{type(error).__name__}: {error}; the next attempt resumes"
+                    raise RemoteError(f"{target.name} could not be downloaded: {problem}") from None
+        if not is_intact(part, entry):
+            part.unlink()
+            raise RemoteError(f"{target.name} does not have the SHA-256 of its manifest; it was deleted")
+        os.rename(part, target)
 
-def _append(read_from: Callable[[int], Iterator[bytes]], part: Path, size: int) -> None:
-    start = part.stat().st_size if part.exists() else 0
-    if start > size:
-        part.unlink()
-        start = 0
-    if start == size and part.exists():
-        return
-    with open(part, "ab") as file:
-        for piece in read_from(start):
-            file.write(piece[: size - start])
-            start += len(piece)
-            if start >= size:
+    def _append(self, path: str, part: Path, size: int) -> None:
+        with open(part, "ab") as file:
+            start = file.tell()
+            if start > size:
+                start = file.truncate(0)
+            if start == size:
                 return
+            for piece in self.stream(path, start):
+                file.write(piece[: size - start])
+                start += len(piece)
+                if start >= size:
+                    return
+        raise OSError(f"it ends after {start} of {size} bytes")
+
+
+def is_intact(path: Path, entry: FileEntry) -> bool:
+    """Whether a file has the hash in the manifest; makes its content durable."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256

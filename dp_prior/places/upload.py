@@ -1,25 +1,38 @@
-"""Savers that upload: `save` links the checkpoint into an outbox and returns; a courier sends it later."""
+"""Savers that upload: `save` links the checkpoint into an outbox and returns; a thread sends it later.
+
+It makes one attempt at a time, when the schedule allows it. Whatever fails is counted, logged once and retried;
+training never waits for it, and the end of the run only for a limited time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import random
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MODEL_FILES
+from dp_prior.checkpoints.store import Saved
 from dp_prior.config import Config
-from dp_prior.places.courier import Courier
-from dp_prior.places.destination import Destination
+from dp_prior.places.destination import Destination, Report
 from dp_prior.places.outbox import OUTBOX, Outbox
-from dp_prior.places.saver import Durable, Saver
-from dp_prior.places.worker import InProcess, Sender, Worker
+from dp_prior.places.saver import Saver
+from dp_prior.places.schedule import Schedule
+from dp_prior.places.worker import Worker
 
 CHECK_S = 60.0  # longest time for `check`
+LONG_WAIT_S = 5.0  # a command says that it waits longer
+_BUSY = "another process, perhaps the training itself, is about to send it"
+
+log = logging.getLogger(__name__)
 
 
 class UploadConfig(Config):
@@ -69,61 +82,199 @@ class UploadConfig(Config):
         """A saver for the run in `directory`; it also uploads what an earlier process left in the outbox."""
         saver = UploadSaver(self, directory)
         if not self.offline:
-            saver.courier.start()
+            saver.start()
         return saver
 
-    def courier(self, directory: Path) -> Courier:
-        """The courier of this place's outbox in the run in `directory`."""
-        outbox = Outbox(directory / OUTBOX / re.sub(r"[^A-Za-z0-9.-]+", "_", self.place))
-        return Courier(
-            self.place,
-            outbox,
-            self.sender(),
-            deadline_s=self.deadline_s,
-            drain_s=self.drain_s,
-            max_commits_per_hour=self.max_commits_per_hour,
-        )
-
-    def sender(self) -> Sender:
-        """The courier."""
-        return InProcess(self.destination) if self.in_process else Worker(json.loads(self.model_dump_json()))
+    def worker(self) -> Worker:
+        """What makes the attempts."""
+        return Worker(json.loads(self.model_dump_json()), self.destination if self.in_process else None)
 
     def check(self) -> str:
         """Try once whether the place is writable; returns a line that says so."""
         if self.offline:
             return "offline; `dp-prior push RUN` sends what waits"
-        return self.sender().attempt(None, (), min(self.deadline_s, CHECK_S)).message
+        return self.worker().attempt(None, (), min(self.deadline_s, CHECK_S)).message
 
 
 class UploadSaver(Saver):
-    """Puts checkpoints into the outbox of a place; see `UploadConfig`."""
+    """Uploads the checkpoints of a run to one place; see the module."""
 
-    def __init__(self, record: UploadConfig, directory: Path):
+    def __init__(
+        self,
+        record: UploadConfig,
+        directory: Path,
+        worker: Worker | None = None,
+        clock: Callable[[], float] = time.time,
+        dice: random.Random | None = None,
+    ):
+        """
+        Args:
+            directory: of the run.
+            worker: takes the place of the record's.
+            clock: wall clock in seconds.
+            dice: jitter, which spreads the attempts of many runs.
+        """
         self.name = record.place
         self.patience_s = record.drain_s
         self.record = record
-        self.courier = record.courier(directory)
-        self.outbox = self.courier.outbox
+        self.outbox = Outbox(directory / OUTBOX / re.sub(r"[^A-Za-z0-9.-]+", "_", record.place))
+        self.schedule = Schedule(record.max_commits_per_hour)
+        self.problem = ""
+        self.remark: str | None = None
+        self._worker = worker or record.worker()
+        self._clock = clock
+        self._dice = dice or random.Random()
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._right: BinaryIO | None = None
+        self._is_checked = False
+        self._is_closed = False
+        self._stop_at: float | None = None
+        self._told: set[str] = set()
+        self._outlook = f"Training continues; checkpoints wait in {self.outbox.directory}"
+        state = self.outbox.read_state()
+        with contextlib.suppress(TypeError, ValueError):  # of an older version, or altered
+            self.schedule.commits = [float(moment) for moment in state.get("commits", [])]
+            self.schedule.not_before = min(float(state.get("not_before", 0.0)), clock() + 3600)
 
-    def save(self, durable: Durable) -> None:
+    def start(self) -> None:
+        """Start the thread; it begins with the entries that an earlier process left in the outbox."""
+        self._thread = threading.Thread(target=self._run, name=f"upload {self.name}", daemon=True)
+        self._thread.start()
+
+    def save(self, saved: Saved) -> None:
         """Queue it. Opens no socket."""
-        if self.record.save_latest and durable.is_latest:
-            self._put("latest", durable.directory)
-        if self.record.save_best and durable.is_best:
-            self._put("best", durable.directory)
+        if self.record.save_latest and saved.is_latest:
+            self._put("latest", saved.path)
+        if self.record.save_best and saved.is_best:
+            self._put("best", saved.path)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """Queue the best checkpoint again, with pictures and final scores for its model card."""
         if self.record.save_best:
             self._put("best", directory, media, scores)
 
+    def close(self, leave: threading.Event) -> list[str]:
+        """Give the thread a limited time, at most until `leave` is set, then end it.
+
+        Returns:
+            A line for each checkpoint that is not sent yet, and one if a better best was kept or the last was damaged.
+        """
+        thread = self._thread
+        if thread is not None:
+            drain_s = self.record.drain_s
+            self._stop_at, end = self._clock() + drain_s, time.monotonic() + drain_s
+            self._news.set()
+            while thread.is_alive() and time.monotonic() < end and not leave.is_set():
+                thread.join(0.1)
+            self._is_closed = True
+            self._worker.kill()
+            self._news.set()
+            thread.join(5.0)
+        return [*self.missing(), *([f"{self.name}: {self.remark}"] if self.remark else [])]
+
+    def drain(self, limit_s: float) -> list[str]:
+        """Upload the outbox from the calling thread, for a limited time; returns a line for each checkpoint left."""
+        self._stop_at = self._clock() + limit_s
+        self._outlook = f"It is tried again, for {limit_s:.0f} s at most"
+        self._is_checked = True
+        if self._acquire():
+            self._run()
+        return self.missing()
+
+    def missing(self) -> list[str]:
+        """A line for each checkpoint that waits."""
+        wait = self.schedule.wait(self._clock())
+        problem = self.problem or (f"the next attempt may be in {wait:.0f} s" if wait else "")
+        why = f": {problem}" if problem else ""
+        return [
+            f"{self.name}: the {parcel.kinds[0]} checkpoint, of step {parcel.manifest.step}, is not up yet{why}. It "
+            f"waits in {self.outbox.directory}; `dp-prior push RUN` sends it"
+            for parcel in self.outbox.waiting()
+        ]
+
+    def step(self) -> float | None:
+        """Make at most one attempt, if one is due. Returns seconds until the next, None if the outbox is empty."""
+        if not self._acquire():
+            return 2.0
+        waiting = self.outbox.waiting()
+        if not waiting and self._is_checked:
+            return None
+        wait = self.schedule.wait(self._clock())
+        if wait != 0.0:
+            return wait
+        self._is_checked = True
+        chosen = [parcel for parcel in waiting if parcel.digest == waiting[0].digest]  # one checkpoint, both its kinds
+        with self.outbox.sending(chosen):
+            kinds = tuple(kind for parcel in chosen for kind in parcel.kinds)
+            report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, self._deadline())
+        self.schedule.ended(report, self._clock(), self._dice)
+        self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
+        if report.trouble is None or report.trouble == "damaged":
+            self.outbox.remove(chosen)
+        self._note(report)
+        if not chosen and report.trouble is not None:
+            return None  # only the check failed; the next checkpoint retries
+        return self.schedule.wait(self._clock()) if self.outbox.waiting() else None
+
     def _put(
         self, kind: str, directory: Path, media: dict[str, Path] | None = None, scores: dict[str, float] | None = None
     ) -> None:
+        """Queue a checkpoint and wake the thread. Retries a refused upload, but still honours Retry-After."""
         files = MODEL_FILES if self.record.save_type == "model" else None
         self.outbox.put(kind, directory, files=files, media=media, scores=scores)
-        self.courier.wake()
+        self.schedule.is_blocked = False
+        self._news.set()
 
-    def close(self, leave: threading.Event) -> list[str]:
-        """Upload the outbox, for a limited time. Returns a line for each checkpoint that was not uploaded."""
-        return self.courier.close(leave)
+    def _run(self) -> None:
+        try:
+            while not self._is_closed:
+                try:
+                    wait = self.step()
+                except Exception as error:  # a full disk, a directory that was removed: retried, training continues
+                    self._note(Report(f"{type(error).__name__}: {error}", "unavailable"))
+                    wait = 60.0
+                if self._stop_at is not None and (wait is None or self._clock() + wait >= self._stop_at):
+                    return
+                if self._thread is None and wait > LONG_WAIT_S:
+                    log.warning("%s: the next attempt is in %.0f s", self.name, wait)
+                self._news.wait(wait)
+                self._news.clear()
+        finally:
+            self._release()
+
+    def _acquire(self) -> bool:
+        """Take the exclusive right to send; False while another process has it."""
+        self._right = self._right or self.outbox.exclusively()
+        if self._right is None:
+            self.problem = _BUSY
+        return self._right is not None
+
+    def _release(self) -> None:
+        if self._right is not None:
+            self._right.close()
+            self._right = None
+
+    def _deadline(self) -> float:
+        left = self.record.deadline_s if self._stop_at is None else self._stop_at - self._clock()
+        return max(0.1, min(self.record.deadline_s, left))
+
+    def _note(self, report: Report) -> None:
+        """Log each distinct error once, and once if the remote best is better than ours; the rest only at INFO."""
+        if report.trouble is None:
+            self.problem, self.remark = "", report.remark
+            log.info("%s: %s", self.name, report.message)
+            if report.remark:
+                self._warn("stays", report.remark)
+            return
+        self.problem, outlook = report.message, self._outlook
+        if report.trouble == "damaged":
+            self.remark, outlook = report.message, "It is not sent"
+        is_told_at_the_end = self._is_closed or (self._stop_at is not None and report.trouble in ("refused", "offline"))
+        if not is_told_at_the_end:
+            self._warn(f"{report.trouble} {report.message}", f"{report.message}. {outlook}")
+
+    def _warn(self, kind: str, message: str) -> None:
+        if kind not in self._told:
+            self._told.add(kind)
+            log.warning("%s: %s", self.name, message)

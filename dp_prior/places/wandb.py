@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +18,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, FileEntry
-from dp_prior.places.destination import DeliveryError
+from dp_prior.places.destination import Report, delivered
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.pointer import Pointer, worse_than
-from dp_prior.places.source import NoPlaceError, RemoteError
+from dp_prior.places.pointer import Pointer, movable
+from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
 from dp_prior.places.upload import UploadConfig
 from dp_prior.regular_files import UnfitError, read_small
 
@@ -64,85 +63,83 @@ class ArtifactDestination:
 
     def check(self) -> str:
         """Whether there is a key that the server accepts."""
-        with _translated():
-            wandb = _client()
+        import wandb
+
+        with _writing():
             return f"user {wandb.Api(timeout=_TIMEOUT_S).viewer.username} logs to {self.record.project}"
 
-    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> tuple[str, str | None]:
+    def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """One version with all files; the client sends only what the server does not have."""
+        import wandb
+
         record = self.record
-        with _translated(), tempfile.TemporaryDirectory(prefix="dp_prior_wandb_") as place:
-            wandb = _client()
+        with _writing(), tempfile.TemporaryDirectory(prefix="dp_prior_wandb_") as place:
             settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
             run = wandb.init(
                 project=record.project, entity=record.entity, job_type="checkpoints", dir=place, settings=settings
             )
             try:
                 if run.offline:
-                    raise DeliveryError("offline", "W&B is in offline mode, so nothing is sent")
-                there = self._pointer(wandb, f"{run.entity}/{run.project}/{record.artifact}:best")
-                pointer = parcel.pointer(parcel.intent.name)
-                reason = worse_than(there, pointer) if "best" in parcel.kinds else None
-                aliases = [kind for kind in parcel.kinds if kind != "best" or reason is None]
+                    raise RemoteError("W&B is in offline mode, so nothing is sent", "offline")
+                there = _best(f"{run.entity}/{run.project}/{record.artifact}")
+                pointer = parcel.pointer(parcel.name)
+                kinds, remark = movable(parcel.kinds, there, pointer)
                 artifact = wandb.Artifact(record.artifact, type="model", metadata=pointer.model_dump())
                 for name in parcel.files():
                     artifact.add_file(str(parcel.directory / name), name=name, policy="immutable", skip_cache=True)
                 spend()
-                logged = run.log_artifact(artifact, aliases=[*aliases, parcel.intent.name]).wait()
+                logged = run.log_artifact(artifact, aliases=[*kinds, parcel.name]).wait()
                 wrong = _differences(parcel, logged.manifest.entries)
                 if wrong:
-                    raise DeliveryError("unavailable", f"{logged.name} is not what was sent: {', '.join(wrong)}")
+                    raise RemoteError(f"{logged.name} is not what was sent: {', '.join(wrong)}")
             finally:
                 run.finish()
-        return f"{logged.name} is uploaded" + (f" as {' and '.join(aliases)}" if aliases else ""), reason
+        return delivered(logged.name, kinds, remark)
 
-    def _pointer(self, wandb: Any, path: str) -> Pointer | None:
-        """The metadata of the present best, which are its pointer."""
-        try:
-            return Pointer.parse(json.dumps(wandb.Api(timeout=_TIMEOUT_S).artifact(path).metadata).encode())
-        except wandb.errors.CommError as error:
-            if "not found" in str(error) or "does not contain" in str(error) or "could not find" in str(error).lower():
-                return None
-            raise
-        except ValueError:
+
+def _best(artifact: str) -> Pointer | None:
+    """The metadata of the present best, which are its pointer."""
+    import wandb
+
+    try:
+        return Pointer.parse(json.dumps(wandb.Api(timeout=_TIMEOUT_S).artifact(f"{artifact}:best").metadata).encode())
+    except wandb.errors.CommError as error:
+        if "not found" in str(error) or "does not contain" in str(error) or "could not find" in str(error).lower():
             return None
+        raise
+    except ValueError:
+        return None
 
 
 def _differences(parcel: Parcel, entries: dict[str, Any]) -> list[str]:
     """Names of files that are missing, unexpected, or of another size or MD5."""
-    wrong = set(parcel.files()) ^ set(entries)
-    for name, entry in parcel.files().items():
-        if name in entries:
-            digest = base64.b64encode(_md5(parcel.directory / name)).decode()
-            if (entries[name].size, entries[name].digest) != (entry.size, digest):
-                wrong.add(name)
+    expected = parcel.files()
+    wrong = expected.keys() ^ entries.keys()
+    for name in expected.keys() & entries.keys():
+        with open(parcel.directory / name, "rb") as file:
+            digest = base64.b64encode(hashlib.file_digest(file, "md5").digest()).decode()
+        if (entries[name].size, entries[name].digest) != (expected[name].size, digest):
+            wrong.add(name)
     return sorted(wrong)
 
 
-def _md5(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "md5").digest()
-
-
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of the client as DeliveryError; their texts are not passed on."""
-    try:
-        wandb = _client()
-    except ImportError as error:
-        raise DeliveryError("refused", str(error)) from None
+def _writing() -> Iterator[None]:
+    """Raise errors of the client as RemoteError; their texts are not passed on."""
+    import wandb
+
     try:
         yield
     except (wandb.errors.UsageError, wandb.errors.AuthenticationError):
-        raise DeliveryError("refused", "there is no W&B key, or it is not accepted; run `wandb login`") from None
+        raise RemoteError("there is no W&B key, or it is not accepted; run `wandb login`", "refused") from None
     except wandb.errors.Error as error:
-        raise DeliveryError("unavailable", f"W&B cannot be reached or refuses ({type(error).__name__})") from None
+        raise RemoteError(f"W&B cannot be reached or refuses ({type(error).__name__})") from None
 
 
 class ArtifactSource:
     """An artifact to read from; see `Source`. It is one checkpoint."""
 
-    def __init__(self, path: str, aliases: tuple[str, ...]):
+    def __init__(self, path: str, aliases: tuple[str, ...] = ()):
         """
         Args:
             path: `entity/project/name`.
@@ -150,46 +147,40 @@ class ArtifactSource:
         """
         self._path = path
         self._aliases = aliases
-        self._artifact: Any = None
+        self._found: Any = None
 
     def read(self, path: str, most: int) -> bytes:
         """See `Source`; only the manifest."""
         if path != MANIFEST:
             raise FileNotFoundError(f"wandb://{self._path} is one checkpoint")
-        with self._told(), tempfile.TemporaryDirectory() as place:
-            entry = self._entry(path)
-            if entry.size is not None and entry.size > most:
-                raise RemoteError(f"wandb://{self._path}: {path} has {entry.size} bytes, expected at most {most}")
+        with self._reading(), tempfile.TemporaryDirectory() as place:
             try:
-                return read_small(Path(entry.download(root=place)), most)
+                return read_small(self._fetch(path, most, place), most)
             except UnfitError as error:
                 raise RemoteError(f"wandb://{self._path}: {path} {error.problem}") from None
 
     def download(self, path: str, entry: FileEntry, target: Path) -> None:
         """See `Source`; the client resumes nothing, so an interrupted download starts again."""
-        with self._told():
-            there = self._entry(path)
-            if there.size is not None and there.size != entry.size:
-                raise RemoteError(f"wandb://{self._path}: {path} has {there.size} bytes, expected {entry.size}")
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=".part_") as place:
-                found = Path(there.download(root=place, skip_cache=True))
-                with open(found, "rb") as file:
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    os.fsync(file.fileno())
-                if digest != entry.sha256:
-                    raise RemoteError(f"wandb://{self._path}: {path} does not have the SHA-256 of its manifest")
-                found.rename(target)
+        with self._reading(), tempfile.TemporaryDirectory(dir=target.parent, prefix=".part_") as place:
+            found = self._fetch(path, entry.size, place)
+            if not is_intact(found, entry):
+                raise RemoteError(f"wandb://{self._path}: {path} does not have the SHA-256 of its manifest")
+            found.rename(target)
 
-    def _entry(self, path: str) -> Any:
-        if self._artifact is None:
-            self._artifact = self._find()
+    def _fetch(self, path: str, most: int, place: str) -> Path:
+        """Download a file, unless it is too large."""
+        self._found = self._found or self._find()
         try:
-            return self._artifact.get_entry(path)
-        except KeyError:
+            file = self._file(path)
+        except LookupError:
             raise FileNotFoundError(f"wandb://{self._path} has no {path}") from None
+        if file.size is not None and file.size > most:
+            raise RemoteError(f"wandb://{self._path}: {path} has {file.size} bytes, expected at most {most}")
+        return self._download(file, place)
 
     def _find(self) -> Any:
-        wandb = _client()
+        import wandb
+
         api = wandb.Api(timeout=_TIMEOUT_S)
         for alias in self._aliases:
             try:
@@ -199,11 +190,17 @@ class ArtifactSource:
                     raise
         raise NoPlaceError(f"W&B has no {self._path}:{self._aliases[0]}, or hides it from this key")
 
+    def _file(self, path: str) -> Any:
+        return self._found.get_entry(path)
+
+    def _download(self, file: Any, place: str) -> Path:
+        return Path(file.download(root=place, skip_cache=True))
+
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, RemoteError, ImportError):
+        except (FileNotFoundError, RemoteError):
             raise
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("wandb", "requests", "urllib3"):
@@ -223,34 +220,17 @@ class RunSource(ArtifactSource):
             folder: of the checkpoint among the run's files; empty for all of them.
         """
         entity, project, run_id = run.split("/")
-        super().__init__("/".join(filter(None, [entity, project, "runs", run_id, folder])), ())
+        super().__init__("/".join(filter(None, [entity, project, "runs", run_id, folder])))
         self._run, self._folder = run, folder
 
-    def _entry(self, path: str) -> Any:
-        if self._artifact is None:
-            self._artifact = _client().Api(timeout=_TIMEOUT_S).run(self._run)
-        try:
-            file = self._artifact.file("/".join(filter(None, [self._folder, path])))
-        except IndexError:
-            raise FileNotFoundError(f"wandb://{self._path} has no {path}") from None
-        return _RunFile(file)
-
-
-class _RunFile:
-    """A run's file with the interface of an artifact's entry."""
-
-    def __init__(self, file: Any):
-        self._file = file
-        self.size = file.size
-
-    def download(self, root: str, skip_cache: bool = True) -> str:
-        with self._file.download(root=root, replace=True) as file:
-            return file.name
-
-
-def _client() -> Any:
-    try:
+    def _find(self) -> Any:
         import wandb
-    except ImportError as error:
-        raise ImportError(f"wandb is not installed ({error}); pip install wandb") from error
-    return wandb
+
+        return wandb.Api(timeout=_TIMEOUT_S).run(self._run)
+
+    def _file(self, path: str) -> Any:
+        return self._found.file("/".join(filter(None, [self._folder, path])))
+
+    def _download(self, file: Any, place: str) -> Path:
+        with file.download(root=place, replace=True) as found:
+            return Path(found.name)

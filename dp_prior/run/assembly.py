@@ -109,7 +109,7 @@ class Assembly:
 
             def deliver(saved: Saved) -> None:
                 self.ranks.stop.deadline.save_ends()
-                tracker.save(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
+                tracker.save(saved)
 
             writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
             with tracker, contextlib.closing(writer), self.ranks.telling():

@@ -32,7 +32,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
         RuntimeError: the result of a step is not finite, or a saved model differs from itself.
     """
     directory = run_directory(config)
-    source = ranks.decide(lambda: config.tracker.load.create(directory).recall())
+    source = ranks.decide(lambda: config.tracker.load.recall(directory))
     ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
     trial = config.model_copy(
         update={

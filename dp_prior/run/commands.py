@@ -53,7 +53,7 @@ def evaluate_checkpoint(
         parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
-        trainer = parts.trainer(Tracker(Path(place), loggers=[], savers=[], loader=None, max_failures=1), None)
+        trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
         parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
@@ -97,9 +97,9 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
     for record in records:
-        courier = record.courier(run)
-        lines = courier.drain(limit_s)
-        report("\n".join(lines) if lines else f"{record.place}: {courier.remark or 'everything is uploaded'}")
+        saver = UploadSaver(record, run)
+        lines = saver.drain(limit_s)
+        report("\n".join(lines) if lines else f"{saver.name}: {saver.remark or 'everything is uploaded'}")
         missing += lines
     return missing
 

@@ -155,11 +155,11 @@ class Run:
         self, resume: Resume, allow_changes: Iterable[str], services: Services
     ) -> tuple[PolicyTrainer, Path | None]:
         """The trainer where training begins, and the checkpoint that it resumes from."""
-        parts, ranks, tracker = self.parts, self.parts.ranks, services.tracker
-        found = ranks.decide(lambda: find_checkpoint(tracker, services.store, resume, parts.report))
+        parts, ranks = self.parts, self.parts.ranks
+        found = ranks.decide(lambda: find_checkpoint(parts.config.tracker.load, services.store, resume, parts.report))
         if found is None:
             initialise(parts.model, parts.config, ranks, parts.report)
-        trainer = parts.trainer(tracker, services.writer)
+        trainer = parts.trainer(services.tracker, services.writer)
         parts.exits.clock = lambda: trainer.progress
         news = ranks.decide(parts.exits.begin)
         if news is not None:
@@ -169,7 +169,7 @@ class Run:
             with ranks.busy():
                 snapshot = read_checkpoint(found)
                 parts.restore(trainer, snapshot, allow_changes)
-        self._identify(trainer, tracker, snapshot)
+        self._identify(trainer, services.tracker, snapshot)
         ranks.decide(lambda: parts.integrity.note(parts.data.files))
         ranks.decide(lambda: replace_file(parts.directory / CONFIG, parts.config.to_json().encode()))
         return trainer, found

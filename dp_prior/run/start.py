@@ -13,23 +13,23 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks
 from dp_prior.networks.encoders.pretrained import load_pretrained
+from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run.changes import completed
 from dp_prior.run.config import TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
-from dp_prior.tracking.tracker import Tracker
 
 Resume = Literal["auto", "never", "must"]
 
 
 def find_checkpoint(
-    tracker: Tracker, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
+    load: ResumeConfig, store: CheckpointStore, resume: Resume, report: Callable[[str], None]
 ) -> Path | None:
     """The checkpoint to resume from, None for a fresh start. Call it on the main rank only: it renames damaged ones.
 
-    The run's own newest checkpoint wins over the one that the tracker's loader names.
+    The run's own newest checkpoint wins over the one that `load` names.
 
     Raises:
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none.
@@ -47,7 +47,7 @@ def find_checkpoint(
         return None
     if own is not None:
         return own
-    reference = tracker.recall()
+    reference = load.recall(directory)
     if reference is None and resume == "must":
         problem = f"there is no checkpoint in {directory}; start with --resume auto"
         raise ConfigError("--resume must", [problem])

@@ -24,7 +24,7 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.config import Config, members
 from dp_prior.places.hub import REPO, publish
-from dp_prior.places.parcel import Intent, Parcel
+from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import Bounded, TooLargeError
@@ -165,7 +165,7 @@ class Pretrained(nn.Module):
         """
         with tempfile.TemporaryDirectory(prefix="dp_prior_push_") as place:
             directory = self.save_pretrained(Path(place) / "model")
-            parcel = Parcel.of(directory, ("best",), Intent(name="model", step=0))
+            parcel = Parcel.of(directory, ("best",), {"name": "model"})
             return publish(parcel, repo_id, commit_message, private=private, token=token, branch=branch,
                            license_name=license)  # fmt: skip
 

@@ -101,19 +101,14 @@ class TrackerConfig(Config):
             stream: where the console logger writes; standard output if None.
         """
         path = Path(self.data_path).expanduser() if directory is None else directory
-        loader = self.load.create(path)
         if not is_main:
-            return Tracker(path, loggers=[], savers=[], loader=loader, max_failures=self.max_failures)
+            return Tracker(path, self)
         others = [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
         consoles = [record.create(stream, total_samples) for record in self.log if isinstance(record, ConsoleConfig)]
         return Tracker(
             path,
+            self,
             loggers=[JsonlLogger(path), *consoles],
             background=[record.create() for record in others],
             savers=[record.create(path, monitor) for record in self.save],
-            loader=loader,
-            max_failures=self.max_failures,
-            retry_s=self.retry_s,
-            queue_size=self.queue_size,
-            patience_s=self.patience_s,
         )

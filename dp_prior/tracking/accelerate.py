@@ -6,16 +6,19 @@ supports them and are ignored otherwise; the tables at the end list them.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.durable import temporary_beside
+from dp_prior.places.leftovers import remove_leftovers
 from dp_prior.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
@@ -97,12 +100,11 @@ class AccelerateLogger(Logger):
         values = {**metrics, "samples_seen": progress.samples_seen}
         self._tracker.log({_plain(name): value for name, value in values.items()}, step=progress.global_step)
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Show pictures and videos."""
-        show = _IMAGES.get(self.name)
-        for name, image in images.items():
-            if show is not None:
-                show(self._tracker, _plain(name), image, progress.global_step)
+        for name, path in images.items():
+            if self.name in _IMAGES:
+                _IMAGES[self.name](self._tracker, _plain(name), path, progress.global_step)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Store a file."""
@@ -129,6 +131,7 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
 
         if "tracking_uri" in options:
             mlflow.set_tracking_uri(options.pop("tracking_uri"))
+        _create_database(mlflow.get_tracking_uri())
         client = mlflow.MlflowClient()
         experiment = client.get_experiment_by_name(project)
         found = experiment and client.search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{identity.id}'")
@@ -140,6 +143,22 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
     if tracker == "dvclive":
         return {"dir": str(run.directory / "dvclive"), "resume": True} | options
     return {}
+
+
+def _create_database(uri: str) -> None:
+    """Create MLflow's SQLite file in a temporary folder: one whose migrations were killed would never open again."""
+    import mlflow
+
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or path.exists():
+        return
+    folder = temporary_beside(path)
+    folder.mkdir(parents=True)
+    remove_leftovers(path.parent, f"_{path.name}")
+    mlflow.MlflowClient(f"sqlite:///{folder / path.name}").search_experiments()
+    if not path.exists():  # else another process was faster
+        os.rename(folder / path.name, path)
+    shutil.rmtree(folder)
 
 
 def _plain(name: str) -> str:
@@ -155,29 +174,17 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix[:-1]: value}
 
 
-def _trackio_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+def _trackio_image(tracker: Any, name: str, path: Path, step: int) -> None:
     import trackio
 
-    if isinstance(image, Path) and image.suffix.lower() in (*VIDEOS, ".gif"):
-        shown = trackio.Video(str(image))
-    else:
-        shown = trackio.Image(image if isinstance(image, np.ndarray) else str(image))
-    tracker.log({name: shown}, step=step)
+    kind = trackio.Video if path.suffix.lower() in (*VIDEOS, ".gif") else trackio.Image
+    tracker.log({name: kind(str(path))}, step=step)
 
 
-def _mlflow_image(tracker: Any, name: str, image: Path | np.ndarray, step: int) -> None:
+def _mlflow_artifact(path: Path, folder: str) -> None:
     import mlflow
 
-    if isinstance(image, Path):
-        mlflow.log_artifact(str(image), artifact_path=f"media/{name}")
-    else:
-        mlflow.log_image(image, artifact_file=f"media/{name}_{step:08d}.png")
-
-
-def _mlflow_file(tracker: Any, name: str, path: Path) -> None:
-    import mlflow
-
-    mlflow.log_artifact(str(path), artifact_path="files")
+    mlflow.log_artifact(str(path), artifact_path=folder)
 
 
 def _mlflow_error(tracker: Any, message: str, step: int) -> None:
@@ -192,16 +199,16 @@ def _trackio_error(tracker: Any, message: str, step: int) -> None:
     trackio.alert(title="error", text=message, level=trackio.AlertLevel.ERROR)
 
 
-_IMAGES: dict[str, Callable[[Any, str, Path | np.ndarray, int], None]] = {
+_IMAGES: dict[str, Callable[[Any, str, Path, int], None]] = {
     "trackio": _trackio_image,
-    "mlflow": _mlflow_image,
-    "aim": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
-    "clearml": lambda tracker, name, image, step: tracker.log_images({name: pixels(image)}, step=step),
-    "swanlab": lambda tracker, name, image, step: tracker.log_images({name: [pixels(image)]}, step=step),
-    "comet_ml": lambda tracker, name, image, step: tracker.tracker.log_image(pixels(image), name=name, step=step),
+    "mlflow": lambda tracker, name, path, step: _mlflow_artifact(path, f"media/{name}"),
+    "aim": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
+    "clearml": lambda tracker, name, path, step: tracker.log_images({name: pixels(path)}, step=step),
+    "swanlab": lambda tracker, name, path, step: tracker.log_images({name: [pixels(path)]}, step=step),
+    "comet_ml": lambda tracker, name, path, step: tracker.tracker.log_image(pixels(path), name=name, step=step),
 }
 _FILES: dict[str, Callable[[Any, str, Path], None]] = {
-    "mlflow": _mlflow_file,
+    "mlflow": lambda tracker, name, path: _mlflow_artifact(path, "files"),
     "comet_ml": lambda tracker, name, path: tracker.tracker.log_asset(str(path), file_name=name),
 }
 _ERRORS: dict[str, Callable[[Any, str, int], None]] = {"mlflow": _mlflow_error, "trackio": _trackio_error}

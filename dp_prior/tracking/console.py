@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Progress
@@ -32,7 +31,7 @@ class ConsoleConfig(Config):
 
     def create(self, stream: TextIO | None, total_samples: int) -> ConsoleLogger:
         """A logger that writes to `stream`, or to standard output."""
-        return ConsoleLogger(**self.arguments(), stream=stream or sys.stdout, total_samples=total_samples)
+        return ConsoleLogger(self, stream or sys.stdout, total_samples)
 
 
 class ConsoleLogger(Logger):
@@ -42,9 +41,7 @@ class ConsoleLogger(Logger):
 
     def __init__(
         self,
-        *,
-        style: str,
-        interval_s: float,
+        record: ConsoleConfig,
         stream: TextIO,
         total_samples: int,
         clock: Callable[[], float] = time.monotonic,
@@ -56,7 +53,7 @@ class ConsoleLogger(Logger):
             clock: monotonic seconds, for the remaining time.
         """
         self._stream = stream
-        self._interval_s = interval_s
+        self._interval_s = record.interval_s
         self._total = total_samples
         self._clock = clock
         self._began: tuple[float, int] = (clock(), 0)
@@ -64,7 +61,7 @@ class ConsoleLogger(Logger):
         self._shown = float("-inf")
         self._pending: str | None = None
         self._frame: tuple[int, list[str]] = (0, [])
-        self._live: Any = self._live_display(style) if style == "live" or stream.isatty() else None
+        self._live: Any = self._live_display(record.style) if record.style == "live" or stream.isatty() else None
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Show progress, and results on a line of their own."""
@@ -77,11 +74,10 @@ class ConsoleLogger(Logger):
             for line in _grouped(results):
                 self._print(f"step {progress.global_step:,}  {line}")
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Print the paths of pictures; arrays cannot be shown."""
-        for name, image in images.items():
-            if isinstance(image, Path):
-                self._print(f"step {progress.global_step:,}  {name}: {image}")
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
+        """Print the paths of pictures."""
+        for name, path in images.items():
+            self.log_file(name, path, progress)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Print the path of a file."""

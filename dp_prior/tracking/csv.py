@@ -72,15 +72,13 @@ def write_table(directory: Path) -> None:
     for row in iterate_rows(directory):
         columns |= dict.fromkeys(row)
     columns.pop("nonfinite", None)
-    stream = io.BytesIO()
-    text = io.TextIOWrapper(stream, "utf-8", newline="")
+    text = io.StringIO(newline="")
     text.write(_header(columns))
     writer = csv.writer(text, lineterminator="\n")
     for row in iterate_rows(directory):
         cells = (row.get(name, "") for name in columns)
         writer.writerow(["nan" if cell is None else cell if cell == "" else repr(cell) for cell in cells])
-    text.flush()
-    replace_file(directory / ROWS, stream.getvalue())
+    replace_file(directory / ROWS, text.getvalue().encode())
 
 
 def _header(columns: Iterable[str]) -> str:

@@ -6,11 +6,13 @@ A resumed run keeps it, so every logger continues the same run, online or offlin
 from __future__ import annotations
 
 import json
-import re
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from dp_prior.durable import encode_document, replace_file
 from dp_prior.regular_files import read_small
@@ -28,8 +30,8 @@ class Identity:
         name: for display; need not be unique.
     """
 
-    id: str
-    name: str
+    id: Annotated[str, Field(pattern=f"^{ID}$")]
+    name: Annotated[str, Field(min_length=1)]
 
 
 def claim_identity(
@@ -57,16 +59,15 @@ def claim_identity(
     return found
 
 
+def _parse(content: Any) -> Identity | None:
+    try:
+        return TypeAdapter(Identity).validate_python(content)
+    except ValidationError:
+        return None
+
+
 def _read(path: Path) -> Identity | None:
     try:
         return _parse(json.loads(read_small(path)))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
-
-
-def _parse(content: Any) -> Identity | None:
-    if not isinstance(content, dict):
-        return None
-    run_id, name = content.get("id"), content.get("name")
-    is_good = isinstance(run_id, str) and re.fullmatch(ID, run_id) and isinstance(name, str) and name
-    return Identity(run_id, name) if is_good else None

@@ -2,6 +2,7 @@
 
 `Isolated` calls a part synchronously and catches what it raises: failures are counted, a part that keeps failing is
 muted and retried with exponential backoff. `Background` adds a queue and a thread, and survives a part that hangs.
+Messages are functions of the part.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class Isolated:
         """Seconds until a muted part is retried; 0 if it may be called now."""
         return max(0.0, self._muted_until - self.clock()) if self.is_muted else 0.0
 
+    def begin(self, message: Message) -> None:
+        """The first call."""
+        self.call(message)
+
     def call(self, message: Message, *, insist: bool = False) -> bool:
         """Call the part; False if that failed now. A call to a muted part is only counted, unless `insist` is set."""
         if self.pause_s and not insist:
@@ -112,28 +117,27 @@ class Isolated:
             return "; ".join(self._remarks) or None
         words = [f"failed {_times(self.failures)}"] if self.failures else []
         words += [f"missed {self.dropped:,} call{'s' if self.dropped != 1 else ''}"] if self.dropped else []
-        words = [
-            f"{self.title} {' and '.join(words)}",
-            *([f"last: {self._last}"] if self._last else []),
-            *self._remarks,
-        ]
-        return "; ".join(words)
+        last = [f"last: {self._last}"] if self._last else []
+        return "; ".join([f"{self.title} {' and '.join(words)}", *last, *self._remarks])
 
 
-class Background:
+class Background(Isolated):
     """An isolated part behind a queue: `call` returns at once; calls are made in order.
 
     Its thread is a daemon, so a call that never returns stops neither the run nor its end. The part is called by this
     thread alone, first with the message that `begin` gives, which is repeated until it succeeds.
     """
 
-    def __init__(self, isolated: Isolated, *, size: int):
-        """Args: size: calls that may wait; more are dropped and counted."""
-        self.isolated = isolated
+    def __init__(self, part: Any, title: str, *, size: int, **isolation: Any):
+        """
+        Args:
+            size: calls that may wait; more are dropped and counted.
+            isolation: arguments of `Isolated`.
+        """
+        super().__init__(part, title, **isolation)
         self._size = size
         self._waiting: collections.deque[Message] = collections.deque()
         self._changed = threading.Condition()
-        self._first: Message | None = None
         self._since: float | None = None  # when the current call began
         self._is_closing = False
         self._is_given_up = False
@@ -141,8 +145,7 @@ class Background:
 
     def begin(self, message: Message) -> None:
         """Start the thread; this message is delivered before those already queued."""
-        self._first = message
-        self.thread = threading.Thread(target=self._work, name=self.isolated.title, daemon=True)
+        self.thread = threading.Thread(target=self._work, args=(message,), name=self.title, daemon=True)
         self.thread.start()
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
@@ -152,17 +155,15 @@ class Background:
                 return True
             is_full = len(self._waiting) >= self._size and not insist
             if is_full:
-                self.isolated.dropped += 1
+                self.dropped += 1
             else:
                 self._waiting.append(message)
                 self._changed.notify()
-        since, title = self._since, self.isolated.title
-        if since is not None and self.isolated.clock() - since > SLOW_S:
-            self.isolated.tell("slow", f"{title} has not answered for {SLOW_S:g} s; calls wait. Training continues.")
+        since = self._since
+        if since is not None and self.clock() - since > SLOW_S:
+            self.tell("slow", f"{self.title} has not answered for {SLOW_S:g} s; calls wait. Training continues.")
         if is_full:
-            self.isolated.tell(
-                "full", f"{title} is behind by {self._size:,} calls; more are dropped. Training continues."
-            )
+            self.tell("full", f"{self.title} is behind by {self._size:,} calls; more are dropped. Training continues.")
         return True
 
     def finish(self) -> None:
@@ -179,43 +180,38 @@ class Background:
             if not self.thread.is_alive():
                 return
             self._is_given_up = True
-            self.isolated.dropped += len(self._waiting)
+            self.dropped += len(self._waiting)
             self._waiting.clear()
         with contextlib.suppress(Exception):  # already counted as abandoned
-            self.isolated.part.abandon()
+            self.part.abandon()
         self.thread.join(FAREWELL_S)  # it ends soon; not during the teardown of the interpreter
 
     def summary(self) -> str | None:
-        """As `Isolated.summary`, and whether it was abandoned."""
-        line = self.isolated.summary()
+        """As for `Isolated`, and whether it was abandoned."""
+        line = super().summary()
         if self._is_given_up:
-            line = f"{line or self.isolated.title}; it did not finish in time at the end and was abandoned"
+            line = f"{line or self.title}; it did not finish in time at the end and was abandoned"
         return line
 
-    def _work(self) -> None:
-        if self._try_first():
-            while (message := self._next()) is not None:
-                was_muted = self.isolated.is_muted
-                if not self._call(message) and was_muted and self._is_closing:
-                    break
-            self._call(lambda part: part.close())
+    def _work(self, message: Message | None) -> None:
+        has_begun = False
+        while message is not None:
+            was_muted = self.is_muted
+            if self._deliver(message):
+                has_begun = True
+            elif was_muted and self._is_closing:
+                break
+            self._rest()
+            message = self._next() if has_begun else message
+        if has_begun:
+            self._deliver(lambda part: part.close())
         with self._changed:
             if not self._is_given_up:
-                self.isolated.dropped += len(self._waiting)
+                self.dropped += len(self._waiting)
             self._waiting.clear()
 
-    def _try_first(self) -> bool:
-        """Retry the first message until it succeeds; False if the run ended before."""
-        while not self._call(self._first):
-            with self._changed:
-                if self._is_closing and self.isolated.is_muted:
-                    return False
-            self._rest()
-        return True
-
     def _next(self) -> Message | None:
-        """The next message, once the part is not muted; None at the end."""
-        self._rest()
+        """The next message; None at the end."""
         with self._changed:
             while not self._waiting and not self._is_closing:
                 self._changed.wait()
@@ -224,15 +220,15 @@ class Background:
     def _rest(self) -> None:
         """Wait while the part is muted; the end of the run cuts this short."""
         with self._changed:
-            while (pause := self.isolated.pause_s) and not self._is_closing:
+            while (pause := self.pause_s) and not self._is_closing:
                 self._changed.wait(pause)
 
-    def _call(self, message: Message) -> bool:
-        self._since = self.isolated.clock()
+    def _deliver(self, message: Message) -> bool:
+        self._since = self.clock()
         try:
-            return self.isolated.call(message, insist=True)
+            return super().call(message, insist=True)
         except BaseException as error:  # a client that calls sys.exit must not end the process
-            self.isolated.note(f"{type(error).__name__}: {error}")
+            self.note(f"{type(error).__name__}: {error}")
             return False
         finally:
             self._since = None

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import replace_file, sync_directory
@@ -70,11 +68,10 @@ class JsonlLogger(Logger):
             row["nonfinite"] = sorted(bad)
         self._write(row)
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Record the paths of pictures, or their shape if they have none."""
-        for name, image in images.items():
-            place = {"shape": list(image.shape)} if isinstance(image, np.ndarray) else {"path": str(image)}
-            self._event("image", progress, name=name, **place)
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
+        """Record the paths of pictures."""
+        for name, path in images.items():
+            self._event("image", progress, name=name, path=str(path))
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Record the path of a file."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dp_prior.clock import Progress
 from dp_prior.metric_names import Metric
 from dp_prior.tracking.identity import Identity
@@ -49,8 +47,8 @@ class Logger:
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Record numbers; at one step this may be called again with more of them."""
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
-        """Show pictures and videos: files, or (height, width, 3) uint8."""
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
+        """Show files of pictures and videos."""
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Record a file of the run."""

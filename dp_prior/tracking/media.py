@@ -12,29 +12,23 @@ PICTURES = (".png", ".jpg", ".jpeg", ".gif")
 VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
 
 
-def picture_bytes(image: Path | np.ndarray) -> bytes:
-    """An encoded picture: the file itself, an array as PNG, a video as GIF.
+def picture_bytes(path: Path) -> bytes:
+    """An encoded picture: the file itself, a video as GIF.
 
     Raises:
         ValueError: the file is neither picture nor video by its name.
         ImportError: Pillow is needed, or PyAV, and not installed.
     """
-    if isinstance(image, np.ndarray):
-        stream = io.BytesIO()
-        _pillow().fromarray(image).save(stream, format="PNG")
-        return stream.getvalue()
-    if image.suffix.lower() in PICTURES:
-        return image.read_bytes()
-    if image.suffix.lower() in VIDEOS:
-        return _gif(image)
-    raise ValueError(f"{image} is no picture or video; known are {', '.join(PICTURES + VIDEOS)}")
+    if path.suffix.lower() in PICTURES:
+        return path.read_bytes()
+    if path.suffix.lower() in VIDEOS:
+        return _gif(path)
+    raise ValueError(f"{path} is no picture or video; known are {', '.join(PICTURES + VIDEOS)}")
 
 
-def pixels(image: Path | np.ndarray) -> np.ndarray:
+def pixels(path: Path) -> np.ndarray:
     """A picture, or the first frame of a video, as (height, width, 3) uint8."""
-    if isinstance(image, np.ndarray):
-        return image
-    return np.asarray(_pillow().open(io.BytesIO(picture_bytes(image))).convert("RGB"))
+    return np.asarray(_pillow().open(io.BytesIO(picture_bytes(path))).convert("RGB"))
 
 
 def _gif(video: Path, width: int = 240, fps: float = 10.0, max_frames: int = 120) -> bytes:

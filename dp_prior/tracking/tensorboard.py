@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.tracking.logger import Logger, Run
@@ -67,10 +65,10 @@ class TensorBoardLogger(Logger):
         points = {**metrics, "samples_seen": progress.samples_seen}
         self._write_values(progress, [{"tag": name, "simple_value": value} for name, value in points.items()])
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Show pictures; videos as GIFs, 240 pixels wide."""
-        for name, image in images.items():
-            data = picture_bytes(image)
+        for name, path in images.items():
+            data = picture_bytes(path)
             width, height = _size(data)
             picture = {"encoded_image_string": data, "width": width, "height": height, "colorspace": 3}
             self._write_values(progress, [{"tag": name, "image": picture}])
@@ -101,17 +99,9 @@ class TensorBoardLogger(Logger):
         self._file.close()
 
     def _write_text(self, name: str, text: str, progress: Progress) -> None:
-        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+        from tensorboard.plugins.text.summary_v2 import text_pb
 
-        shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
-        value = {
-            "tag": name,
-            "metadata": SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
-            "tensor": TensorProto(dtype="DT_STRING", string_val=[text.encode()], tensor_shape=shape),
-        }
-        self._write_values(progress, [value])
+        self._write(step=progress.global_step, summary=text_pb(name, [text]))
 
     def _write_values(self, progress: Progress, values: list[dict[str, Any]]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary

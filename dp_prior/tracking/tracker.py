@@ -1,4 +1,4 @@
-"""The Tracker: forwards numbers, media and checkpoints to every logger and saver, and names the place to resume from.
+"""The Tracker: forwards numbers, media and checkpoints to every logger and saver.
 
 It knows numbers and directories, not models. On all ranks but the first it has no loggers, so callers need not check
 the rank. The log of record and the console are called synchronously; all others have a queue and a thread, so a logger
@@ -7,28 +7,29 @@ can neither stop nor slow training. Failures are counted and reported at the end
 
 from __future__ import annotations
 
-import io
 import logging
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
-from dp_prior.durable import replace_file
 from dp_prior.metric_names import Metric
-from dp_prior.places.saver import Durable, ResumePoint, Saver
+from dp_prior.places.saver import Saver
 from dp_prior.redact import redact
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
 from dp_prior.tracking.logger import Logger, Run
+
+if TYPE_CHECKING:
+    from dp_prior.tracking import TrackerConfig
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # longer waits at the end of the run are logged
@@ -37,12 +38,43 @@ LEAVING_S = 6.0  # time limit of a saver that is asked to give up
 log = logging.getLogger(__name__)
 
 
-@runtime_checkable
-class Figure(Protocol):
-    """A figure of matplotlib, which need not be installed."""
+class IsolatedSaver(Isolated):
+    """A saver that gets the checkpoint at which it failed again at the end.
 
-    def savefig(self, file: Any, *, format: str) -> None:
-        """Write the picture."""
+    Attributes:
+        undelivered: a line for each checkpoint that it has taken and not delivered; filled by `close`.
+    """
+
+    def __init__(self, saver: Saver, report: Callable[[str, Isolated], None]):
+        super().__init__(saver, f"saver {saver.name!r}", report=report)
+        self.undelivered: list[str] = []
+        self._failed: Saved | None = None
+
+    def save(self, saved: Saved) -> None:
+        """Pass a checkpoint on. A newer one takes the place of one that failed, unless only that one was a best."""
+        if not self.call(lambda saver: saver.save(saved)):
+            self._failed = saved
+        elif self._failed is not None and (saved.is_best or not self._failed.is_best):
+            self._failed = None
+
+    def close(self, leave: threading.Event) -> threading.Thread:
+        """Start to close the saver, which may wait for its place until `leave` is set; returns the thread."""
+        if self._failed is not None and self._failed.path.is_dir():
+            self.save(self._failed)
+
+        def close(saver: Saver) -> None:
+            self.undelivered += saver.close(leave)
+
+        thread = threading.Thread(target=self.call, args=(close,), name=self.title, daemon=True)
+        thread.start()
+        return thread
+
+    def summary(self) -> str | None:
+        """As for `Isolated`, and which checkpoint did not reach it."""
+        line = super().summary()
+        if line is None or self._failed is None:
+            return line
+        return f"{line}; the checkpoint of step {self._failed.progress.global_step} did not reach it"
 
 
 class Tracker:
@@ -51,39 +83,31 @@ class Tracker:
     def __init__(
         self,
         data_path: Path,
+        record: TrackerConfig,
         *,
-        loggers: Sequence[Logger],
-        savers: Sequence[Saver],
-        loader: ResumePoint | None,
+        loggers: Sequence[Logger] = (),
         background: Sequence[Logger] = (),
-        max_failures: int = 3,
-        retry_s: float = 10.0,
-        queue_size: int = 1000,
-        patience_s: float = 10.0,
+        savers: Sequence[Saver] = (),
     ):
         """
         Args:
             data_path: the run directory.
+            record: its limits apply.
             loggers: called synchronously in this order; the first is the log of record.
             background: slow loggers, each with its own thread, which starts with `begin`.
-            max_failures: consecutive failures after which a logger is muted.
-            retry_s: seconds until a muted logger is retried; doubles with each failure.
-            queue_size: maximum length of the queue of a background logger.
-            patience_s: seconds that `close` waits for all background loggers together.
         """
         self.data_path = data_path
-        self.loader = loader
-
-        def isolate(logger: Logger, limit: int | None = max_failures) -> Isolated:
-            title = f"logger {logger.name!r}"
-            return Isolated(logger, title, report=self._announce, max_failures=limit, retry_s=retry_s)
-
-        record = [isolate(logger, None) for logger in loggers[:1]]  # every row is tried, so this one is never muted
-        self._direct = [*record, *(isolate(logger) for logger in loggers[1:])]
-        self._queued = [Background(isolate(logger), size=queue_size) for logger in background]
-        self._savers = [Isolated(saver, f"saver {saver.name!r}", report=self._announce) for saver in savers]
-        self._patience_s = patience_s
-        self._unsaved: dict[int, Durable] = {}
+        self._patience_s = record.patience_s
+        how = {"report": self._announce, "retry_s": record.retry_s}
+        most = record.max_failures
+        self._direct = [
+            Isolated(one, _title(one), max_failures=most if number else None, **how)  # every row is tried
+            for number, one in enumerate(loggers)
+        ]
+        self._queued = [
+            Background(one, _title(one), size=record.queue_size, max_failures=most, **how) for one in background
+        ]
+        self._savers = [IsolatedSaver(saver, self._announce) for saver in savers]
         self._lock = threading.RLock()
         self._progress = Progress()
         self._is_closed = False
@@ -91,16 +115,10 @@ class Tracker:
 
     def begin(self, identity: Identity, config: dict[str, Any], metrics: tuple[Metric, ...] = ()) -> None:
         """Open all loggers and start the threads. `rewind` must follow, with the place where the run starts."""
-
-        def greet(isolated: Isolated) -> Message:
-            run = Run(self.data_path, identity, config, self._patience_s, isolated.remark, metrics)
-            return lambda logger: logger.begin(run)
-
         with self._lock:
-            for logger in self._direct:
-                logger.call(greet(logger))
-            for logger in self._queued:
-                logger.begin(greet(logger.isolated))
+            for logger in (*self._direct, *self._queued):
+                run = Run(self.data_path, identity, config, self._patience_s, logger.remark, metrics)
+                logger.begin(lambda part, run=run: part.begin(run))
 
     def log(self, metrics: dict[str, Any], progress: Progress) -> None:
         """Log numbers. At one step this may be called again with more of them, but the step never decreases.
@@ -121,23 +139,14 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.log(numbers, progress))
 
-    def log_images(self, images: dict[str, Any], progress: Progress) -> None:
-        """Log pictures and videos by name: files, (height, width, 3) uint8 arrays, or figures of matplotlib.
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
+        """Log files of pictures and videos by name."""
+        if images:
+            self._tell(lambda logger: logger.log_images(images, progress))
 
-        A figure is saved in the folder `media` of the run, and logged as that file.
-        """
-        shown: dict[str, Path | np.ndarray] = {}
-        for name, image in images.items():
-            try:
-                shown[name] = self._as_shown(name, image, progress)
-            except OSError as error:
-                self.log_error(error, progress)
-        if shown:
-            self._tell(lambda logger: logger.log_images(shown, progress))
-
-    def log_file(self, path: Path, progress: Progress, name: str | None = None) -> None:
+    def log_file(self, path: Path, progress: Progress) -> None:
         """Log a file of the run."""
-        self._tell(lambda logger: logger.log_file(name or path.name, path, progress))
+        self._tell(lambda logger: logger.log_file(path.name, path, progress))
 
     def log_error(self, error: str | BaseException, progress: Progress | None = None) -> None:
         """Log an error, without secrets in its text."""
@@ -150,37 +159,16 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
 
-    def save(
-        self,
-        directory: Path,
-        progress: Progress,
-        metrics: dict[str, float],
-        is_latest: bool = True,
-        is_best: bool = False,
-    ) -> None:
+    def save(self, saved: Saved) -> None:
         """Pass an immutable checkpoint to the savers. A saver that fails gets its checkpoint again at the end."""
         self._tell(lambda logger: logger.sync())
-        durable = Durable(directory, progress, metrics, is_latest, is_best)
-        for index, saver in enumerate(self._savers):
-            if saver.call(lambda one: one.save(durable)):
-                if index in self._unsaved and (is_best or not self._unsaved[index].is_best):
-                    del self._unsaved[index]
-            else:
-                self._unsaved[index] = durable
+        for saver in self._savers:
+            saver.save(saved)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """The run has finished: pass its best checkpoint, pictures by file name and final scores to the savers."""
         for saver in self._savers:
             saver.call(lambda one: one.complete(directory, media, scores))
-
-    @property
-    def can_recall(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
-        return self.loader is not None and self.loader.can_recall()
-
-    def recall(self) -> str | None:
-        """Reference of the checkpoint to resume from, None if there is none."""
-        return self.loader.recall() if self.can_recall else None
 
     def close(self, limit_s: float = math.inf, is_in_a_hurry: Callable[[], bool] = lambda: False) -> list[str]:
         """Close all savers and loggers. An interrupt ends the waiting, not the closing.
@@ -196,22 +184,8 @@ class Tracker:
             return []
         self._is_closed = True
         end = time.monotonic() + limit_s
-        for index, durable in list(self._unsaved.items()):
-            if durable.directory.is_dir() and self._savers[index].call(lambda one, durable=durable: one.save(durable)):
-                del self._unsaved[index]
-        waiting: list[str] = []
         leave = threading.Event()
-        closing = [  # in parallel, since each may wait for its remote place
-            threading.Thread(
-                target=saver.call,
-                args=(lambda one: waiting.extend(one.close(leave)),),
-                name=saver.title,
-                daemon=True,
-            )
-            for saver in self._savers
-        ]
-        for thread in closing:
-            thread.start()
+        closing = [saver.close(leave) for saver in self._savers]  # in parallel, since each may wait for its place
         patience_s = max((saver.part.patience_s for saver in self._savers), default=0.0) + LEAVING_S
         if not _wait(closing, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
             end, is_in_a_hurry = min(end, time.monotonic() + QUIET_S), lambda: False
@@ -228,17 +202,9 @@ class Tracker:
             for logger in self._direct:
                 logger.call(lambda one: one.close(), insist=True)
             self._is_silent = True
-        missing = {
-            index: f"; the checkpoint of step {durable.progress.global_step} did not reach it"
-            for index, durable in self._unsaved.items()
-        }
-        lines = [logger.summary() for logger in (*self._direct, *self._queued)]
-        lines += [
-            line + missing.get(index, "")
-            for index, saver in enumerate(self._savers)
-            if (line := saver.summary()) is not None
-        ]
-        return [line for line in lines if line is not None] + waiting
+        lines = [part.summary() for part in (*self._direct, *self._queued, *self._savers)]
+        undelivered = [line for saver in self._savers for line in saver.undelivered]
+        return [line for line in lines if line is not None] + undelivered
 
     def __enter__(self) -> Tracker:
         return self
@@ -263,30 +229,13 @@ class Tracker:
         if all(logger is source for logger in self._direct[1:]):  # no other logger can show it
             log.warning(message)
         with self._lock:
-            parts = [*((one, one) for one in self._direct), *((one.isolated, one) for one in self._queued)]
-            for isolated, logger in parts:
-                if isolated is not source:
+            for logger in (*self._direct, *self._queued):
+                if logger is not source:
                     logger.call(lambda one: one.log_error(message, self._progress))
 
-    def _as_shown(self, name: str, image: Any, progress: Progress) -> Path | np.ndarray:
-        """A file or array that loggers understand; an array is copied, since a queue may hold it for long."""
-        if isinstance(image, (str, Path)):
-            return Path(image)
-        if isinstance(image, Figure):
-            stem = re.sub(r"[^A-Za-z0-9_.-]+", "_", name)
-            path = self.data_path / "media" / f"{stem}_{progress.global_step:08d}.png"
-            if self._direct:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                encoded = io.BytesIO()
-                image.savefig(encoded, format="png")
-                replace_file(path, encoded.getvalue())
-            return path
-        array = np.array(image)
-        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-            raise ValueError(
-                f"image {name!r} has shape {array.shape} and type {array.dtype}; expected (height, width, 3) uint8"
-            )
-        return array
+
+def _title(logger: Logger) -> str:
+    return f"logger {logger.name!r}"
 
 
 def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:

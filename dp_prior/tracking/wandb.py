@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 
 from dp_prior.clock import Progress
@@ -22,6 +21,7 @@ from dp_prior.redact import redact
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, picture_bytes
 
+SHOWN = (".mp4", ".webm", ".gif")  # videos that the page plays
 LAUNCH_S = 5.0  # time limit for launching the client's process
 
 
@@ -67,64 +67,41 @@ class WandbLogger(Logger):
     def begin(self, run: Run) -> None:
         """Start the client's run, or resume the one of this id."""
         self._told = run
-        self._start()
-
-    def _start(self) -> None:
-        run, mode = self._told, self._config.mode
-        try:
-            self._run = self._init(run, mode)
-        except Exception as error:
-            self._discard()  # a half-started run would still hold the id
-            if mode == "offline" or self._is_abandoned:
-                raise
-            run.report(
-                f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
-                f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`"
-            )
-            self._run = self._init(run, "offline")
-        self._defined: set[str] = set()
-        for axis in ("step", "samples_seen"):
-            self._run.define_metric(axis, summary="max")
-        self._run.define_metric("*", step_metric="step")
+        self._started()
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Add a row. The summary of a metric with a known direction also holds its best value."""
-        if self._run is None:
-            self._start()
+        run = self._started()
         for name in metrics.keys() - self._defined:
             metric = find_metric(name, self._told.metrics)
             if metric is not None and metric.better is not None:
                 summary = "min,last" if metric.better == "lower" else "max,last"
-                self._run.define_metric(name, step_metric="step", summary=summary)
+                run.define_metric(name, step_metric="step", summary=summary)
             self._defined.add(name)
         self._row(metrics, progress)
 
-    def log_images(self, images: dict[str, Path | np.ndarray], progress: Progress) -> None:
+    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Show pictures and videos."""
         import wandb
 
-        if self._run is None:
-            self._start()
+        run = self._started()
         shown: dict[str, Any] = {}
-        for name, image in images.items():
-            if isinstance(image, Path) and image.suffix.lower() in (".mp4", ".webm", ".gif"):
-                shown[name] = wandb.Video(str(image), format=image.suffix.lower()[1:])
-            elif isinstance(image, Path) and image.suffix.lower() in VIDEOS:
-                gif = Path(self._run.dir) / f"{image.stem}.gif"
-                gif.write_bytes(picture_bytes(image))
-                shown[name] = wandb.Video(str(gif), format="gif")
-            else:
-                shown[name] = wandb.Image(image if isinstance(image, np.ndarray) else str(image))
+        for name, path in images.items():
+            kind = path.suffix.lower()
+            if kind in VIDEOS and kind not in SHOWN:
+                gif = Path(run.dir) / f"{path.stem}.gif"
+                gif.write_bytes(picture_bytes(path))
+                path, kind = gif, ".gif"
+            shown[name] = wandb.Video(str(path), format=kind[1:]) if kind in SHOWN else wandb.Image(str(path))
         self._row(shown, progress)
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Store a copy of a file with the run."""
-        if self._run is None:
-            self._start()
-        copy = Path(self._run.dir) / name
+        run = self._started()
+        copy = Path(run.dir) / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-        self._run.save(str(copy), base_path=self._run.dir, policy="now")
+        run.save(str(copy), base_path=run.dir, policy="now")
 
     def log_error(self, message: str, progress: Progress) -> None:
         """Log an error as a separate row."""
@@ -148,6 +125,28 @@ class WandbLogger(Logger):
         if self._is_starting or self._run is not None:
             self._discard()
 
+    def _started(self) -> Any:
+        """The client's run, started if there is none or the last one was discarded."""
+        if self._run is not None:
+            return self._run
+        run, mode = self._told, self._config.mode
+        try:
+            self._run = self._init(run, mode)
+        except Exception as error:
+            self._discard()  # a half-started run would still hold the id
+            if mode == "offline" or self._is_abandoned:
+                raise
+            run.report(
+                f"logger 'wandb' could not start ({redact(str(error))}); it writes offline to "
+                f"{run.directory / 'wandb'}, to be uploaded with `wandb sync`"
+            )
+            self._run = self._init(run, "offline")
+        self._defined: set[str] = set()
+        for axis in ("step", "samples_seen"):
+            self._run.define_metric(axis, summary="max")
+        self._run.define_metric("*", step_metric="step")
+        return self._run
+
     def _discard(self) -> None:
         """Kill the client's process and forget its run, so that the next call starts a new one."""
         import wandb
@@ -162,7 +161,10 @@ class WandbLogger(Logger):
 
     def _init(self, run: Run, mode: str | None) -> Any:
         import wandb
+        from wandb.sdk.lib.service import service_token
 
+        if _process() is None:
+            service_token.clear_service_in_env()  # another program's process may still hold the id of a killed run
         config = self._config
         settings = {
             "console": "off",  # does not capture our output
@@ -195,10 +197,9 @@ class WandbLogger(Logger):
 
     def _row(self, content: dict[str, Any], progress: Progress) -> None:
         """Log a row; after a failure the next row starts the client again."""
-        if self._run is None:
-            self._start()
+        run = self._started()
         try:
-            self._run.log({**content, "step": progress.global_step, "samples_seen": progress.samples_seen})
+            run.log({**content, "step": progress.global_step, "samples_seen": progress.samples_seen})
         except Exception:
             self._discard()
             raise

@@ -10,7 +10,6 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.places.parcel import Parcel
-from dp_prior.places.saver import Durable
 from tests.checkpoints.documents import progress_of
 
 CONFIG = {"description": "Tiny.", "seed": 0, "task": {"type": "policy", "backbone": {"type": "mlp"}}}
@@ -41,15 +40,14 @@ class Run:
             "data.json": {"fingerprint": "f" * 64, "episodes": {"train": [0, 1, 2], "val": [3]}},
         }
         metrics = {"loss": value}
-        saved = self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
-        return Durable(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
+        return self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
 
 
 def parcel_of(saver):
-    """What the courier of a saver would send next."""
+    """What a saver would send next."""
     waiting = saver.outbox.waiting()
-    newest = [entry for entry in waiting if entry.digest == waiting[0].digest]
-    return Parcel.of(newest[-1].directory, tuple(entry.kind for entry in newest))
+    newest = [parcel for parcel in waiting if parcel.digest == waiting[0].digest]
+    return Parcel.of(newest[-1].directory, tuple(kind for parcel in newest for kind in parcel.kinds))
 
 
 def step_at_root(files):

@@ -30,7 +30,7 @@ def files(tmp_path):
 
     def make(step, folder=None):
         if step not in made:
-            directory = run.save(step).directory
+            directory = run.save(step).path
             made[step] = {path.name: path.read_bytes() for path in directory.iterdir()}
         folder = f"checkpoints/step_{step:08d}" if folder is None else folder
         return {f"{folder}/{name}".lstrip("/"): content for name, content in made[step].items()}

@@ -1,6 +1,7 @@
 """Folders behind URLs: the same protocol on a store in memory and on a directory; the pointer moves last."""
 
 import json
+import subprocess
 import sys
 import threading
 
@@ -10,11 +11,11 @@ from pydantic import ValidationError
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
-from dp_prior.places.destination import DeliveryError
-from dp_prior.places.fsspec import FolderDestination, FsspecSaverConfig
+from dp_prior.places.destination import Report
+from dp_prior.places.fsspec import Folder, FsspecSaverConfig
 from dp_prior.places.reference import resolve
+from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
-from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from tests.places.parcels import Run, assert_whole, parcel_of
 
@@ -42,7 +43,7 @@ def send(run, url, step, **how):
     record = FsspecSaverConfig(url=url, **fields)
     saver = UploadSaver(record, run.directory)
     saver.save(run.save(step, **how))
-    message = FolderDestination(record.url).deliver(parcel_of(saver), lambda: None)
+    message = Folder(record.url).deliver(parcel_of(saver), lambda: None)
     saver.outbox.remove(saver.outbox.waiting())
     return message
 
@@ -55,7 +56,7 @@ def pointed_at(url, kind="best"):
 
 
 def test_folders_stay_and_pointers_move(run, url):
-    assert send(run, url, 1) == ("checkpoints/step_00000001 is uploaded as best", None)
+    assert send(run, url, 1) == Report("checkpoints/step_00000001 is uploaded as best")
     first = contents(url)
     send(run, url, 2, fields={"save_latest": True})
     assert pointed_at(url) == pointed_at(url, "latest") == 2
@@ -97,14 +98,14 @@ def test_trouble_at_any_call_leaves_a_whole_set_and_the_next_attempt_ends_it(run
         try:
             send(run, url, number + 1)
             finished = True
-        except DeliveryError as error:
+        except RemoteError as error:
             assert error.trouble == "unavailable"
             finished = False
         monkeypatch.setattr(fs, call, original)
         if not finished:
             assert pointed_at(url) in (number, number + 1)
             saver = UploadSaver(FsspecSaverConfig(url=url), run.directory)
-            FolderDestination(url).deliver(parcel_of(saver), lambda: None)
+            Folder(url).deliver(parcel_of(saver), lambda: None)
             saver.outbox.remove(saver.outbox.waiting())
         assert pointed_at(url) == number + 1
         if finished:
@@ -121,7 +122,7 @@ def test_what_arrives_otherwise_is_noticed(run, url, monkeypatch):
         self.pipe_file(target, self.cat_file(target)[:-1] + b"!")
 
     monkeypatch.setattr(fs, "put_file", cutting)
-    with pytest.raises(DeliveryError, match="is not what was sent"):
+    with pytest.raises(RemoteError, match="is not what was sent"):
         send(run, url, 1)
     assert "best.json" not in contents(url)
 
@@ -130,7 +131,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
     send(run, url, 1, value=0.1)
     other = Run(tmp_path / "other")
     try:
-        assert "the best there is better" in send(other, url, 1, value=0.2)[1]
+        assert "the best there is better" in send(other, url, 1, value=0.2).remark
     finally:
         other.lock.release()
     assert pointed_at(url) == 1
@@ -141,7 +142,7 @@ def test_a_better_best_and_a_foreign_folder_stay(run, url, tmp_path):
 
 
 def test_check_leaves_nothing(url):
-    assert FolderDestination(url).check() == f"{url} can be written to"
+    assert Folder(url).check() == f"{url} can be written to"
     assert contents(url) == {}
 
 
@@ -154,7 +155,7 @@ def test_through_the_worker_process(run, tmp_path):
 
 
 def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(Worker, "attempt", lambda *arguments: pytest.fail("another process has another memory"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments: pytest.fail("another process has another memory"))
     record = FsspecSaverConfig(url=f"memory://{tmp_path.name}")
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
@@ -185,9 +186,9 @@ def test_a_password_has_no_place_in_a_url_since_urls_are_saved_and_shown(record,
 
 def test_a_file_system_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(DeliveryError, match="cannot be written to: .*[Ii]nstall"):
+    with pytest.raises(RemoteError, match="cannot be used: .*[Ii]nstall"):
         FsspecSaverConfig(url="gs://bucket/x").destination()
-    with pytest.raises(DeliveryError, match="Protocol not known"):
+    with pytest.raises(RemoteError, match="Protocol not known"):
         FsspecSaverConfig(url="nonsense://bucket/x").destination()
 
 
@@ -213,7 +214,7 @@ def s3(monkeypatch):
 
 def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
     record = FsspecSaverConfig(url=s3, save_latest=True)
-    assert FolderDestination(s3).check() == f"{s3} can be written to"
+    assert Folder(s3).check() == f"{s3} can be written to"
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     saver.save(run.save(2, value=9.0, is_best=False))
@@ -223,6 +224,6 @@ def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
         found = resolve(reference, cache=tmp_path / "cache")
         assert int(read_checkpoint(found).tensors["training.safetensors"]["online.w"][0]) == step
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"canary-secret" in p.read_bytes()]
-    with pytest.raises(DeliveryError, match="no such bucket") as error:
-        FolderDestination("s3://misspelt/runs").check()
+    with pytest.raises(RemoteError, match="no such bucket") as error:
+        Folder("s3://misspelt/runs").check()
     assert error.value.trouble == "refused"

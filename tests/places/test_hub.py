@@ -9,10 +9,11 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dp_prior.places.destination import DeliveryError
+from dp_prior.places.destination import Report
 from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
+from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
-from dp_prior.places.worker import InProcess
+from dp_prior.places.worker import Worker
 from tests.hub_server import TOKEN
 from tests.places.parcels import Run, assert_whole, parcel_of, step_at_root
 
@@ -49,7 +50,7 @@ class Sending:
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):
     sending = Sending(run, license="mit")
-    assert sending.send(1) == ("checkpoints/step_00000001 is uploaded as best", None)
+    assert sending.send(1) == Report("checkpoints/step_00000001 is uploaded as best")
     first = hub.files("me/pusht")
     assert step_at_root(first) == 1 and hub.repos["me/pusht"].private
     sending.send(2)
@@ -103,8 +104,8 @@ def test_a_model_is_only_what_is_needed_to_act(run, hub):
 def test_only_files_of_the_manifest_leave_the_machine(run, hub, tmp_path):
     durable = run.save(1)
     (tmp_path / "secret").write_text("mine")
-    (durable.directory / ".env").write_text("KEY=mine")
-    (durable.directory / "id_rsa").symlink_to(tmp_path / "secret")
+    (durable.path / ".env").write_text("KEY=mine")
+    (durable.path / "id_rsa").symlink_to(tmp_path / "secret")
     sending = Sending(run)
     sending.saver.save(durable)
     sending.deliver()
@@ -133,10 +134,8 @@ def test_a_better_best_of_another_run_is_not_replaced(run, hub, tmp_path):
     other = Run(tmp_path / "other")
     try:
         said = Sending(other).send(5, value=0.2)
-        assert said == (
-            "checkpoints/step_00000005 is uploaded",
-            "the best there is better: loss 0.1, here 0.2; it stays",
-        )
+        remark = "the best there is better: loss 0.1, here 0.2; it stays"
+        assert said == Report("checkpoints/step_00000005 is uploaded", remark=remark)
         assert step_at_root(hub.files("me/pusht")) == 1
         Sending(other).send(6, value=0.05)
         assert step_at_root(hub.files("me/pusht")) == 6
@@ -152,7 +151,7 @@ def test_a_pointer_that_moves_meanwhile_is_read_again(run, hub):
     sending.send(2)
     assert step_at_root(hub.files("me/pusht")) == 2
     hub.fail("commit", skip=1, times=9, status=412)
-    with pytest.raises(DeliveryError, match="the Hub answered 412") as error:
+    with pytest.raises(RemoteError, match="the Hub answered 412") as error:
         sending.send(3)
     assert error.value.trouble == "unavailable"
 
@@ -180,7 +179,7 @@ def test_an_answer_becomes_a_refusal_or_a_later_attempt(run, hub, status, troubl
     if (kind, status) == ("tag", 409):  # the tag is there already, which is what is wanted
         sending.send(1)
         return
-    with pytest.raises(DeliveryError, match=message) as error:
+    with pytest.raises(RemoteError, match=message) as error:
         sending.send(1)
     assert error.value.trouble == trouble
     if trouble == "unavailable" and kind in ("commit", "tag"):
@@ -199,7 +198,7 @@ def test_a_broken_connection_costs_an_attempt_and_nothing_else(run, hub, kind, f
     hub.fail(kind, times=1, **fault)
     try:
         sending.send(2)
-    except DeliveryError as error:
+    except RemoteError as error:
         assert error.trouble == "unavailable"
         assert step_at_root(hub.files("me/pusht")) in (1, 2)
         sending.deliver()
@@ -251,15 +250,16 @@ def test_killed_at_each_request_a_reader_finds_a_whole_set_and_the_next_attempt_
 
 
 def test_a_file_that_arrives_otherwise_than_it_was_sent_is_noticed(run, hub, monkeypatch):
-    from dp_prior.places import hub as place
-
-    listing = place._listing
+    listing = HubDestination._listing
 
     def wrong(*arguments):
-        return {name: (size + 1, oid, lfs) for name, (size, oid, lfs) in listing(*arguments).items()}
+        files = listing(*arguments)
+        for file in files.values():
+            file.size += 1
+        return files
 
-    monkeypatch.setattr(place, "_listing", wrong)
-    with pytest.raises(DeliveryError, match="does not hold what was sent: config.json, |does not hold what was sent"):
+    monkeypatch.setattr(HubDestination, "_listing", wrong)
+    with pytest.raises(RemoteError, match="does not hold what was sent: config.json, |does not hold what was sent"):
         Sending(run).send(1)
     assert step_at_root(hub.files("me/pusht")) is None
 
@@ -268,10 +268,10 @@ def test_a_damaged_checkpoint_is_not_sent(run, hub):
     sending = Sending(run)
     durable = run.save(1)
     sending.saver.save(durable)
-    path = durable.directory / "model.safetensors"
+    path = durable.path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     [entry] = sending.saver.outbox.waiting()
-    report = InProcess(sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
+    report = Worker({}, sending.saver.record.destination).attempt(entry.directory, ("best",), 1.0)
     assert report.trouble == "damaged" and not hub.requests
     assert report.message == "the checkpoint is damaged: model.safetensors does not have the SHA-256 of the manifest"
 
@@ -287,7 +287,7 @@ def test_check_says_whether_the_token_may_write_and_makes_the_repository(hub, mo
         (lambda: monkeypatch.setenv("HF_TOKEN", ""), "there is no Hugging Face token"),
     ]:
         change()
-        with pytest.raises(DeliveryError, match=message) as error:
+        with pytest.raises(RemoteError, match=message) as error:
             HubDestination(record).check()
         assert error.value.trouble == "refused"
 
@@ -298,7 +298,7 @@ def test_offline_mode_opens_no_socket(hub, run, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(socket.socket, "connect", lambda *address: pytest.fail("a socket was opened"))
-    with pytest.raises(DeliveryError, match="HF_HUB_OFFLINE is set") as error:
+    with pytest.raises(RemoteError, match="HF_HUB_OFFLINE is set") as error:
         Sending(run).send(1)
     assert error.value.trouble == "offline" and not hub.requests
 

@@ -1,5 +1,6 @@
 """Copies on this machine: whole or not at all, in place of nothing but our own copies."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -18,8 +19,7 @@ from dp_prior.clock import Progress
 from dp_prior.durable import temporary_beside
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
-from dp_prior.places.resume import LocalResumeConfig
-from dp_prior.places.saver import Durable
+from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from tests.checkpoints.documents import progress_of
 
 FILES = ["config.json", "model.safetensors", "progress.json", "spec.json", "training.safetensors"]
@@ -38,10 +38,9 @@ class Run:
         documents = {name: {"step": step, **progress_of(step)} for name in FILES if name.endswith("json")}
         metrics = {} if value is None else {"loss": value}
         saved = self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
-        durable = Durable(saved.path, saved.progress, saved.metrics, saved.is_latest, saved.is_best)
         if saver is not None:
-            saver.save(durable)
-        return durable
+            saver.save(saved)
+        return saved
 
 
 @pytest.fixture
@@ -73,7 +72,7 @@ def test_latest_and_best_go_to_their_places(run):
 def test_what_must_not_be_resumed_from_is_not_copied(run):
     saver = saver_of(run, save_latest_to="exports/latest", save_best_to="exports/best")
     durable = run.save(1)
-    saver.save(Durable(durable.directory, durable.progress, {}, is_latest=False, is_best=False))
+    saver.save(dataclasses.replace(durable, is_latest=False, is_best=False))
     assert not (run.directory / "exports").exists()
 
 
@@ -132,7 +131,7 @@ def test_a_damaged_checkpoint_is_not_copied_and_the_old_copy_stays(run):
     saver = saver_of(run, save_latest_to="latest")
     run.save(1, saver)
     durable = run.save(2)
-    path = durable.directory / "training.safetensors"
+    path = durable.path / "training.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"\1")
     with pytest.raises(DamagedError, match="training.safetensors does not have the SHA-256 of the manifest"):
         saver.save(durable)
@@ -161,7 +160,7 @@ def test_a_copy_that_fails_leaves_the_old_one(run, monkeypatch, call):
 def test_killed_at_every_call_a_reader_finds_the_old_copy_or_the_new_one(run):
     """Every call of `os` that a copy makes is the last one of some child; the place is never empty."""
     target = run.directory / "latest"
-    first, second = run.save(1).directory, run.save(2).directory
+    first, second = run.save(1).path, run.save(2).path
     for number in range(1, 100):
         shutil.rmtree(target, ignore_errors=True)
         copy_checkpoint(first, target)
@@ -200,7 +199,7 @@ def test_only_leftovers_of_dead_processes_for_the_same_place_are_removed(run, mo
     alive = temporary_beside(target)
     for path in (other, alive):
         path.mkdir()
-    copy_checkpoint(durable.directory, target)
+    copy_checkpoint(durable.path, target)
     assert other.exists() and alive.exists()
 
 
@@ -250,24 +249,27 @@ def test_a_template_with_metric_needs_a_monitored_one(run):
 
 
 def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
-    own = LocalResumeConfig().create(run.directory)
-    other = LocalResumeConfig(path=str(tmp_path / "other")).create(run.directory)
-    assert (own.can_recall(), own.recall(), other.recall()) == (False, None, None)
+    def recalled(**fields):
+        return LocalResumeConfig(**fields).recall(run.directory)
+
+    other = {"path": str(tmp_path / "other")}
+    assert recalled() is None and recalled(**other) is None
     elsewhere = Run(tmp_path / "other")
     durable = elsewhere.save(3)
     elsewhere.lock.release()
-    assert own.recall() is None
-    assert other.recall() == f"{tmp_path / 'other'}@latest"
-    best = LocalResumeConfig(path=str(tmp_path / "other"), choose="best").create(run.directory)
-    assert best.can_recall() and best.recall() == f"{tmp_path / 'other'}@best"
-    single = LocalResumeConfig(path=str(durable.directory)).create(run.directory)
-    assert single.recall() == str(durable.directory)
-    root = LocalResumeConfig(path=str(durable.directory.parent)).create(run.directory)
-    assert resolve(other.recall()) == resolve(single.recall()) == resolve(root.recall()) == durable.directory
+    assert recalled() is None
+    assert recalled(**other) == f"{tmp_path / 'other'}@latest"
+    assert recalled(**other, choose="best") == f"{tmp_path / 'other'}@best"
+    single, root = {"path": str(durable.path)}, {"path": str(durable.path.parent)}
+    assert recalled(**single) == str(durable.path)
+    assert {resolve(recalled(**fields)) for fields in (other, single, root)} == {durable.path}
+    remote = RemoteResumeConfig(reference="hf://me/x")
+    assert remote.recall(run.directory) == "hf://me/x"
     run.save(1)
-    for loader in (own, other, best, single):
-        assert loader.recall() == f"{run.directory}@latest"
-        assert resolve(loader.recall()).name == "step_00000001"
+    for fields in ({}, other, {**other, "choose": "best"}, single):
+        assert recalled(**fields) == f"{run.directory}@latest"
+        assert resolve(recalled(**fields)).name == "step_00000001"
+    assert remote.recall(run.directory) == f"{run.directory}@latest"
 
 
 def test_a_copy_is_described_by_a_manifest_of_its_own_files(run):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from dp_prior.checkpoints.format import CheckpointError, DamagedError, parse_manifest, read_manifest
 from dp_prior.durable import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
-from dp_prior.places.pointer import LARGEST_POINTER, Pointer, worse_than
+from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from tests.places.parcels import Run
@@ -57,16 +57,19 @@ def test_what_is_no_pointer_is_none(data):
 
 def test_a_best_is_compared_with_one_of_the_same_metric_alone():
     ours, there = Pointer(**GOOD), Pointer(**{**GOOD, "value": 0.25})
-    assert "loss 0.25, here 0.5; it stays" in worse_than(there, ours)
-    assert worse_than(ours, there) is None and worse_than(ours, ours) is None
+    both = ("latest", "best")
+    kinds, remark = movable(both, there, ours)
+    assert kinds == ("latest",) and "loss 0.25, here 0.5; it stays" in remark
+    assert movable(("latest",), there, ours) == (("latest",), None)
+    assert movable(both, ours, there) == movable(both, ours, ours) == movable(both, None, ours) == (both, None)
     for change in ({"monitor": "score"}, {"mode": "max"}, {"value": None}):
-        assert worse_than(Pointer(**{**GOOD, "value": 0.25, **change}), ours) is None
+        assert movable(both, Pointer(**{**GOOD, "value": 0.25, **change}), ours) == (both, None)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device"])
 @pytest.mark.parametrize("name", ["manifest.json", "best.json", "model.safetensors"])
 def test_what_is_no_file_is_refused_and_never_waited_for(run, tmp_path, name, kind):
-    directory = run.save(1).directory
+    directory = run.save(1).path
     path = (directory if name != "best.json" else tmp_path) / name
     path.unlink(missing_ok=True)
     if kind == "fifo":
@@ -126,7 +129,7 @@ def test_a_copy_is_never_made_nor_deleted_behind_a_symbolic_link(run, tmp_path, 
     saver = LocalSaverConfig(save_latest_to="exports/copy_{step}", keep=1).create(run.directory, None)
     elsewhere = tmp_path / "elsewhere"
     if not kind.startswith("dangling"):
-        copy_checkpoint(run.save(1).directory, elsewhere if kind == "target" else elsewhere / "copy_1")
+        copy_checkpoint(run.save(1).path, elsewhere if kind == "target" else elsewhere / "copy_1")
     before = sorted(path.relative_to(tmp_path) for path in elsewhere.rglob("*"))
     link = run.directory / ("exports/copy_2" if kind.endswith("target") else "exports")
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +143,7 @@ def test_a_copy_is_never_made_nor_deleted_behind_a_symbolic_link(run, tmp_path, 
 
 def test_pruning_leaves_links_to_copies_alone(run, tmp_path):
     saver = LocalSaverConfig(save_latest_to="copy_{step}", keep=1).create(run.directory, None)
-    copy_checkpoint(run.save(1).directory, tmp_path / "elsewhere")
+    copy_checkpoint(run.save(1).path, tmp_path / "elsewhere")
     (run.directory / "copy_1").symlink_to(tmp_path / "elsewhere")
     for step in (2, 3):
         saver.save(run.save(step))

@@ -24,24 +24,24 @@ def outbox(tmp_path):
 
 
 def steps(outbox):
-    return {entry.kind: entry.step for entry in outbox.waiting()}
+    return {parcel.kinds[0]: parcel.manifest.step for parcel in outbox.waiting()}
 
 
 def test_of_each_kind_the_newest_waits(run, outbox):
     for step, kind in [(1, "best"), (2, "latest"), (3, "latest"), (2, "best")]:
-        outbox.put(kind, run.save(step).directory)
+        outbox.put(kind, run.save(step).path)
     assert steps(outbox) == {"latest": 3, "best": 2}
     assert len(list(outbox.directory.iterdir())) == 2
 
 
 def test_an_entry_outlives_the_checkpoint_and_costs_no_space(run, outbox):
     durable = run.save(1)
-    weights = durable.directory / "training.safetensors"
-    outbox.put("best", durable.directory)
+    weights = durable.path / "training.safetensors"
+    outbox.put("best", durable.path)
     [entry] = outbox.waiting()
     assert os.path.samefile(entry.directory / "training.safetensors", weights)
     content = weights.read_bytes()
-    shutil.rmtree(durable.directory)
+    shutil.rmtree(durable.path)
     assert (entry.directory / "training.safetensors").read_bytes() == content
     assert Outbox(outbox.directory).waiting() == [entry]
 
@@ -52,32 +52,32 @@ def test_where_links_cannot_be_made_files_are_copied(run, outbox, monkeypatch):
 
     durable = run.save(1)
     monkeypatch.setattr(os, "link", no)
-    outbox.put("best", durable.directory)
+    outbox.put("best", durable.path)
     [entry] = outbox.waiting()
-    source = durable.directory / "model.safetensors"
+    source = durable.path / "model.safetensors"
     assert not os.path.samefile(entry.directory / "model.safetensors", source)
     assert (entry.directory / "model.safetensors").read_bytes() == source.read_bytes()
 
 
 def test_what_is_being_sent_stays_until_it_has_arrived(run, outbox):
-    outbox.put("best", run.save(1).directory)
+    outbox.put("best", run.save(1).path)
     first = outbox.waiting()
     with outbox.sending(first):
-        outbox.put("best", run.save(2).directory)
+        outbox.put("best", run.save(2).path)
         assert first[0].directory.is_dir() and steps(outbox) == {"best": 2}
     outbox.remove(first)
     assert not first[0].directory.exists() and steps(outbox) == {"best": 2}
 
 
 def test_a_run_that_went_back_sends_what_it_saved_last(run, outbox):
-    outbox.put("latest", run.save(5).directory)
-    outbox.put("latest", run.save(3).directory)
+    outbox.put("latest", run.save(5).path)
+    outbox.put("latest", run.save(3).path)
     assert steps(outbox) == {"latest": 3}
 
 
 def test_damaged_entries_are_dropped_and_foreign_files_stay(run, outbox):
-    outbox.put("best", run.save(1).directory)
-    outbox.put("latest", run.save(1).directory)
+    outbox.put("best", run.save(1).path)
+    outbox.put("latest", run.save(1).path)
     (outbox.directory / "notes.txt").write_text("mine")
     (outbox.waiting()[0].directory / INTENT).write_text("{}")
     assert steps(outbox) == {"latest": 1}
@@ -85,7 +85,7 @@ def test_damaged_entries_are_dropped_and_foreign_files_stay(run, outbox):
 
 
 def test_killed_at_every_call_an_entry_is_whole_or_not_there(run, outbox):
-    first, second = run.save(1).directory, run.save(2).directory
+    first, second = run.save(1).path, run.save(2).path
     for number in range(1, 100):
         shutil.rmtree(outbox.directory, ignore_errors=True)
         outbox.put("best", first)
@@ -110,7 +110,7 @@ def test_killed_at_every_call_an_entry_is_whole_or_not_there(run, outbox):
                 os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         [entry] = outbox.waiting()
-        assert entry.step in (1, 2)
+        assert entry.manifest.step in (1, 2)
         listed = {path.name for path in entry.directory.iterdir()}
         assert listed == {path.name for path in first.iterdir()} | {INTENT}
         outbox.put("best", second)
@@ -142,7 +142,7 @@ def test_state_survives_and_damage_is_forgotten(outbox):
 def test_pictures_travel_with_the_entry(run, outbox, tmp_path):
     picture = tmp_path / "a.png"
     picture.write_bytes(b"png")
-    outbox.put("best", run.save(1).directory, media={"curve.png": picture}, scores={"test/score": 1.0})
+    outbox.put("best", run.save(1).path, media={"curve.png": picture}, scores={"test/score": 1.0})
     [entry] = outbox.waiting()
     picture.write_bytes(b"other")
     assert (entry.directory / "card" / "curve.png").read_bytes() == b"png"

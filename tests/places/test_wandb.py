@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dp_prior.checkpoints.format import read_checkpoint
-from dp_prior.places.destination import DeliveryError
+from dp_prior.places.destination import Report
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig, UploadSaver
@@ -149,8 +149,8 @@ def send(run, step, **how):
 
 
 def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
-    assert send(run, 1) == ("policy:v0 is uploaded as latest and best", None)
-    assert send(run, 2, value=9.0, is_best=False) == ("policy:v1 is uploaded as latest", None)
+    assert send(run, 1) == Report("policy:v0 is uploaded as latest and best")
+    assert send(run, 2, value=9.0, is_best=False) == Report("policy:v1 is uploaded as latest")
     assert sorted(server.aliases) == [
         f"me/dp_prior/policy:{alias}" for alias in ("best", "latest", "step_00000001", "step_00000002")
     ]
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_a_version_and_comes_back(run, server, tmp_path):
 
 
 def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
-    source = run.save(1).directory
+    source = run.save(1).path
     folder = server.storage / "runs" / "me" / "dp_prior" / "abc123" / "checkpoints" / "best"
     shutil.copytree(source, folder)
     reference = "wandb://me/dp_prior/runs/abc123/checkpoints/best"
@@ -180,10 +180,8 @@ def test_files_of_a_run_are_a_checkpoint(run, server, tmp_path):
 
 def test_a_better_best_stays(run, server):
     send(run, 1, value=0.1)
-    assert send(run, 2, value=0.2) == (
-        "policy:v1 is uploaded as latest",
-        "the best there is better: loss 0.1, here 0.2; it stays",
-    )
+    remark = "the best there is better: loss 0.1, here 0.2; it stays"
+    assert send(run, 2, value=0.2) == Report("policy:v1 is uploaded as latest", remark=remark)
     assert server.aliases["me/dp_prior/policy:best"].name == "policy:v0"
 
 
@@ -205,10 +203,10 @@ def test_trouble_is_put_into_the_words_of_the_queue(run, server):
         (wandb.errors.CommError("x"), "unavailable"),
     ]:
         server.trouble = error
-        with pytest.raises(DeliveryError) as raised:
+        with pytest.raises(RemoteError) as raised:
             ArtifactDestination(WandbSaverConfig()).check()
         assert raised.value.trouble == trouble
-        with pytest.raises(DeliveryError):
+        with pytest.raises(RemoteError):
             send(run, 1)
     server.trouble = None
     assert ArtifactDestination(WandbSaverConfig()).check() == "user me logs to dp_prior"
@@ -219,7 +217,7 @@ def test_the_client_itself_offline_sends_nothing(run, monkeypatch, tmp_path):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(DeliveryError, match="offline mode") as error:
+    with pytest.raises(RemoteError, match="offline mode") as error:
         send(run, 1)
     assert error.value.trouble == "offline"
 

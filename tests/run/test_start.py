@@ -9,17 +9,11 @@ from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
+from dp_prior.places.resume import RemoteResumeConfig
 from dp_prior.run import start
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.start import find_checkpoint
 from tests.tiny import tiny
-
-
-class Recalling:
-    """A tracker whose loader names a remote place."""
-
-    def recall(self):
-        return "hf://me/tiny"
 
 
 def without_a_field(config):
@@ -63,6 +57,6 @@ def test_best_checkpoint_comes_along_if_it_is_of_the_same_run(change, taken, tmp
     monkeypatch.setattr(start, "resolve", lambda reference, prefer: there[prefer])
     own = CheckpointStore(tmp_path / "run" / "checkpoints", RetentionConfig(), monitor="loss", mode="min")
     with own.lock():
-        found = find_checkpoint(Recalling(), own, "auto", print)
+        found = find_checkpoint(RemoteResumeConfig(reference="hf://me/tiny"), own, "auto", print)
     assert found.name == "step_00000002"
     assert sorted(path.name for path in own.root.glob("step_*")) == [f"step_{step:08d}" for step in taken]

@@ -13,7 +13,6 @@ from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
 from dp_prior.config import ConfigError
-from dp_prior.places.destination import DeliveryError
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import DiffusionPolicy
@@ -138,7 +137,7 @@ def test_the_words_are_those_of_the_hubs_own_mixin():
 
 def test_a_refusal_is_told(policy, hub):
     hub.role = "read"
-    with pytest.raises(DeliveryError, match=r"may not write there \(403\)"):
+    with pytest.raises(RemoteError, match=r"may not write there \(403\)"):
         policy.push_to_hub("me/policy")
 
 

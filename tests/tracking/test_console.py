@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dp_prior.clock import Progress
@@ -32,8 +31,8 @@ class Clock:
 def logger_of(stream=None, style="auto", interval_s=5.0, total_samples=1000):
     clock = Clock()
     stream = stream or Stream()
-    logger = ConsoleLogger(style=style, interval_s=interval_s, stream=stream, total_samples=total_samples, clock=clock)
-    return logger, stream, clock
+    record = ConsoleConfig(style=style, interval_s=interval_s)
+    return ConsoleLogger(record, stream, total_samples, clock), stream, clock
 
 
 TRAINING = {
@@ -108,7 +107,7 @@ def test_slow_first_steps_do_not_count_in_the_time_left():
 
 def test_pictures_files_and_errors_have_lines():
     logger, stream, _ = logger_of()
-    logger.log_images({"rollout": Path("a.mp4"), "array": np.zeros((1, 1, 3))}, Progress(10, 1))
+    logger.log_images({"rollout": Path("a.mp4")}, Progress(10, 1))
     logger.log_file("curve", Path("curve.png"), Progress(10, 1))
     logger.log_error("out of luck", Progress(10, 1))
     assert stream.getvalue().splitlines() == [

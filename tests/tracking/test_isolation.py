@@ -37,10 +37,13 @@ class Part:
         self.is_closed = None
 
 
-def contained(part, told=None, **options):
+def arguments(told=None, **options):
     told = [] if told is None else told
-    defaults = {"report": lambda message, source: told.append(message), "max_failures": 2, "retry_s": 10.0}
-    return Isolated(part, "part", **{**defaults, **options})
+    return {"report": lambda message, source: told.append(message), "max_failures": 2, "retry_s": 10.0, **options}
+
+
+def contained(part, told=None, **options):
+    return Isolated(part, "part", **arguments(told, **options))
 
 
 def take(number):
@@ -85,7 +88,7 @@ def test_a_part_without_a_limit_is_never_muted():
 
 
 def background(part, size=1000, first=lambda part: None, **options):
-    box = Background(contained(part, **options), size=size)
+    box = Background(part, "part", size=size, **arguments(**options))
     box.begin(first)
     return box
 
@@ -108,7 +111,7 @@ def test_calls_arrive_in_order_and_then_the_end():
 
 def test_calls_made_before_the_beginning_follow_it():
     part = Part()
-    box = Background(contained(part), size=10)
+    box = Background(part, "part", size=10, **arguments())
     box.call(take(1))
     box.begin(take(0))
     assert end(box) is None and part.seen == [0, 1]
@@ -218,10 +221,10 @@ def test_a_part_that_asks_for_the_end_of_the_process_does_not_get_it(error):
 def test_a_process_whose_part_hangs_ends_by_itself():
     program = (
         "import threading, time\n"
-        "from dp_prior.tracking.isolation import Background, Isolated\n"
+        "from dp_prior.tracking.isolation import Background\n"
         "class Part:\n"
         "    def abandon(self): time.sleep(0)\n"
-        "box = Background(Isolated(Part(), 'part', report=print), size=9)\n"
+        "box = Background(Part(), 'part', size=9, report=print)\n"
         "box.begin(lambda part: threading.Event().wait())\n"
         "box.finish(); box.give_up(); print(box.summary())\n"
     )

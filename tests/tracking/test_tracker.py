@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
+from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
 from dp_prior.tracking.tracker import Tracker
@@ -22,14 +24,13 @@ def at(step):
 
 
 class Recorder:
-    """A logger, saver and loader that remembers; `broken` names what fails."""
+    """A logger and saver that remembers; `broken` names what fails."""
 
     patience_s = 0.0
 
-    def __init__(self, name="recorder", broken=(), reference=None):
+    def __init__(self, name="recorder", broken=()):
         self.name = name
         self.broken = set(broken)
-        self.reference = reference
         self.calls = []
 
     def __getattr__(self, method):
@@ -47,15 +48,13 @@ class Recorder:
     def called(self, method):
         return [call[1:] for call in self.calls if call[0] == method]
 
-    def can_recall(self):
-        return self.reference is not None
 
-    def recall(self):
-        return self.reference
+def saved(path, progress, metrics, is_latest=True, is_best=False):
+    return Saved(path, progress, metrics, is_latest, is_best, nonfinite=[])
 
 
-def tracker_of(tmp_path, loggers=(), savers=(), loader=None, **options):
-    return Tracker(tmp_path, loggers=loggers, savers=savers, loader=loader, **options)
+def tracker_of(tmp_path, loggers=(), savers=(), background=(), **limits):
+    return Tracker(tmp_path, TrackerConfig(**limits), loggers=loggers, background=background, savers=savers)
 
 
 def test_every_logger_is_told_in_order(tmp_path):
@@ -161,7 +160,7 @@ def test_background_loggers_get_the_same_calls_in_the_same_order_after_who_the_r
     tracker.log_images({"a": tmp_path / "a.png"}, at(50))
     tracker.log_file(tmp_path / "b.txt", at(50))
     tracker.log_error("no", at(50))
-    tracker.save(tmp_path, at(50), {})
+    tracker.save(saved(tmp_path, at(50), {}))
     assert tracker.close() == []
     assert [call[0] for call in one.calls[:2]] == ["begin", "rewind"] and one.calls[-1] == ("close",)
     assert [call[1:] for call in two.calls[1:]] == [call[1:] for call in one.calls[1:]]
@@ -204,21 +203,6 @@ def test_secrets_in_errors_are_hidden_from_everybody(tmp_path, caplog):
     assert "[hidden]" in str(listener.calls)
 
 
-def test_arrays_are_copied_figures_become_files_and_other_things_are_refused(tmp_path):
-    logger = Recorder()
-    tracker = tracker_of(tmp_path, [logger])
-    array = np.zeros((2, 3, 3), np.uint8)
-    tracker.log_images({"array": array}, at(1))
-    array[:] = 1
-    assert logger.called("log_images")[0][0]["array"].max() == 0
-    figure = pytest.importorskip("matplotlib.figure").Figure()
-    tracker.log_images({"a/figure": figure}, at(2))
-    path = logger.called("log_images")[1][0]["a/figure"]
-    assert path == tmp_path / "media/a_figure_00000002.png" and path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match=r"image 'a' has shape \(2, 3\) and type uint8; expected \(height, width, 3\)"):
-        tracker.log_images({"a": np.zeros((2, 3), np.uint8)}, at(3))
-
-
 @pytest.mark.promise("F1")
 @pytest.mark.parametrize("method", ["begin", "log_images", "log_file", "log_error", "rewind", "sync", "close"])
 def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
@@ -229,7 +213,7 @@ def test_no_method_of_a_logger_can_stop_the_run(tmp_path, method):
     tracker.log_file(tmp_path, at(1))
     tracker.log_error("no", at(1))
     tracker.rewind(at(1))
-    tracker.save(tmp_path, at(1), {})
+    tracker.save(saved(tmp_path, at(1), {}))
     assert "logger 'everything' failed" in tracker.close()[0]
 
 
@@ -245,9 +229,9 @@ def test_an_interrupt_is_not_swallowed(tmp_path):
 def test_savers_receive_durable_checkpoints(tmp_path):
     saver, logger = Recorder("saver"), Recorder("logger")
     tracker = tracker_of(tmp_path, [logger], [saver])
-    tracker.save(tmp_path / "step_00000001", at(1), {"loss": 0.5}, is_latest=True, is_best=True)
+    tracker.save(saved(tmp_path / "step_00000001", at(1), {"loss": 0.5}, is_latest=True, is_best=True))
     [(durable,)] = saver.called("save")
-    assert (durable.directory, durable.progress, durable.metrics) == (tmp_path / "step_00000001", at(1), {"loss": 0.5})
+    assert (durable.path, durable.progress, durable.metrics) == (tmp_path / "step_00000001", at(1), {"loss": 0.5})
     assert durable.is_latest and durable.is_best
     assert logger.called("sync") == [()]
 
@@ -256,7 +240,7 @@ def test_a_failing_saver_stops_nobody_and_gets_its_checkpoint_again_at_the_end(t
     bad, good = Recorder("bad", ["save"]), Recorder("good")
     tracker = tracker_of(tmp_path, [], [bad, good])
     for step in range(1, 6):
-        tracker.save(tmp_path, at(step), {})
+        tracker.save(saved(tmp_path, at(step), {}))
     assert len(bad.called("save")) == len(good.called("save")) == 5
     assert caplog.text.count("saver 'bad' failed: OSError: save is broken. Training continues.") == 1
     bad.broken = set()
@@ -266,7 +250,7 @@ def test_a_failing_saver_stops_nobody_and_gets_its_checkpoint_again_at_the_end(t
 
 def test_what_did_not_reach_a_saver_is_named(tmp_path):
     tracker = tracker_of(tmp_path, [], [Recorder("bad", ["save"])])
-    tracker.save(tmp_path, at(7), {})
+    tracker.save(saved(tmp_path, at(7), {}))
     [line] = tracker.close()
     assert line.endswith("; the checkpoint of step 7 did not reach it")
 
@@ -274,9 +258,9 @@ def test_what_did_not_reach_a_saver_is_named(tmp_path):
 def test_a_best_that_failed_is_not_forgotten_because_a_later_latest_succeeded(tmp_path):
     saver = Recorder("saver", ["save"])
     tracker = tracker_of(tmp_path, [], [saver])
-    tracker.save(tmp_path, at(1), {}, is_best=True)
+    tracker.save(saved(tmp_path, at(1), {}, is_best=True))
     saver.broken = set()
-    tracker.save(tmp_path, at(2), {})
+    tracker.save(saved(tmp_path, at(2), {}))
     tracker.close()
     assert [durable.progress.global_step for (durable,) in saver.called("save")] == [1, 2, 1]
 
@@ -323,13 +307,6 @@ def test_a_run_that_is_interrupted_does_not_wait_for_savers(tmp_path):
         raise KeyboardInterrupt
 
 
-def test_recall_is_what_the_loader_says(tmp_path):
-    assert not tracker_of(tmp_path).can_recall and tracker_of(tmp_path).recall() is None
-    tracker = tracker_of(tmp_path, loader=Recorder(reference="runs/a@latest"))
-    assert tracker.can_recall and tracker.recall() == "runs/a@latest"
-    assert tracker_of(tmp_path, loader=Recorder()).recall() is None
-
-
 def test_leaving_the_context_closes_and_reports(tmp_path, caplog):
     logger = Recorder("bad", ["log"])
     with tracker_of(tmp_path, [logger]) as tracker:
@@ -351,7 +328,7 @@ def test_the_thread_that_saves_and_the_loop_may_log_at_once(tmp_path):
 
     def save():
         for step in range(200):
-            tracker.save(tmp_path, at(step), {})
+            tracker.save(saved(tmp_path, at(step), {}))
             tracker.log_error("from the other thread")
 
     thread = threading.Thread(target=save)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
@@ -19,7 +20,7 @@ def create(record, tmp_path, **options):
 
 
 def names(tracker):
-    return [contained.part.name for contained in (*tracker._direct, *(one.isolated for one in tracker._queued))]
+    return [contained.part.name for contained in (*tracker._direct, *tracker._queued)]
 
 
 def test_the_jsonl_log_is_always_there_and_always_first(tmp_path):
@@ -45,8 +46,7 @@ def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
         tracker.log({"train/loss": 0.5}, Progress(50, 1))
         tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
         tracker.log_error("no")
-        tracker.save(tmp_path, Progress(50, 1), {})
-        assert tracker.recall() is None
+        tracker.save(Saved(tmp_path, Progress(50, 1), {}, True, False, []))
     assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +75,6 @@ def test_the_knobs_reach_their_parts(tmp_path):
     tracker = create(record, tmp_path)
     assert [part._max_failures for part in tracker._direct] == [None, 1]
     assert len(tracker._savers) == 1
-    assert tracker.loader._path == Path("elsewhere")
     assert tracker.data_path == tmp_path / "run"
     assert names(create(TrackerConfig(log=()), tmp_path)) == ["jsonl"]
     tracker.close()
@@ -112,7 +111,7 @@ def test_containment_is_set_by_its_knobs(tmp_path):
     )
     tracker = create(record, tmp_path)
     [queued] = tracker._queued
-    assert (queued.isolated._max_failures, queued.isolated._retry_s, queued._size) == (2, 3.0, 4)
+    assert (queued._max_failures, queued._retry_s, queued._size) == (2, 3.0, 4)
     assert tracker._patience_s == 5
     tracker.close()
 

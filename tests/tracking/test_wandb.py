@@ -28,7 +28,6 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 PROGRAM = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-import numpy as np
 from dp_prior.clock import Progress
 from dp_prior.metric_names import Metric
 from dp_prior.tracking import TrackerConfig
@@ -182,13 +181,19 @@ def test_a_run_that_goes_back_and_goes_on_loses_no_point_and_keeps_its_id(tmp_pa
     assert 16 in [row["step"] for row in history(tmp_path)]
 
 
+def test_the_client_s_process_of_another_program_is_not_used(tmp_path):
+    """A process that a parent has named may still hold the run of a child that was killed: its id is in use there."""
+    assert run(tmp_path, LOG, {"mode": "offline"}, WANDB_SERVICE="3-1-unix-/nowhere")["lines"] == []
+    assert [row["step"] for row in history(tmp_path)] == list(range(1, 21))
+
+
 def test_pictures_videos_files_and_errors_are_kept(tmp_path):
-    pytest.importorskip("PIL")
+    pytest.importorskip("PIL.Image").new("RGB", (6, 4)).save(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "film.mp4").write_bytes(b"not decoded by anybody here")
-    shown = f"""
-tracker.log_images({{"picture": np.zeros((4, 6, 3), np.uint8), "film": Path({str(tmp_path / "film.mp4")!r})}}, at(1))
-tracker.log_file(Path({str(tmp_path / "notes.txt")!r}), at(1))
+    shown = """
+tracker.log_images({"picture": directory / "a.png", "film": directory / "film.mp4"}, at(1))
+tracker.log_file(directory / "notes.txt", at(1))
 tracker.log_error("out of luck", at(1))
 """
     assert run(tmp_path, shown, {"mode": "offline"})["lines"] == []

@@ -1,5 +1,6 @@
 """When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
 
+import dataclasses
 import json
 import os
 import random
@@ -12,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dp_prior.clock import Progress
-from dp_prior.places import courier, worker
-from dp_prior.places.courier import FIRST_WAIT_S, LONGEST_WAIT_S, Courier, Schedule
+from dp_prior.places import worker
+from dp_prior.places.destination import Report
 from dp_prior.places.hub import HuggingFaceSaverConfig
-from dp_prior.places.saver import Durable
+from dp_prior.places.schedule import FIRST_WAIT_S, LONGEST_WAIT_S, Schedule
 from dp_prior.places.upload import UploadConfig, UploadSaver
-from dp_prior.places.worker import InProcess, Report, Worker
+from dp_prior.places.worker import Worker
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from tests.places.parcels import Run
@@ -51,11 +51,11 @@ class Place:
         self.jobs = []
         self.clock = Clock()
         self.record = HuggingFaceSaverConfig(repo="me/x", save_latest=True, **fields)
-        self.saver = UploadSaver(self.record, run.directory)
-        self.courier = self.saver.courier = self.another_courier()
+        self.directory = run.directory
+        self.saver = self.another()
 
-    def another_courier(self):
-        return courier_of(self.saver, self, clock=self.clock, dice=random.Random(0))
+    def another(self):
+        return UploadSaver(self.record, self.directory, self, clock=self.clock, dice=random.Random(0))
 
     def attempt(self, entry, kinds, deadline_s):
         self.jobs.append((self.clock.now, entry, kinds, deadline_s))
@@ -68,19 +68,13 @@ class Place:
         return [list(kinds) for _, _, kinds, _ in self.jobs]
 
 
-def courier_of(saver, sender, **options):
-    record = saver.record
-    limits = {name: getattr(record, name) for name in ("deadline_s", "drain_s", "max_commits_per_hour")}
-    return Courier(record.place, saver.outbox, sender, **limits, **options)
-
-
 def test_both_pointers_of_one_checkpoint_move_in_one_delivery(run):
     place = Place(run)
     place.saver.save(run.save(1))
-    assert place.courier.step() is None and place.sent() == [["latest", "best"]]
-    assert place.courier.step() is None and len(place.jobs) == 1
+    assert place.saver.step() is None and place.sent() == [["latest", "best"]]
+    assert place.saver.step() is None and len(place.jobs) == 1
     place.saver.save(run.save(2, is_best=False))
-    place.courier.step()
+    place.saver.step()
     assert place.sent()[1:] == [["latest"]]
 
 
@@ -89,17 +83,17 @@ def test_the_older_best_goes_before_the_newer_latest(run):
     place.saver.save(run.save(1))
     place.saver.save(run.save(2, is_best=False))
     place.saver.save(run.save(3, is_best=False))
-    assert place.courier.step() == 0.0
-    assert place.courier.step() is None
+    assert place.saver.step() == 0.0
+    assert place.saver.step() is None
     assert place.sent() == [["best"], ["latest"]]
 
 
 def test_without_anything_to_send_the_start_is_a_check(run):
     place = Place(run, REFUSED, DONE)
-    assert place.courier.step() is None and place.jobs[0][1] is None
-    assert place.courier.step() is None and len(place.jobs) == 1
+    assert place.saver.step() is None and place.jobs[0][1] is None
+    assert place.saver.step() is None and len(place.jobs) == 1
     place.saver.save(run.save(1))
-    assert place.courier.step() is None and len(place.jobs) == 2
+    assert place.saver.step() is None and len(place.jobs) == 2
 
 
 @pytest.mark.promise("E1")
@@ -107,7 +101,7 @@ def test_waits_grow_with_jitter_and_end_with_success(run):
     place = Place(run, *[UNAVAILABLE] * 12, DONE)
     place.saver.save(run.save(1))
     waits = []
-    while (wait := place.courier.step()) is not None:
+    while (wait := place.saver.step()) is not None:
         waits.append(wait)
         place.clock.now += wait
     for number, wait in enumerate(waits):
@@ -116,19 +110,19 @@ def test_waits_grow_with_jitter_and_end_with_success(run):
     assert len(waits) == 12 and place.saver.outbox.waiting() == []
     place.answers = [UNAVAILABLE]
     place.saver.save(run.save(2))
-    assert place.courier.step() <= 1.5 * FIRST_WAIT_S, "a success makes the next wait short again"
+    assert place.saver.step() <= 1.5 * FIRST_WAIT_S, "a success makes the next wait short again"
 
 
 def test_what_the_place_asks_for_is_obeyed_even_if_there_is_news_and_after_a_restart(run):
     asked = Report("the Hub answered 429", "unavailable", retry_after=300.0)
     place = Place(run, asked, DONE)
     place.saver.save(run.save(1))
-    assert place.courier.step() == pytest.approx(300.0)
+    assert place.saver.step() == pytest.approx(300.0)
     place.saver.save(run.save(2))
     place.clock.now += 299
-    assert place.courier.step() == pytest.approx(1.0)
-    again = place.another_courier()
-    place.courier._release()
+    assert place.saver.step() == pytest.approx(1.0)
+    again = place.another()
+    place.saver._release()
     assert again.step() == pytest.approx(1.0)
     place.clock.now += 1
     assert again.step() is None and len(place.jobs) == 2
@@ -141,7 +135,7 @@ def test_a_refusal_is_tried_once_per_save_and_never_by_itself(run):
         place.saver.save(run.save(step))
         for _ in range(5):
             place.clock.now += 10_000
-            assert place.courier.step() is None
+            assert place.saver.step() is None
         assert len(place.jobs) == step
     assert len(place.saver.outbox.waiting()) == 2
 
@@ -150,12 +144,12 @@ def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_un
     killed = Report("no success within 900 s", "unavailable", commits=1)
     place = Place(run, DONE, killed, DONE, max_commits_per_hour=4)
     place.saver.save(run.save(1))
-    place.courier.step()
+    place.saver.step()
     place.saver.save(run.save(2))
     place.clock.now += 60
-    place.courier.step()
-    place.courier._release()
-    again = place.another_courier()
+    place.saver.step()
+    place.saver._release()
+    again = place.another()
     place.clock.now += 60
     assert again.step() == pytest.approx(3600 - 120)
     place.clock.now += 3600 - 120
@@ -178,7 +172,7 @@ def test_no_hour_holds_more_commits_than_allowed(attempts, most):
 def test_a_damaged_checkpoint_is_told_and_dropped(run, caplog):
     place = Place(run, Report("model.safetensors is not what its manifest says", "damaged"))
     place.saver.save(run.save(1))
-    assert place.courier.step() is None
+    assert place.saver.step() is None
     assert place.saver.outbox.waiting() == []
     told = "huggingface me/x: model.safetensors is not what its manifest says"
     assert f"{told}. It is not sent" in caplog.text
@@ -189,7 +183,7 @@ def test_trouble_is_told_once_and_named_at_the_end(run, caplog):
     place = Place(run, REFUSED)
     for step in (1, 2):
         place.saver.save(run.save(step))
-        place.courier.step()
+        place.saver.step()
     assert caplog.text.count("huggingface me/x: no token. Training continues; checkpoints wait in ") == 1
     assert place.saver.close(threading.Event()) == [
         f"huggingface me/x: the {kind} checkpoint, of step 2, is not up yet: no token. It waits in "
@@ -202,9 +196,9 @@ def test_what_a_saver_takes_is_what_it_was_asked_for(run):
     def kinds(is_latest=True, **fields):
         saver = UploadSaver(HuggingFaceSaverConfig(repo="me/x", **fields), run.directory)
         durable = run.save(len(list(run.store.root.iterdir())) + 1)
-        saver.save(Durable(durable.directory, Progress(1, 1), {}, is_latest, durable.is_best))
+        saver.save(dataclasses.replace(durable, is_latest=is_latest))
         waiting = saver.outbox.waiting()
-        found = {entry.kind: sorted(path.name for path in entry.directory.glob("*.safetensors")) for entry in waiting}
+        found = {one.kinds[0]: sorted(path.name for path in one.directory.glob("*.safetensors")) for one in waiting}
         saver.outbox.remove(waiting)
         return found
 
@@ -218,7 +212,7 @@ def test_what_a_saver_takes_is_what_it_was_asked_for(run):
 
 @pytest.mark.promise("E7")
 def test_offline_queues_and_starts_nothing(run, monkeypatch):
-    monkeypatch.setattr(Courier, "start", lambda self: pytest.fail("nothing may be started"))
+    monkeypatch.setattr(UploadSaver, "start", lambda self: pytest.fail("nothing may be started"))
     saver = HuggingFaceSaverConfig(repo="me/x", offline=True).create(run.directory, None)
     saver.save(run.save(1))
     assert len(saver.close(threading.Event())) == 1
@@ -252,10 +246,9 @@ class Slow:
 @pytest.mark.promise("E6")
 def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
     record = HuggingFaceSaverConfig(repo="me/x", drain_s=0.3)
-    saver = UploadSaver(record, run.directory)
     slow = Slow()
-    saver.courier = courier_of(saver, slow)
-    saver.courier.start()
+    saver = UploadSaver(record, run.directory, slow)
+    saver.start()
     assert slow.begun.wait(10)
     for step in (1, 2, 3):
         saver.save(run.save(step))
@@ -278,7 +271,7 @@ def test_several_savers_are_waited_for_together(tmp_path):
             meeting.wait(20)
             return [f"{self.name} is not up yet"]
 
-    tracker = Tracker(tmp_path, loggers=[], savers=[Saver("a"), Saver("b")], loader=None, max_failures=1)
+    tracker = Tracker(tmp_path, TrackerConfig(), savers=[Saver("a"), Saver("b")])
     assert sorted(tracker.close()) == ["a is not up yet", "b is not up yet"]
 
 
@@ -286,10 +279,10 @@ def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
     place = Place(run)
     place.saver.save(run.save(1))
     right = place.saver.outbox.exclusively()
-    [best, latest] = place.courier.drain(1000.0)
+    [best, latest] = place.saver.drain(1000.0)
     assert "another process, perhaps the training itself, is about to send it" in best and place.jobs == []
     right.close()
-    assert place.courier.drain(1000.0) == [] and len(place.jobs) == 1
+    assert place.saver.drain(1000.0) == [] and len(place.jobs) == 1
 
 
 def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run, caplog):
@@ -297,7 +290,7 @@ def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run,
         caplog.clear()
         place = Place(run, answer)
         place.saver.save(run.save(1))
-        assert len(place.courier.drain(1.0)) == 2
+        assert len(place.saver.drain(1.0)) == 2
         assert [record.getMessage().rpartition(". ")[2] for record in caplog.records] == (
             ["It is tried again, for 1 s at most"] if answer is UNAVAILABLE else []
         )
@@ -307,26 +300,29 @@ def test_push_says_once_that_it_tries_again_and_leaves_a_refusal_to_its_end(run,
 def test_push_names_the_pause_that_a_place_has_asked_for(run, caplog, monkeypatch):
     place = Place(run, UNAVAILABLE, max_commits_per_hour=2)
     place.saver.save(run.save(1))
-    place.courier.schedule.not_before = place.clock.now + 60.0
-    assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.courier.drain(30.0))
+    place.saver.schedule.not_before = place.clock.now + 60.0
+    assert all("is not up yet: the next attempt may be in 60 s." in line for line in place.saver.drain(30.0))
     place.answers = [DONE]
-    monkeypatch.setattr(courier.time, "sleep", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds))
-    assert place.courier.drain(90.0) == []
+    monkeypatch.setattr(
+        place.saver._news, "wait", lambda seconds: setattr(place.clock, "now", place.clock.now + seconds)
+    )
+    assert place.saver.drain(90.0) == []
     assert caplog.messages == ["huggingface me/x: the next attempt is in 60 s"]
 
 
 def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
     place = Place(run, UNAVAILABLE, deadline_s=100.0)
     place.saver.save(run.save(1))
-    place.courier._stop_at = place.clock.now + 7.0
-    place.courier.step()
+    place.saver._stop_at = place.clock.now + 7.0
+    place.saver.step()
     assert place.jobs[0][3] == pytest.approx(7.0)
 
 
 @pytest.mark.promise("E1", "E6")
 def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
-    script.write_text("import time\nprint('{\"commit\": 1}', flush=True)\ntime.sleep(60)\n")
+    begun = json.dumps({"message": "", "trouble": "unavailable", "commits": 1})
+    script.write_text(f"import time\nprint('{begun}', flush=True)\ntime.sleep(60)\n")
     _replace_worker(monkeypatch, script)
     report = Worker({}).attempt(None, (), 1.0)
     assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
@@ -394,7 +390,7 @@ def test_unforeseen_trouble_is_told_by_its_kind_alone(run, monkeypatch):
 
     monkeypatch.setattr(HuggingFaceSaverConfig, "destination", lambda self: Broken())
     record = HuggingFaceSaverConfig(repo="me/x")
-    assert InProcess(record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
+    assert Worker({}, record.destination).attempt(None, (), 1.0) == Report("ValueError in the uploader", "unavailable")
 
 
 def test_every_shared_field_is_shown_here():

@@ -1,0 +1,42 @@
+"""When an upload is tried again: exponential backoff, pauses that the place asks for, a limit on commits per hour."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from dp_prior.places.destination import Report
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
+COMMITS = 2  # of one delivery at most: the files, and the pointer
+
+
+@dataclass
+class Schedule:
+    """Pure arithmetic. Times are of the wall clock, so that they survive a restart."""
+
+    max_commits_per_hour: int
+    failures: int = 0
+    not_before: float = 0.0
+    is_blocked: bool = False
+    commits: list[float] = field(default_factory=list)
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the next attempt; None if it needs a new checkpoint or a restart."""
+        if self.is_blocked:
+            return None
+        recent = [moment for moment in self.commits if now - 3600 < moment <= now]
+        room = self.max_commits_per_hour - COMMITS
+        spent = recent[-room - 1] + 3600 - now if len(recent) > room else 0.0
+        return max(0.0, self.not_before - now, spent)
+
+    def ended(self, report: Report, now: float, dice: random.Random) -> None:
+        """Record the outcome of an attempt."""
+        self.commits = [moment for moment in self.commits if now - 3600 < moment] + [now] * report.commits
+        self.is_blocked = report.trouble in ("refused", "offline")
+        if report.trouble is None:
+            self.failures, self.not_before = 0, 0.0
+            return
+        self.failures += 1
+        wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self.failures - 1, 20)) * dice.uniform(0.5, 1.5)
+        self.not_before = now + max(wait if report.trouble == "unavailable" else 0.0, report.retry_after or 0.0)
