@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from benchmarks import peers
 from benchmarks.steps import measure
@@ -177,10 +178,20 @@ def _rendered(job: Job) -> Path:
     if not path.exists():
         from dp_prior.envs.pusht_camera import write_pictures
 
-        frames = write_pictures(ROOT / "demonstrations/pusht.npz", path, (96, 96))
+        source = ROOT / "demonstrations/pusht.npz"
+        frames = write_pictures(_first_episodes(source, job.out, 4) if job.is_small else source, path, (96, 96))
         job.note(
             "data", f"the scripted demonstrations of this repository, {frames} frames; recorded ones were not found"
         )
+    return path
+
+
+def _first_episodes(source: Path, folder: Path, count: int) -> Path:
+    with np.load(source, allow_pickle=False) as file:
+        ends = file["episode_ends"][:count]
+        arrays = {name: file[name][: ends[-1]] for name in file.files if name != "episode_ends"}
+    path = folder / "first_episodes.npz"
+    np.savez(path, **arrays, episode_ends=ends)
     return path
 
 
@@ -219,8 +230,6 @@ def test(job: Job, recipe: str) -> None:
             job.note(f"test {recipe} {block}", _episodes(job, recipe, block, episodes))
     rows = [row for block in range(blocks) for row in job.results[f"test {recipe} {block}"]]
     scores, solved = [row["score"] for row in rows], [row["success"] for row in rows]
-    import numpy as np
-
     from dp_prior.evaluation.interval import mean_interval
 
     low, high = mean_interval(np.array(scores))

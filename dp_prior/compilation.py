@@ -42,7 +42,7 @@ def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynam
         try:
             found = fast(*arguments)
         except BackendCompilerFailed as error:
-            cause = str(error).partition("\n")[0].rstrip(". ")
+            cause = str(error).partition("\n")[0].rstrip(".: ")
             problem = (
                 f"is {mode!r}, but torch cannot compile here: {cause}. It needs a C++ compiler, and Triton on a GPU"
             )

@@ -15,6 +15,7 @@ from benchmarks import image_policy
 from dp_prior.compilation import compiled
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
+from dp_prior.networks.kernels.products import linear
 from dp_prior.randomness import Randomness
 from dp_prior.run.config import TrainConfig
 from dp_prior.training.config import TrainingConfig
@@ -187,6 +188,16 @@ def test_a_step_compiled_for_the_cpu_has_the_same_loss_and_gradient_up_to_roundi
     norm = torch.nn.utils.get_total_norm(list(gradients.values()))
     worst = max((close[name] - value).norm() / norm for name, value in gradients.items())
     assert worst < 1e-2, "a rounding may decide on which side of a ReLU a value lies"
+
+
+@pytest.mark.slow
+def test_products_large_enough_for_onednn_compile_too():
+    torch.compiler.reset()
+    x, weight, bias = torch.randn(256, 64), torch.randn(256, 64, requires_grad=True), torch.randn(256)
+    expected, found = linear(x, weight, bias), compiled(linear, "default", "train.compile")(x, weight, bias)
+    torch.testing.assert_close(found, expected)
+    (gradient,), (same,) = (torch.autograd.grad(y.square().sum(), weight) for y in (expected, found))
+    torch.testing.assert_close(same, gradient)
 
 
 RANKS = """
