@@ -21,6 +21,7 @@ from benchmarks.subjects import SUBJECTS
 @click.option("--repeats", type=int, help="Repeats of every measurement; else what each subject deserves.")
 @click.option("--threads", type=int, help="torch threads; else torch's own choice.")
 @click.option("--widths", default="256,512,1024", help="Channels of the UNet's levels; the paper's are 256,512,1024.")
+@click.option("--image-batch", default=64, help="Batch of the image policy; the published one is 64.")
 @click.option("--output", type=Path, default=Path("runs/benchmarks.json"), help="Where the JSON goes.")
 @click.option("--page", type=Path, help="Write the table as Markdown, too.")
 def main(
@@ -29,6 +30,7 @@ def main(
     repeats: int | None,
     threads: int | None,
     widths: str,
+    image_batch: int,
     output: Path,
     page: Path | None,
 ) -> None:
@@ -36,7 +38,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes that some subjects start
-    options = Options(quick, repeats, tuple(map(int, widths.split(","))), 256)
+    options = Options(quick, repeats, tuple(map(int, widths.split(","))), 256, image_batch)
     if quick:
         options = Options(quick, repeats, (16, 32), 32)
     console = Console()

@@ -52,6 +52,7 @@ class Options:
     repeats: int | None = None
     widths: tuple[int, ...] = (256, 512, 1024)
     batch_size: int = 256
+    image_batch: int = 64
 
     def times(self, thorough: int) -> int:
         """Repeats for something that deserves `thorough` of them."""

@@ -22,15 +22,27 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-_GOLDEN_GAMMA = _signed(0x9E3779B97F4A7C15)
+_GOLDEN_GAMMA, _MIX_1, _MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_LOW = {n: (1 << n) - 1 for n in range(1, 64)}
+"""Masks of the lowest n bits."""
+
 # The cost of small draws is the overhead of torch calls, and a Python number becomes a tensor in every call.
-_MIX_1, _MIX_2 = (torch.tensor(_signed(m), device="cpu") for m in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_SHIFTS = {n: (torch.tensor(n, device="cpu"), torch.tensor((1 << (64 - n)) - 1, device="cpu")) for n in range(1, 64)}
+_TENSORS = {n: torch.tensor(n, device="cpu") for n in (_MIX_1, _MIX_2, *range(1, 64), *_LOW.values())}
+
+
+def _constant(value: int) -> Tensor | int:
+    """A number for an operation. Compiled code has the number itself: a tensor on the host would keep it from CUDA
+    graphs."""
+    return value if torch.compiler.is_compiling() else _TENSORS[value]
+
+
+def derive_seed(seed: int, *path: str | int) -> int:
+    """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
+    return _derived(seed, *path)  # a function of Python's own, which torch.compile can evaluate
 
 
 @lru_cache(1024)
-def derive_seed(seed: int, *path: str | int) -> int:
-    """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
+def _derived(seed: int, *path: str | int) -> int:
     text = json.dumps([seed, *path])  # tells 1 from "1" and ("a", "b") from ("ab",)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
@@ -50,22 +62,25 @@ def seed_torch(seed: int, device: torch.device) -> None:
 
 def _high(bits: Tensor, shift: int) -> Tensor:
     """A logical right shift, which torch lacks for int64."""
-    amount, mask = _SHIFTS[shift]
-    return (bits >> amount).bitwise_and_(mask)
+    return (bits >> _constant(shift)).bitwise_and_(_constant(_LOW[64 - shift]))
 
 
 def _mix(bits: Tensor) -> Tensor:
     """SplitMix64's finaliser on int64 patterns, in place; multiplication wraps."""
-    bits.bitwise_xor_(_high(bits, 30)).mul_(_MIX_1)
-    bits.bitwise_xor_(_high(bits, 27)).mul_(_MIX_2)
+    bits.bitwise_xor_(_high(bits, 30)).mul_(_constant(_MIX_1))
+    bits.bitwise_xor_(_high(bits, 27)).mul_(_constant(_MIX_2))
     return bits.bitwise_xor_(_high(bits, 31))
 
 
-@lru_cache(64)
 def _counters(count: int, device: torch.device) -> Tensor:
     """(count,) int64, SplitMix64's first steps from 0."""
+    return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
+
+
+@lru_cache(64)
+def _kept_counters(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # the tensor outlives the mode of its first caller
-        return torch.arange(1, count + 1, device=device) * _GOLDEN_GAMMA
+        return _counters(count, device)
 
 
 class Randomness:
@@ -103,7 +118,8 @@ class Randomness:
 
     def bits(self, *shape: int) -> Tensor:
         """(B, *shape) int64, all 64 bits random."""
-        return _mix(self.keys[:, None] + _counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
+        counters = _counters if torch.compiler.is_compiling() else _kept_counters
+        return _mix(self.keys[:, None] + counters(math.prod(shape), self.keys.device)).view(len(self), *shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """(B, *shape) float32, uniform in [0, 1)."""
@@ -119,6 +135,6 @@ class Randomness:
         pairs = self.bits((count + 1) // 2)
         # 32 bits for the radius, 24 for the angle; the half keeps the logarithm finite.
         radius = _high(pairs, 32).to(torch.float32).add_(0.5).mul_(2.0**-32).log_().clamp_(max=0.0).mul_(-2.0).sqrt_()
-        angle = pairs.bitwise_and_(_SHIFTS[40][1]).to(torch.float32).mul_(2.0 * math.pi * 2.0**-24)
+        angle = pairs.bitwise_and_(_constant(_LOW[24])).to(torch.float32).mul_(2.0 * math.pi * 2.0**-24)
         both = torch.cat([torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)], dim=1)
         return both[:, :count].view(len(self), *shape)

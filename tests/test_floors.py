@@ -13,7 +13,7 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "clock", "config", "durable", "metric_names", "metrics", "normalizer"}
+    {"actions", "batch", "clock", "compilation", "config", "durable", "metric_names", "metrics", "normalizer"}
     | {"observations", "randomness", "redact", "regular_files", "renderers", "resize"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},

@@ -44,6 +44,13 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",
     "LocalResumeConfig": "places/test_local.py",
+    **dict.fromkeys(
+        [
+            "TrainingConfig.compile",
+            *(f"{name}.compile" for name in ("DDPM", "DDIM", "DPMSolver", "UniPC", "Euler", "Heun")),
+        ],
+        "test_compilation.py",
+    ),
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",

@@ -4,6 +4,7 @@ SUBJECTS = (
     "data_path",
     "frames",
     "training_step",
+    "image_step",
     "trainer_overhead",
     "update",
     "sampling",

@@ -16,6 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from dp_prior.compilation import Compile
 from dp_prior.config import Config
 from dp_prior.diffusion.denoiser import Denoise, Denoiser
 from dp_prior.diffusion.spacing import Spacing, spaced_timesteps
@@ -55,6 +56,9 @@ class _Sampler(Config):
 
     renoise: float = Field(default=0.5, gt=0, le=1)
     """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""
+
+    compile: Compile = "off"
+    """How torch compiles an evaluation of the network while sampling: off, or a mode of `torch.compile`."""
 
     def faults(self) -> Iterator[str]:
         if isinstance(self.spacing, tuple) and self.steps not in (None, sum(self.spacing)):

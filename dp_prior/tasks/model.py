@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Batch, Spec
+from dp_prior.compilation import compiled
 from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
@@ -123,12 +124,15 @@ class DiffusionModel(nn.Module):
         Returns:
             (B, *x_shape) float32 in data units.
         """
-        network, unconditional = self._networks(cond)
+        sampler = sampler or self.sampler
+        network, unconditional = (
+            network and compiled(network, sampler.compile, "sampler.compile") for network in self._networks(cond)
+        )
         x_0 = self.process.sample(
             network,
             self.x_shape,
             random,
-            sampler or self.sampler,
+            sampler,
             previous=None if previous is None else self.inside(previous, cond),
             known=self.known_inside(known, cond),
             shown=self.shown,

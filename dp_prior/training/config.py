@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from dp_prior.clock import Cadence, Progress
+from dp_prior.compilation import CUDA_GRAPHS, Compile
 from dp_prior.config import Change, Config
 from dp_prior.job.deadline import Duration
 from dp_prior.training.best import MonitorConfig
@@ -35,6 +36,10 @@ class TrainingConfig(Config):
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast precision of the network; losses, normalizer, optimizer and averages stay fp32. fp16 needs a GPU."""
+
+    compile: Annotated[Compile, Change("harmless")] = "off"
+    """How torch compiles a micro-batch up to its loss: off, or a mode of `torch.compile`. reduce-overhead and
+    max-autotune record CUDA graphs on a GPU. Compiling takes a minute at the first step, on a CPU without a gain."""
 
     optimizer: AdamWConfig = AdamWConfig()
     """The optimizer."""
@@ -96,6 +101,11 @@ class TrainingConfig(Config):
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none"
             yield f"a run needs exactly one of samples, epochs, steps; found {found}"
+        if self.compile in CUDA_GRAPHS and self.accumulation > 1:
+            yield (
+                f"compile is {self.compile!r}, whose CUDA graphs overwrite the gradient of the micro-batch before, but "
+                f"accumulation is {self.accumulation}; set accumulation to 1, or compile to 'default'"
+            )
         if self.divergence == "roll back" and self.rollback == 0:
             yield "divergence is 'roll back', but rollback is 0; set rollback to the most rollbacks allowed"
 

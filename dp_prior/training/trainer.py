@@ -18,6 +18,7 @@ from dp_prior.batch import Batch
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Cadence, Progress
+from dp_prior.compilation import Compile, compiled
 from dp_prior.data.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks
@@ -41,14 +42,18 @@ SLOW_DATA = 0.1
 
 
 class _Wrapped(nn.Module):
-    """Wraps the model for autocast and DistributedDataParallel, so that the model itself stays unchanged."""
+    """Wraps the model for autocast and DistributedDataParallel, so that the model itself stays unchanged.
 
-    def __init__(self, model: nn.Module):
+    Compiled, it is one region: normalising, encoding, noise, network and loss.
+    """
+
+    def __init__(self, model: nn.Module, compile_mode: Compile):
         super().__init__()
         self.model = model
+        self._loss = compiled(model.forward, compile_mode, "train.compile", dynamic=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
-        return self.model(batch, random, self_condition)
+        return self._loss(batch, random, self_condition)
 
 
 class PolicyTrainer:
@@ -89,7 +94,8 @@ class PolicyTrainer:
         self.online = model.to(self.device)
         self.averages = {name: EMA(self.online, decay) for name, decay in config.ema.items()}
         self.optimizer = config.optimizer.create(self.online)
-        self.wrapped = self.accelerator.prepare_model(_Wrapped(self.online), device_placement=False)  # moved above
+        wrapped = _Wrapped(self.online, config.compile)
+        self.wrapped = self.accelerator.prepare_model(wrapped, device_placement=False)  # moved above
         self.means = Means()
         self.guard = Guard(self.device)
         self.divergence = Divergence()

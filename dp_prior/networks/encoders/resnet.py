@@ -23,6 +23,7 @@ from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
+_EXPANSION = 4  # channels of a bottleneck's output for one of its middle
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Norm = Literal["group", "frozen_batch"]
@@ -126,48 +127,36 @@ def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> 
     return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions."""
+class Block(nn.Module):
+    """A residual block of two 3x3 convolutions or, as a bottleneck, of 1x1, 3x3 and 1x1.
 
-    expansion: ClassVar[int] = 1
+    The stride of a bottleneck is that of its middle convolution, as in torchvision.
+    """
 
-    def __init__(self, in_channels: int, channels: int, *, stride: int, norm: Norm):
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int, bottleneck: bool, norm: Norm):
         super().__init__()
-        self.conv1, self.bn1 = _conv(in_channels, channels, 3, stride), _norm(norm, channels)
-        self.conv2, self.bn2 = _conv(channels, channels, 3), _norm(norm, channels)
-        self.downsample = _downsample(in_channels, channels, stride, norm)
+        narrow = out_channels // _EXPANSION
+        sizes = (
+            ((in_channels, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, out_channels, 1, 1))
+            if bottleneck
+            else ((in_channels, out_channels, 3, stride), (out_channels, out_channels, 3, 1))
+        )
+        self.n_convs = len(sizes)
+        for number, (dim_in, dim, kernel, step) in enumerate(sizes, start=1):
+            self.add_module(f"conv{number}", _conv(dim_in, dim, kernel, step))
+            self.add_module(f"bn{number}", _norm(norm, dim))
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.downsample = nn.Sequential(_conv(in_channels, out_channels, 1, stride), _norm(norm, out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, H, W) -> (N, channels, H / stride, W / stride)."""
-        hidden = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        return F.relu(self.bn2(self.conv2(hidden)) + self.downsample(x), inplace=True)
-
-
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions; the stride is the middle one's, as in torchvision."""
-
-    expansion: ClassVar[int] = 4
-
-    def __init__(self, in_channels: int, channels: int, *, stride: int, norm: Norm):
-        super().__init__()
-        out_channels = self.expansion * channels
-        self.conv1, self.bn1 = _conv(in_channels, channels, 1), _norm(norm, channels)
-        self.conv2, self.bn2 = _conv(channels, channels, 3, stride), _norm(norm, channels)
-        self.conv3, self.bn3 = _conv(channels, out_channels, 1), _norm(norm, out_channels)
-        self.downsample = _downsample(in_channels, out_channels, stride, norm)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, in_channels, H, W) -> (N, 4 * channels, H / stride, W / stride)."""
-        hidden = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        hidden = F.relu(self.bn2(self.conv2(hidden)), inplace=True)
-        return F.relu(self.bn3(self.conv3(hidden)) + self.downsample(x), inplace=True)
-
-
-def _downsample(in_channels: int, out_channels: int, stride: int, norm: Norm) -> nn.Module:
-    """The way around a block: nothing where shapes agree, else a 1x1 convolution."""
-    if stride == 1 and in_channels == out_channels:
-        return nn.Identity()
-    return nn.Sequential(_conv(in_channels, out_channels, 1, stride), _norm(norm, out_channels))
+        """(N, in_channels, H, W) -> (N, out_channels, H / stride, W / stride)."""
+        hidden = x
+        for number in range(1, self.n_convs + 1):
+            hidden = self.get_submodule(f"bn{number}")(self.get_submodule(f"conv{number}")(hidden))
+            if number < self.n_convs:
+                hidden = F.relu(hidden, inplace=True)
+        return F.relu(hidden + self.downsample(x), inplace=True)
 
 
 class ResNet(FineTuned):
@@ -175,17 +164,16 @@ class ResNet(FineTuned):
 
     def __init__(self, *, width: int, blocks: tuple[int, ...], bottleneck: bool, stem: Stem, norm: Norm):
         super().__init__()
-        block = Bottleneck if bottleneck else BasicBlock
+        expansion = _EXPANSION if bottleneck else 1
         self.conv1 = _conv(3, width, 7, 2) if stem == "conv" else nn.Conv2d(3, width, 4, 4, bias=False)
         self.bn1 = _norm(norm, width)
         self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "conv" else nn.Identity()
         self.n_levels = len(blocks)
-        channels = [width, *(block.expansion * width * 2**level for level in range(self.n_levels))]
+        channels = [width, *(expansion * width * 2**level for level in range(self.n_levels))]
         for level, ((dim_in, dim), count) in enumerate(zip(pairwise(channels), blocks, strict=True)):
-            narrow = dim // block.expansion
-            first = block(dim_in, narrow, stride=1 if level == 0 else 2, norm=norm)
-            others = (block(dim, narrow, stride=1, norm=norm) for _ in range(count - 1))
-            self.add_module(f"layer{level + 1}", nn.Sequential(first, *others))
+            sizes = [(dim_in, 1 if level == 0 else 2), *[(dim, 1)] * (count - 1)]
+            level_blocks = (Block(size, dim, stride=stride, bottleneck=bottleneck, norm=norm) for size, stride in sizes)
+            self.add_module(f"layer{level + 1}", nn.Sequential(*level_blocks))
         self.channels = channels[-1]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):

@@ -26,10 +26,8 @@ Pool = Literal["cls", "mean", "attention"]
 
 
 class Family(NamedTuple):
-    """One architecture of transformers: its classes, its usual normalisation, whether it has a class token."""
+    """One architecture of transformers: its usual normalisation, and whether it has a class token."""
 
-    config: str
-    model: str
     mean: Rgb
     std: Rgb
     has_cls: bool
@@ -39,11 +37,11 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 FAMILIES = {
-    "dinov2": Family("Dinov2Config", "Dinov2Model", *_IMAGENET, has_cls=True),
-    "dinov2_with_registers": Family("Dinov2WithRegistersConfig", "Dinov2WithRegistersModel", *_IMAGENET, has_cls=True),
-    "dinov3_vit": Family("DINOv3ViTConfig", "DINOv3ViTModel", *_IMAGENET, has_cls=True),
-    "clip_vision_model": Family("CLIPVisionConfig", "CLIPVisionModel", *_CLIP, has_cls=True),
-    "siglip_vision_model": Family("SiglipVisionConfig", "SiglipVisionModel", *_HALF, has_cls=False),
+    "dinov2": Family(*_IMAGENET, has_cls=True),
+    "dinov2_with_registers": Family(*_IMAGENET, has_cls=True),
+    "dinov3_vit": Family(*_IMAGENET, has_cls=True),
+    "clip_vision_model": Family(*_CLIP, has_cls=True),
+    "siglip_vision_model": Family(*_HALF, has_cls=False),
 }
 """By `model_type`. SigLIP 2 models of a fixed resolution are of the type siglip, too."""
 
@@ -228,7 +226,7 @@ def _architecture(source: Source) -> dict[str, Any]:
     if model_type not in FAMILIES:
         known = ", ".join([*FAMILIES, *_WITH_TEXT])
         raise ValueError(f"weights: {source.name} is of model type {model_type!r}; expected one of {known}")
-    defaults = getattr(_transformers(), FAMILIES[model_type].config)().to_dict()
+    defaults = _transformers().CONFIG_MAPPING[model_type]().to_dict()
     architecture = {name: config.get(name, defaults[name]) for name in _SIZES if name in defaults}
     return {"model_type": model_type, **architecture}
 
@@ -246,19 +244,16 @@ class VisionTransformer(FineTuned):
 
     def __init__(self, architecture: dict[str, Any], *, image_size: int):
         super().__init__()
-        transformers = _transformers()
-        family = FAMILIES[architecture["model_type"]]
-        config_class, model_class = getattr(transformers, family.config), getattr(transformers, family.model)
-        known = config_class().to_dict()
-        fields = {name: value for name, value in (architecture | _FIXED).items() if name in known}
-        del fields["model_type"]  # the class has it
-        self.model = model_class(config_class(**fields))
-        self.is_clip = architecture["model_type"] == "clip_vision_model"
-        takes_other_sizes = self.is_clip or architecture["model_type"] == "siglip_vision_model"
-        is_other_size = image_size != architecture["image_size"]
-        self.options = {"interpolate_pos_encoding": True} if takes_other_sizes and is_other_size else {}
+        transformers, model_type = _transformers(), architecture["model_type"]
+        config_class = transformers.CONFIG_MAPPING[model_type]
+        known = config_class().to_dict().keys() - {"model_type"}  # the class has it
+        config = config_class(**{name: value for name, value in (architecture | _FIXED).items() if name in known})
+        self.model = transformers.AutoModel.from_config(config)
+        self.is_clip = model_type == "clip_vision_model"
+        is_other_size = image_size != architecture["image_size"] and model_type in _WITH_TEXT.values()
+        self.options = {"interpolate_pos_encoding": True} if is_other_size else {}
         self.dim = architecture["hidden_size"]
-        self.n_special = int(family.has_cls) + architecture.get("num_register_tokens", 0)
+        self.n_special = int(FAMILIES[model_type].has_cls) + architecture.get("num_register_tokens", 0)
         """Tokens before those of the patches: class token and registers."""
 
     def requires_grad_(self, requires_grad: bool = True) -> VisionTransformer:

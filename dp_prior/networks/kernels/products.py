@@ -29,8 +29,9 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def uses_onednn(x: Tensor) -> bool:
-    """Whether `product` may go to oneDNN for this input."""
-    return x.dtype is torch.float32 and x.device.type == "cpu" and _ONEDNN_LINEAR is not None
+    """Whether `product` may go to oneDNN for this input; torch's compiler takes its operator with constants only."""
+    is_eager = not torch.compiler.is_compiling()
+    return x.dtype is torch.float32 and x.device.type == "cpu" and _ONEDNN_LINEAR is not None and is_eager
 
 
 class _LinearProduct(torch.autograd.Function):

@@ -169,6 +169,6 @@ def transposed_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     terms = parts.as_strided(
         (batch, n, 2, 2, channels),
         ((n + 2) * 4 * channels, 4 * channels, 3 * channels, 2 * channels, 1),
-        parts.storage_offset() + 3 * channels,
+        3 * channels,
     )
     return (terms.sum(3) + bias).view(batch, 2 * n, channels)

@@ -32,12 +32,21 @@ TINY = {
 SPECIAL = {"dinov2": 1, "dinov2_with_registers": 4, "dinov3_vit": 4, "clip_vision_model": 1, "siglip_vision_model": 0}
 
 
+CLASSES = {
+    "dinov2": "Dinov2",
+    "dinov2_with_registers": "Dinov2WithRegisters",
+    "dinov3_vit": "DINOv3ViT",
+    "clip_vision_model": "CLIPVision",
+    "siglip_vision_model": "SiglipVision",
+}
+
+
 def published(folder, family="dinov2", seed=0, std=0.3, **changes):
     """A random model of the family, saved as a publisher would; and the model."""
-    config_class = getattr(transformers, FAMILIES[family].config)
+    config_class = getattr(transformers, f"{CLASSES[family]}Config")
     fields = {name: value for name, value in {**TINY, **changes}.items() if name in config_class().to_dict()}
     torch.manual_seed(seed)
-    model = getattr(transformers, FAMILIES[family].model)(config_class(**fields)).eval()
+    model = getattr(transformers, f"{CLASSES[family]}Model")(config_class(**fields)).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     model.save_pretrained(folder)

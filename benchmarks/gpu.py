@@ -1,0 +1,311 @@
+"""Everything that is to be measured on a GPU, by one command that is called again until it says that all is done:
+
+    python -m benchmarks.gpu --out runs/gpu
+
+A call ends by itself within `--limit` (9 minutes), with code 75 while something is left; the next one goes on from
+there. In this order: the tests that need a GPU, steps per second and peak memory of the recipes, the image policy of
+`pusht_image_gpu.json` with 500 test episodes, then the published recipe. Results are in OUT/results.jsonl as soon as
+they are measured, and in OUT/report.md. `--device cpu --small` rehearses all of it in minutes, with tiny networks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks import peers
+from benchmarks.steps import measure
+
+ROOT = Path(__file__).parent.parent
+MORE = 75
+"""Exit code while something is left, as of a training run that was stopped by its time limit."""
+
+MODES = ("off", "default", "reduce-overhead", "max-autotune")
+CHECKS = ("not compiled", "compiled and states", "compiled and images")
+RECIPES = {"pusht_image_gpu": "fast", "pusht_image_paper": "image"}
+SIZES = {"state": ("256,512,1024", 256), "image": ("512,1024,2048", 64), "fast": ("128,256,512", 256)}
+TINY = {
+    "task.encoders.camera.width": 16,
+    "task.encoders.camera.blocks": [1, 1],
+    "task.backbone.down_dims": [16, 32, 64],
+    "task.sampler.steps": 2,
+    "data.batch_size": 8,
+}
+BUDGET = {"pusht_image_gpu": {"train.samples": 160}, "pusht_image_paper": {"train.steps": 20}}
+
+
+class OutOfTimeError(Exception):
+    """What comes next needs more time than this call has."""
+
+
+class Job:
+    """The results so far, and the time that is left of this call."""
+
+    def __init__(self, out: Path, device: str, data: Path | None, is_small: bool, limit_s: float):
+        self.out, self.device, self.is_small = out, device, is_small
+        self._end = time.monotonic() + limit_s
+        self._file = out / "results.jsonl"
+        out.mkdir(parents=True, exist_ok=True)
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        self.results: dict[str, Any] = {row["name"]: row["result"] for row in map(json.loads, lines)}
+        self.data = data if data is not None and data.exists() else None
+
+    @property
+    def left_s(self) -> float:
+        return self._end - time.monotonic()
+
+    def needs(self, seconds: float) -> None:
+        if self.left_s < seconds:
+            raise OutOfTimeError
+
+    def note(self, name: str, result: Any) -> None:
+        """Keep a result; it is on disk when this returns."""
+        self.results[name] = result
+        with self._file.open("a") as file:
+            file.write(json.dumps({"name": name, "result": result}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        click.echo(f"{name}: {json.dumps(result)}")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        is_cpu = self.device == "cpu"
+        return os.environ | {"ACCELERATE_USE_CPU": str(is_cpu).lower(), "DP_PRIOR_TEST_DEVICE": self.device}
+
+
+def check(job: Job) -> None:
+    """The tests that need a GPU."""
+    for which in CHECKS:
+        name = f"check {which}"
+        if name in job.results:
+            continue
+        job.needs(300)
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/test_gpu.py"]
+        try:
+            done = subprocess.run(
+                [*command, "-k", which],
+                cwd=ROOT,
+                env=job.environment,
+                capture_output=True,
+                text=True,
+                timeout=job.left_s,
+            )
+        except subprocess.TimeoutExpired:
+            job.note(name, {"passed": False, "summary": f"did not end within {time.monotonic() - begun:.0f} s"})
+            raise OutOfTimeError from None
+        (job.out / f"{name.replace(' ', '_')}.log").write_text(done.stdout + done.stderr)
+        job.note(name, {"passed": done.returncode == 0, "summary": done.stdout.strip().splitlines()[-1]})
+
+
+def throughput(job: Job) -> None:
+    """Windows per second and peak memory of a training step, ours and LeRobot's."""
+    cases: list[tuple[str, str, str, str]] = []
+    for kind in SIZES:
+        cases += [("ours", kind, "fp32", "off"), *(("ours", kind, "bf16", mode) for mode in MODES)]
+        cases.append(("products", kind, "bf16", "off"))
+    absent = peers.missing()
+    if absent is None:
+        cases += [("lerobot", "image", precision, "off") for precision in ("fp32", "bf16")]
+    elif "LeRobot" not in job.results:
+        job.note("LeRobot", f"NOT MEASURED: {absent}")
+    if job.is_small:  # the others are the same code with another word
+        cases = [case for case in cases if case[3] == "off" and case[1] != "state"]
+    for variant, kind, precision, mode in cases:
+        name = f"step {kind} {variant} {precision} {mode}"
+        if name in job.results:
+            continue
+        job.needs(180 if mode == "max-autotune" else 90)
+        widths, batch_size = ("16,32", 4) if job.is_small else SIZES[kind]
+        steps = ["--steps", "2", "--warm-up", "1"] if job.is_small else ["--steps", "30", "--warm-up", "10"]
+        arguments = [variant, "--kind", kind, "--widths", widths, "--batch-size", str(batch_size), *steps]
+        try:
+            found = measure(
+                [*arguments, "--precision", precision, "--compile", mode, "--device", job.device], job.left_s
+            )
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            job.note(name, {"failed": str(error)[-1000:]})
+            continue
+        ms = sorted(found["ms"])[len(found["ms"]) // 2]
+        rate = {"ms": round(ms, 3), "windows_per_s": round(1e3 * batch_size / ms, 1)}
+        job.note(name, rate | {"peak_mb": round(found["peak_mb"]), "warm_up_s": round(found["warm_up_s"], 1)})
+
+
+def fastest_mode(job: Job, kind: str) -> str:
+    """The way of compiling that took the least time a step, `off` unless another was 5 % faster."""
+    times = {mode: job.results.get(f"step {kind} ours bf16 {mode}", {}).get("ms") for mode in MODES}
+    known = {mode: ms for mode, ms in times.items() if ms is not None}
+    best = min(known, key=known.__getitem__, default="off")
+    return best if known and known[best] < 0.95 * known.get("off", float("inf")) else "off"
+
+
+def run_settings(job: Job, recipe: str) -> dict[str, Any]:
+    """Settings of a recipe in this job, by path."""
+    settings: dict[str, Any] = {
+        "tracker.data_path": str(job.out / recipe),
+        "tracker.log": [],
+        "test": [],
+        "train.precision": "bf16",
+        "train.compile": fastest_mode(job, RECIPES[recipe]),
+    }
+    if job.data is not None:
+        settings |= {"data.episodes.path": str(job.data)}
+    else:
+        settings |= {
+            "data.episodes": {"type": "npz", "path": str(_rendered(job))},
+            "data.obs": {"agent_pos": {"key": "state", "slice": [0, 2]}},
+            "data.images.camera.key": "camera",
+        }
+    if job.is_small:
+        camera = {"type": "pusht", "n_envs": 2, "max_steps": 16, "camera": [96, 96]}
+        rollout = {"type": "rollout", "n_episodes": 2, "env": camera, "first_seed": 200000, "videos": 0}
+        settings |= TINY | BUDGET[recipe] | {"evaluate": [rollout]}
+    return settings
+
+
+def _rendered(job: Job) -> Path:
+    """The embedded scripted demonstrations with pictures, for a machine without the recorded human ones."""
+    path = job.out / "pusht_images.npz"
+    if not path.exists():
+        from dp_prior.envs.pusht_camera import write_pictures
+
+        source = ROOT / "demonstrations/pusht.npz"
+        frames = write_pictures(_first_episodes(source, job.out, 4) if job.is_small else source, path, (96, 96))
+        job.note(
+            "data", f"the scripted demonstrations of this repository, {frames} frames; recorded ones were not found"
+        )
+    return path
+
+
+def _first_episodes(source: Path, folder: Path, count: int) -> Path:
+    with np.load(source, allow_pickle=False) as file:
+        ends = file["episode_ends"][:count]
+        arrays = {name: file[name][: ends[-1]] for name in file.files if name != "episode_ends"}
+    path = folder / "first_episodes.npz"
+    np.savez(path, **arrays, episode_ends=ends)
+    return path
+
+
+def train(job: Job, recipe: str) -> None:
+    """Train until the budget is spent; a call goes on where the one before has stopped."""
+    name = f"train {recipe}"
+    if name in job.results:
+        return
+    job.needs(120)
+    settings = run_settings(job, recipe)
+    settings["train.max_runtime"] = max(10.0, job.left_s - 10)
+    command = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{recipe}.json"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    begun = time.monotonic()
+    with (job.out / f"{recipe}.log").open("a") as log:
+        code = subprocess.run(command, cwd=ROOT, env=job.environment, stdout=log, stderr=subprocess.STDOUT).returncode
+    parts = [*job.results.get(f"parts {recipe}", []), round(time.monotonic() - begun)]
+    job.note(f"parts {recipe}", parts)
+    if code == MORE:
+        raise OutOfTimeError
+    if code:
+        tail = (job.out / f"{recipe}.log").read_text()[-2000:]
+        raise click.ClickException(f"training {recipe} ended with code {code}; its log ends:\n{tail}")
+    job.note(name, {"seconds": sum(parts), "starts": len(parts)})
+
+
+def test(job: Job, recipe: str) -> None:
+    """500 episodes of the best weights, 50 at a time."""
+    blocks, episodes = (2, 2) if job.is_small else (10, 50)
+    if f"test {recipe}" in job.results:
+        return
+    for block in range(blocks):
+        if f"test {recipe} {block}" not in job.results:
+            job.needs(90)
+            job.note(f"test {recipe} {block}", _episodes(job, recipe, block, episodes))
+    rows = [row for block in range(blocks) for row in job.results[f"test {recipe} {block}"]]
+    scores, solved = [row["score"] for row in rows], [row["success"] for row in rows]
+    from dp_prior.evaluation.interval import mean_interval
+
+    low, high = mean_interval(np.array(scores))
+    found = {"episodes": len(rows), "score": sum(scores) / len(rows), "low": low, "high": high}
+    job.note(f"test {recipe}", found | {"solved": sum(map(bool, solved)) / len(rows)})
+
+
+def _episodes(job: Job, recipe: str, block: int, count: int) -> list[dict[str, Any]]:
+    from dp_prior import load_policy
+    from dp_prior.clock import Progress
+    from dp_prior.evaluation.rollout import RolloutConfig
+
+    env = {"type": "pusht", "n_envs": count, "camera": [96, 96]} | ({"max_steps": 16} if job.is_small else {})
+    record = RolloutConfig.model_validate(
+        {"env": env, "n_episodes": count, "first_seed": 100_000 + count * block, "noise_seed": block, "videos": 0}
+    )
+    policy = load_policy(job.out / recipe, device=job.device)
+    measured = record.create().run({"ema": policy}, None, Progress())
+    return [{key: row[key] for key in ("seed", "score", "success")} for row in measured.tables["rollout/by_seed"]]
+
+
+def report(job: Job) -> Iterator[str]:
+    """The results as Markdown."""
+    import torch
+
+    name = torch.cuda.get_device_name() if job.device == "cuda" else "the CPU"
+    yield f"# Measured on {name}, torch {torch.__version__}" + (
+        ": a rehearsal, no figure means anything" * job.is_small
+    )
+    yield ""
+    for which in CHECKS:
+        found = job.results.get(f"check {which}")
+        yield f"- check, {which}: {'passed' if found['passed'] else 'FAILED'}, {found['summary']}" if found else ""
+    yield from ("", "| step | ms | windows/s | peak MB |", "|---|---:|---:|---:|")
+    for key, found in job.results.items():
+        if key.startswith("step "):
+            values = (
+                ("failed", "", "") if "failed" in found else (found["ms"], found["windows_per_s"], found["peak_mb"])
+            )
+            yield f"| {key[5:]} | {' | '.join(map(str, values))} |"
+    yield ""
+    for recipe in RECIPES:
+        trained, tested = job.results.get(f"train {recipe}"), job.results.get(f"test {recipe}")
+        if trained:
+            yield f"- {recipe}: trained in {trained['seconds']} s, {trained['starts']} starts"
+        if tested:
+            yield (
+                f"- {recipe}: score {tested['score']:.3f} ({tested['low']:.3f} to {tested['high']:.3f}), "
+                f"{tested['solved']:.1%} solved of {tested['episodes']} episodes; LeRobot's card: 0.957, 64.2 %"
+            )
+
+
+@click.command(help=__doc__)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for everything.")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
+@click.option("--small", is_flag=True, help="Tiny networks and budgets: does everything run?")
+@click.option("--data", type=click.Path(path_type=Path), default=Path("data/lerobot_pusht"), show_default=True)
+@click.option("--limit", "limit_s", default=540.0, show_default=True, help="Seconds within which this call ends.")
+def main(out: Path, device: str, small: bool, data: Path, limit_s: float) -> None:
+    job = Job(out.absolute(), device, data.absolute(), small, limit_s)
+    os.environ.update(job.environment)
+    is_done = False
+    try:
+        check(job)
+        throughput(job)
+        for recipe in RECIPES:
+            train(job, recipe)
+            test(job, recipe)
+        is_done = True
+    except OutOfTimeError:
+        click.echo("call it again: something is left")
+    finally:
+        (job.out / "report.md").write_text("\n".join(report(job)) + "\n")
+    click.echo(f"written to {job.out / 'report.md'}")
+    sys.exit(0 if is_done else MORE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The GPU job goes on where a call of it has ended, and falls back to the demonstrations of this repository."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import gpu
+
+
+@pytest.fixture
+def job(tmp_path):
+    return gpu.Job(tmp_path / "out", "cpu", tmp_path / "no_such_data", True, 1000.0)
+
+
+def test_results_are_read_again_by_the_next_call(job):
+    job.note("a", {"ms": 1.5})
+    job.note("a", {"ms": 2.5})
+    again = gpu.Job(job.out, "cpu", None, True, 1000.0)
+    assert again.results == {"a": {"ms": 2.5}}
+
+
+def test_nothing_begins_that_would_not_end_in_time(tmp_path):
+    job = gpu.Job(tmp_path, "cpu", None, True, 60.0)
+    job.needs(30)
+    with pytest.raises(gpu.OutOfTimeError):
+        job.needs(90)
+
+
+def test_compiling_must_gain_five_percent(job):
+    assert gpu.fastest_mode(job, "fast") == "off"
+    for mode, ms in (("off", 10.0), ("default", 9.6), ("reduce-overhead", None)):
+        job.results[f"step fast ours bf16 {mode}"] = {"failed": "no Triton"} if ms is None else {"ms": ms}
+    assert gpu.fastest_mode(job, "fast") == "off"
+    job.results["step fast ours bf16 default"] = {"ms": 9.0}
+    assert gpu.fastest_mode(job, "fast") == "default"
+
+
+def test_training_that_ran_out_of_time_is_started_again(job, monkeypatch):
+    codes, commands = [gpu.MORE, 0], []
+
+    def run(command, **how):
+        commands.append(command)
+        return SimpleNamespace(returncode=codes.pop(0))
+
+    monkeypatch.setattr(gpu.subprocess, "run", run)
+    monkeypatch.setattr(gpu, "_rendered", lambda job: job.out / "pusht_images.npz")
+    with pytest.raises(gpu.OutOfTimeError):
+        gpu.train(job, "pusht_image_gpu")
+    gpu.train(job, "pusht_image_gpu")
+    gpu.train(job, "pusht_image_gpu")  # it is done
+    assert len(commands) == 2 and job.results["train pusht_image_gpu"]["starts"] == 2
+    settings = dict(part.split("=", 1) for part in commands[0][5::2])
+    assert 900 < float(settings["train.max_runtime"]) < 1000
+    assert json.loads(settings["data.episodes"]) == {"type": "npz", "path": str(job.out / "pusht_images.npz")}
+
+
+def test_recorded_demonstrations_are_taken_where_they_are(tmp_path):
+    job = gpu.Job(tmp_path / "out", "cuda", tmp_path, False, 1000.0)
+    settings = gpu.run_settings(job, "pusht_image_gpu")
+    assert settings["data.episodes.path"] == str(tmp_path) and "data.episodes" not in settings
+    assert not set(settings) & set(gpu.TINY)
+
+
+def test_a_call_ends_with_75_while_something_is_left_and_with_0_after_that(tmp_path, monkeypatch):
+    left = [True, False]
+
+    def check(job):
+        if left.pop(0):
+            raise gpu.OutOfTimeError
+
+    monkeypatch.setattr(gpu, "check", check)
+    monkeypatch.setattr(gpu, "throughput", lambda job: job.note("step image ours bf16 off", {"failed": "no compiler"}))
+    for name in ("train", "test"):
+        monkeypatch.setattr(gpu, name, lambda job, recipe: None)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    monkeypatch.setenv("DP_PRIOR_TEST_DEVICE", "cpu")
+    arguments = ["--out", str(tmp_path), "--device", "cpu", "--small"]
+    first, second = (CliRunner().invoke(gpu.main, arguments) for _ in range(2))
+    assert (first.exit_code, second.exit_code) == (gpu.MORE, 0), second.output
+    assert "| image ours bf16 off | failed |" in (tmp_path / "report.md").read_text()
