@@ -329,6 +329,8 @@ def _quiet() -> None:
     logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
     # torch renamed an option that accelerate passes; every rank would warn of it
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+    # convolutions of 1x1 on channels-last images have two equal descriptions of one layout
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
 
 
 main.add_command(evaluate, "eval")
