@@ -2,7 +2,7 @@
 
 What measures something describes its own metrics: an evaluator's record in `metrics`, the trainer in
 `training/measured.py`. A name may hold `<placeholders>` for what a configuration chooses. `docs/metrics.md` is
-generated from all descriptions by `python -m dp_prior.run.reference`; logging a name without one fails a test.
+generated from all descriptions by `python -m tests.reference`; logging a name without one fails a test.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def page(groups: Mapping[str, Iterable[Metric]]) -> str:
     lines = [
         "# Metrics",
         "",
-        "Generated from what trainer and evaluators declare by `python -m dp_prior.run.reference`; do not edit. Every "
+        "Generated from what trainer and evaluators declare by `python -m tests.reference`; do not edit. Every "
         "number that a run logs is here. A row also has `step` (optimizer steps) and `samples_seen` (samples over all "
         "ranks), the two clocks of a run. A value that is not finite is null in `metrics.jsonl` and named under "
         "`nonfinite`.",

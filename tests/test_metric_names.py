@@ -7,9 +7,9 @@ import pytest
 from dp_prior.config import members
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.metric_names import PLACEHOLDERS, find_metric, page
-from dp_prior.run.reference import metric_groups
 from dp_prior.tracking.jsonl import read_rows
 from dp_prior.training.measured import METRICS as OF_TRAINING
+from tests.reference import metric_groups
 from tests.tiny import experiment, tiny
 
 CLOCK = {"step", "samples_seen", "nonfinite"}

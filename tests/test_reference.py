@@ -9,9 +9,9 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.run.config import TrainConfig
-from dp_prior.run.reference import documents, json_schema, markdown, write
+from tests.reference import documents, json_schema, markdown, write
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 class Small(Config):
@@ -87,7 +87,7 @@ def test_what_is_written_is_what_was_generated(tmp_path):
 def test_the_files_in_the_repository_are_current(name):
     path = ROOT / name
     assert path.exists() and path.read_text(encoding="utf-8") == documents(TrainConfig)[name], (
-        f"{name} does not fit the records; run: python -m dp_prior.run.reference"
+        f"{name} does not fit the records; run: python -m tests.reference"
     )
 
 

@@ -1,6 +1,6 @@
 """Generates the configuration reference, as JSON Schema and Markdown, and the page of all metrics.
 
-`python -m dp_prior.run.reference` writes them; a test compares them with the records.
+`python -m tests.reference` writes them; a test compares them with the records.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def markdown(config: type[Config]) -> str:
     lines = [
         "# Configuration reference",
         "",
-        "Generated from the records by `python -m dp_prior.run.reference`; do not edit. A file holds one "
+        "Generated from the records by `python -m tests.reference`; do not edit. A file holds one "
         f"[{schema['title']}](#{schema['title'].lower()}). Fields without a default are required. Any field can be "
         "set on the command line by its path, for example `--set seed=1`.",
         "",
