@@ -27,6 +27,7 @@ import numpy as np
 
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
 
 GRACE_S = 5.0
@@ -42,10 +43,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def can_run_elsewhere(record: EnvConfig) -> bool:
-    """Whether a worker finds the environment: one of gymnasium must be registered by the name of its class."""
+def is_divisible(record: EnvConfig) -> bool:
+    """Whether an environment steps its rows in turn, and a worker finds it: one of gymnasium must be registered by the
+    name of its class. Of an environment from another package nothing is known; it may have a GPU of its own."""
     if not isinstance(record, GymConfig):
-        return True
+        return isinstance(record, PushTConfig)
     entry_point = record.registration().entry_point
     return isinstance(entry_point, str) and not entry_point.startswith("__main__")
 

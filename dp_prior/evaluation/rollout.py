@@ -25,7 +25,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
-from dp_prior.envs.workers import Workers, can_run_elsewhere, cores
+from dp_prior.envs.workers import Workers, cores, is_divisible
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
@@ -79,7 +79,8 @@ class RolloutConfig(Config):
 
     workers: int | None = Field(default=None, ge=0)
     """Processes that step the environment, each a share of the episodes that run side by side; 0: this process alone.
-    null: one for each core, which ranks divide among themselves, if the policy sees camera frames, otherwise 0."""
+    null: for `pusht` and `gym` one for each core, which ranks divide among themselves, if the policy sees camera
+    frames, otherwise 0."""
 
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
@@ -265,7 +266,7 @@ class RolloutEvaluator:
         if workers is None:
             is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
             share = cores() // rank_and_size(ranks)[1]
-            workers = share if is_slow and share > 1 and can_run_elsewhere(env) else 0
+            workers = share if is_slow and share > 1 and is_divisible(env) else 0
         return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
 
     def _headline(self, metrics: dict[str, float]) -> str:
