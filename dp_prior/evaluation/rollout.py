@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -321,9 +320,12 @@ class RolloutEvaluator:
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
         refuse_blinding(policy.spec, config.blind)
-        view = None
-        if film is not None and config.shows_cameras(policy.spec):
-            view = CameraView(policy, keypoints=config.show == "keypoints")
+        is_shown = film is not None and config.shows_cameras(policy.spec)
+        view = CameraView(policy, keypoints=config.show == "keypoints") if is_shown else None
+
+        def draw(rows: Sequence[int]) -> np.ndarray:
+            return env.render(rows) if view is None else view(obs, rows)
+
         agent = VectorAgent(
             policy,
             n_action_steps=config.n_action_steps,
@@ -338,7 +340,7 @@ class RolloutEvaluator:
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
-            film.add(env.render if view is None else partial(view, obs), done, rows[:, 2])
+            film.add(draw, done, rows[:, 2])
             while not (done | broken).all():
                 heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
@@ -349,7 +351,7 @@ class RolloutEvaluator:
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
-                film.add(env.render if view is None else partial(view, obs), done, info["success"])
+                film.add(draw, done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
         return rows
