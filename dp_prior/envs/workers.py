@@ -27,6 +27,7 @@ import numpy as np
 
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.gym import GymConfig
+from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
 
 GRACE_S = 5.0
@@ -42,10 +43,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def can_run_elsewhere(record: EnvConfig) -> bool:
-    """Whether a worker finds the environment: one of gymnasium must be registered by the name of its class."""
+def is_divisible(record: EnvConfig) -> bool:
+    """Whether an environment steps its rows in turn, and a worker finds it: one of gymnasium must be registered by the
+    name of its class. Of an environment from another package nothing is known; it may have a GPU of its own."""
     if not isinstance(record, GymConfig):
-        return True
+        return isinstance(record, PushTConfig)
     entry_point = record.registration().entry_point
     return isinstance(entry_point, str) and not entry_point.startswith("__main__")
 
@@ -67,7 +69,8 @@ class Workers:
         registration = record.registration() if isinstance(record, GymConfig) else None
         self._workers: list[_Worker] = []
         with self._closed_on_error():
-            self._workers += (_Worker(f"{number} of {n_workers}") for number in range(1, n_workers + 1))
+            for number in range(1, n_workers + 1):
+                self._workers.append(_Worker(f"{number} of {n_workers}"))
             made = self._call("create", dict.fromkeys(range(n_workers), (share, registration)))
         self.max_steps, self.fps, self.obs_shapes, self.action_dim = made[0]
 
@@ -121,16 +124,26 @@ class Workers:
             raise
 
 
+_PROGRAM = """
+import signal, sys
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)  # the parent decides what they mean
+sys.path[:] = {path!r}
+from dp_prior.envs.workers import serve
+serve({descriptor})
+"""
+
+
 class _Worker:
     """A worker process, as its parent sees it."""
 
     def __init__(self, name: str):
         self._name = name
         self._pipe, theirs = Pipe()
-        serving = f"from dp_prior.envs.workers import serve; serve({theirs.fileno()})"
+        program = _PROGRAM.format(path=sys.path, descriptor=theirs.fileno())
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {serving}"],
+                [sys.executable, "-c", program],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # greetings of packages
@@ -180,8 +193,6 @@ def serve(descriptor: int) -> None:
     Args:
         descriptor: of the socket to the parent.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):  # the parent decides what they mean
-        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
     with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, ConnectionError):
         parent = stack.enter_context(Connection(descriptor))

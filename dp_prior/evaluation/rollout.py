@@ -10,7 +10,6 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +24,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
-from dp_prior.envs.workers import Workers, can_run_elsewhere, cores
+from dp_prior.envs.workers import Workers, cores, is_divisible
 from dp_prior.evaluation.blind import blinded, refuse_blinding
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
@@ -79,7 +78,8 @@ class RolloutConfig(Config):
 
     workers: int | None = Field(default=None, ge=0)
     """Processes that step the environment, each a share of the episodes that run side by side; 0: this process alone.
-    null: one for each core, which ranks divide among themselves, if the policy sees camera frames, otherwise 0."""
+    null: for `pusht` and `gym` one for each core, which ranks divide among themselves, if the policy sees camera
+    frames, otherwise 0."""
 
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
@@ -265,7 +265,7 @@ class RolloutEvaluator:
         if workers is None:
             is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
             share = cores() // rank_and_size(ranks)[1]
-            workers = share if is_slow and share > 1 and can_run_elsewhere(env) else 0
+            workers = share if is_slow and share > 1 and is_divisible(env) else 0
         return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
 
     def _headline(self, metrics: dict[str, float]) -> str:
@@ -320,9 +320,12 @@ class RolloutEvaluator:
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
         refuse_blinding(policy.spec, config.blind)
-        view = None
-        if film is not None and config.shows_cameras(policy.spec):
-            view = CameraView(policy, keypoints=config.show == "keypoints")
+        is_shown = film is not None and config.shows_cameras(policy.spec)
+        view = CameraView(policy, keypoints=config.show == "keypoints") if is_shown else None
+
+        def draw(rows: Sequence[int]) -> np.ndarray:
+            return env.render(rows) if view is None else view(obs, rows)
+
         agent = VectorAgent(
             policy,
             n_action_steps=config.n_action_steps,
@@ -337,7 +340,7 @@ class RolloutEvaluator:
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
         with film or Film(None, 0, env.fps) as film:
-            film.add(env.render if view is None else partial(view, obs), done, rows[:, 2])
+            film.add(draw, done, rows[:, 2])
             while not (done | broken).all():
                 heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
@@ -348,7 +351,7 @@ class RolloutEvaluator:
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
-                film.add(env.render if view is None else partial(view, obs), done, info["success"])
+                film.add(draw, done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
         return rows

@@ -14,7 +14,7 @@ from dp_prior.batch import Spec
 from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
-from dp_prior.envs.workers import WorkerError, Workers, can_run_elsewhere
+from dp_prior.envs.workers import WorkerError, Workers, is_divisible
 from dp_prior.evaluation import rollout
 from dp_prior.evaluation.rollout import RolloutConfig
 
@@ -135,8 +135,8 @@ def test_a_worker_that_fails_is_one_error_and_ends_all(record, message):
 def test_an_environment_that_a_worker_cannot_make_is_one_error():
     with pytest.raises(WorkerError, match=r"worker 1 of 1 failed: ModuleNotFoundError: .*no_such_package"):
         Workers(troubled(id="Nowhere-v0"), 1)
-    assert can_run_elsewhere(ToyConfig()) and can_run_elsewhere(troubled())
-    assert not can_run_elsewhere(troubled(id="Class-v0"))  # may be a class of the main script
+    assert is_divisible(PushTConfig()) and is_divisible(troubled()) and not is_divisible(ToyConfig())
+    assert not is_divisible(troubled(id="Class-v0"))  # may be a class of the main script
 
 
 def test_signals_of_schedulers_and_terminals_are_left_to_the_parent():
@@ -198,13 +198,14 @@ def looking(kind):
         ("vector", {"workers": 3}, 8, 1, 3),
         ("image", {"workers": 0}, 8, 1, 0),
         ("image", {"env": troubled(id="Class-v0")}, 8, 1, 0),
+        ("image", {"env": ToyConfig()}, 8, 1, 0),
         ("image", {"env": troubled(id="Class-v0"), "workers": 2}, 8, 1, 2),
     ],
 )
 def test_workers_are_as_many_as_pay(monkeypatch, kind, fields, n_cores, n_ranks, expected):
     monkeypatch.setattr(rollout, "cores", lambda: n_cores)
     monkeypatch.setattr(rollout, "Workers", lambda record, n_workers: n_workers)
-    config = RolloutConfig(**{"env": ToyConfig(), "videos": 0, **fields})
+    config = RolloutConfig(**{"env": troubled(n_envs=25), "videos": 0, **fields})
     ranks = SimpleNamespace(process_index=0, num_processes=n_ranks)
     found = config.create()._open(looking(kind), ranks)
     assert (found if isinstance(found, int) else 0) == expected
