@@ -11,7 +11,6 @@ from pydantic import Field, field_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.models import with_steps
 from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
@@ -85,23 +84,19 @@ class SampledConfig(HeldOutConfig):
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
         """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
-        sampler = task.sampler
-        if isinstance(sampler.spacing, tuple):
-            fixed = sum(sampler.spacing)
-            if set(self.eval_timesteps) != {fixed}:
-                yield (
-                    f"eval_timesteps is {list(self.eval_timesteps)}, but the sections of task.sampler.spacing add up "
-                    f"to {fixed} steps; measure with [{fixed}], or set task.sampler.spacing to a name such as "
-                    f"'trailing'"
-                )
-            return
         table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
-            if steps <= len(table):  # more are reported with the schedule
-                try:
-                    with_steps(sampler, steps).timesteps(table)
-                except ValueError as error:
-                    yield f"eval_timesteps has {steps}, which task.sampler cannot take: {error}"
+            if steps > len(table):
+                continue  # reported with the schedule
+            sampler = task.sampler.model_copy(update={"steps": steps})
+            try:
+                problems = list(sampler.faults())
+                sampler.timesteps(table)
+            except ValueError as error:
+                problems = [str(error)]
+            yield from (
+                f"eval_timesteps has {steps}, which task.sampler cannot take: {problem}" for problem in problems
+            )
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""

@@ -185,12 +185,10 @@ class DiffusionPrior(Pretrained, DiffusionModel):
     def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
         """See `DiffusionModel.encode`; embedding and encodings of a sample are dropped together."""
         kept = None
-        if random is not None or not keep:
-            count, device = next((len(value), value.device) for value in cond.values())
-            is_kept = torch.zeros(count, device=device)
-            if keep:
-                is_kept = random.stream("text").uniform() >= self.record.text_dropout
-            kept = dict.fromkeys(cond, is_kept)
+        if not keep:
+            kept = {key: torch.zeros(len(value), device=value.device) for key, value in cond.items()}
+        elif random is not None:
+            kept = dict.fromkeys(cond, random.stream("text").uniform() >= self.record.text_dropout)
         return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
 
     def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:
