@@ -56,10 +56,6 @@ class HeldOutConfig(Config):
         """Why such a task cannot be measured, one line per fault that begins with a field; none by default."""
         return ()
 
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that it needs."""
-        return ()
-
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
         return self.models
@@ -83,11 +79,9 @@ class SampledConfig(HeldOutConfig):
         return eval_timesteps
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
-        """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
+        """Numbers of sampling steps that the task's sampler cannot take."""
         table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
-            if steps > len(table):
-                continue  # reported with the schedule
             sampler = task.sampler.model_copy(update={"steps": steps})
             try:
                 problems = list(sampler.faults())
@@ -101,10 +95,6 @@ class SampledConfig(HeldOutConfig):
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""
         return {**super().placeholders(), "steps": self.eval_timesteps}
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """See `HeldOutConfig`."""
-        return self.eval_timesteps
 
 
 class HeldOutEvaluator:

@@ -127,10 +127,8 @@ class PriorConfig(Config):
         text = spec.cond_shapes.get(EMBEDDING)
         if self.candidates > 1 and text != spec.x_shape:
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
-            raise ConfigError(
-                "task", [f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept, "
-                         f"but {found}; use 1"]
-            )  # fmt: skip
+            wanted = f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept"
+            raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
         process, backbone = self.diffusion.create(), self.backbone
         encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale

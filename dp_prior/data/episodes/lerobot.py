@@ -11,9 +11,8 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,8 +55,7 @@ class LeRobotStoreConfig(Config):
         return LeRobotStore(**self.arguments())
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """A parquet file and the episodes, in order, whose rows it holds."""
 
     path: Path
