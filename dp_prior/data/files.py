@@ -7,6 +7,10 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy_format
 
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.regular_files import UnfitError
@@ -72,6 +76,17 @@ def decoding(where: Path | str, problem: str = "cannot be read") -> Iterator[Non
         if is_refusal(error):
             raise unreadable(where, error) from error
         raise DataError(str(where), [f"{problem}: {error or type(error).__name__}"]) from None
+
+
+def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether it is in Fortran order, and dtype of an array in .npy format; the stream is then at its values.
+
+    Raises:
+        ValueError: it is no such array.
+    """
+    version = npy_format.read_magic(stream)
+    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    return read(stream)
 
 
 def check_is_file(path: Path, ending: str) -> None:

@@ -139,6 +139,7 @@ class DiffusionProcess(nn.Module):
     The last dimension of x holds its channels: of a chunk (B, horizon, action_dim), of a picture (B, H, W, C).
 
     Attributes:
+        steps: number T of timesteps.
         config: the record; with its `draws` above 1 the caller of `loss` repeats the rows.
         input_factor: how many times the channels of x the network is given; 2 with self-conditioning.
         output_factor: how many times the channels of x the network has to return; 2 where the variance is learned.
@@ -148,8 +149,9 @@ class DiffusionProcess(nn.Module):
         super().__init__()
         self.config = config
         self.table = config.schedule.table()
+        self.steps = len(self.table)
         self.objective = config.objective
-        self.timesteps = config.timesteps.create(len(self.table))
+        self.timesteps = config.timesteps.create(self.steps)
         self.output_factor = 2 if isinstance(config.variance, Learned | LearnedRange) else 1
         self.input_factor = 2 if config.self_condition else 1
         alpha, sigma = self.table.alpha, self.table.sigma
@@ -159,7 +161,7 @@ class DiffusionProcess(nn.Module):
             self._exact[name] = None if weights is None else torch.tensor(weights)
         for name, values in self._exact.items():
             self.register_buffer(name, None if values is None else values.float(), persistent=False)
-        self.register_buffer("indices", torch.arange(len(self.table)), persistent=False)
+        self.register_buffer("indices", torch.arange(self.steps), persistent=False)
         self._inversions: dict[int, tuple[float, Tensor]] = {}
         self._kept_indices: tuple[Tensor, ...] = ()
 
@@ -170,11 +172,6 @@ class DiffusionProcess(nn.Module):
             setattr(self, name, None if values is None else values.to(self.levels.device, torch.float32))
         self._kept_indices = ()
         return self
-
-    @property
-    def steps(self) -> int:
-        """Number T of timesteps."""
-        return len(self.table)
 
     @property
     def learns_timesteps(self) -> bool:

@@ -64,7 +64,7 @@ class _Sampler(Config):
         if isinstance(self.spacing, tuple) and self.steps not in (None, sum(self.spacing)):
             yield (
                 f"steps is {self.steps}, but the sections of spacing add up to {sum(self.spacing)}; "
-                f"make them agree or set steps to null"
+                f"make them agree, or name a spacing such as 'trailing'"
             )
 
     def timesteps(self, table: NoiseTable) -> tuple[int, ...]:

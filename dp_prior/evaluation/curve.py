@@ -124,7 +124,7 @@ def _dress(axes: Any) -> None:
     axes.set_xlabel("samples seen", fontsize=9, color=INK)
     axes.tick_params(labelsize=8, colors=INK, which="both")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#9aa4b2")
+    axes.spines[["left", "bottom"]].set_color(_TRAINING)
     axes.grid(color="#e4e7ec", linewidth=0.7, which="major")
     axes.set_axisbelow(True)
     axes.xaxis.set_major_formatter(_short)

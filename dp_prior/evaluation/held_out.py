@@ -11,7 +11,6 @@ from pydantic import Field, field_validator
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import Measurement, write_report
-from dp_prior.evaluation.models import with_steps
 from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
@@ -57,10 +56,6 @@ class HeldOutConfig(Config):
         """Why such a task cannot be measured, one line per fault that begins with a field; none by default."""
         return ()
 
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that it needs."""
-        return ()
-
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
         return self.models
@@ -84,32 +79,22 @@ class SampledConfig(HeldOutConfig):
         return eval_timesteps
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
-        """Numbers of sampling steps that the spacing of the task's sampler cannot give."""
-        sampler = task.sampler
-        if isinstance(sampler.spacing, tuple):
-            fixed = sum(sampler.spacing)
-            if set(self.eval_timesteps) != {fixed}:
-                yield (
-                    f"eval_timesteps is {list(self.eval_timesteps)}, but the sections of task.sampler.spacing add up "
-                    f"to {fixed} steps; measure with [{fixed}], or set task.sampler.spacing to a name such as "
-                    f"'trailing'"
-                )
-            return
+        """Numbers of sampling steps that the task's sampler cannot take."""
         table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
-            if steps <= len(table):  # more are reported with the schedule
-                try:
-                    with_steps(sampler, steps).timesteps(table)
-                except ValueError as error:
-                    yield f"eval_timesteps has {steps}, which task.sampler cannot take: {error}"
+            sampler = task.sampler.model_copy(update={"steps": steps})
+            try:
+                problems = list(sampler.faults())
+                sampler.timesteps(table)
+            except ValueError as error:
+                problems = [str(error)]
+            yield from (
+                f"eval_timesteps has {steps}, which task.sampler cannot take: {problem}" for problem in problems
+            )
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""
         return {**super().placeholders(), "steps": self.eval_timesteps}
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """See `HeldOutConfig`."""
-        return self.eval_timesteps
 
 
 class HeldOutEvaluator:

@@ -23,7 +23,11 @@ from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, Ranks
 from dp_prior.randomness import Randomness
 
-_TOTALS = ("bits_per_dim", "prior_bits", "step_bits")
+_TOTALS = {  # by name: better, meaning
+    "bits_per_dim": ("lower", "Upper bound on the negative log likelihood of normalised values."),
+    "prior_bits": (None, "Its part at the noisiest timestep, without network."),
+    "step_bits": ("lower", "Its other part: all reverse steps."),
+}
 _BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
 
 
@@ -36,16 +40,7 @@ class LikelihoodConfig(HeldOutConfig):
 
     type: Literal["likelihood"] = "likelihood"
 
-    metrics: ClassVar = (
-        Metric(
-            "<name>/<model>/bits_per_dim",
-            "bits/dim",
-            "lower",
-            "Upper bound on the negative log likelihood of normalised values.",
-        ),
-        Metric("<name>/<model>/prior_bits", "bits/dim", None, "Its part at the noisiest timestep, without network."),
-        Metric("<name>/<model>/step_bits", "bits/dim", "lower", "Its other part: all reverse steps."),
-    )
+    metrics: ClassVar = tuple(Metric(f"<name>/<model>/{total}", "bits/dim", *said) for total, said in _TOTALS.items())
 
     name: EvaluatorName = "likelihood"
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""

@@ -125,21 +125,21 @@ class RolloutConfig(Config):
 
     def metric_names(self) -> list[str]:
         """What `run` will measure."""
-        kinds = (
-            *("score", "score_std", "score_ci_low", "score_ci_high"),
-            *("success_rate", "success_ci_low", "success_ci_high"),
-            *("episodes", "episode_steps"),
-        )
-        return [f"{self.name}/{kind}" for kind in kinds]
+        return [name for metric in self.metrics for name in metric.names({"name": [self.name]})]
 
     def task_faults(self, task: Any) -> Iterator[str]:
-        """The chunk must be long enough for the actions that are executed; what is shown or hidden must exist."""
+        """The chunk must hold the executed actions, the sampler fit, and what is shown or hidden exist."""
         room = task.horizon - task.n_obs_steps + 1
         if (self.n_action_steps or 1) > room:
             yield (
                 f"n_action_steps is {self.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
                 f"{task.n_obs_steps} leave room for {room} actions"
             )
+        if self.sampler is not None:
+            try:
+                self.sampler.timesteps(task.diffusion.schedule.table())
+            except ValueError as error:
+                yield f"sampler does not fit task.diffusion.schedule: {error}"
         if not isinstance(task, PolicyConfig):
             return
         if task.relative_to in self.blind:
@@ -147,10 +147,6 @@ class RolloutConfig(Config):
         seeing = [encoder for encoder in task.encoders.values() if isinstance(encoder, CameraEncoderConfig)]
         if self.show == "keypoints" and seeing and not any(map(_has_keypoints, seeing)):
             yield "show is 'keypoints', but no encoder is a resnet with pool 'spatial_softmax'; set it to 'camera'"
-
-    def sampling_steps(self) -> tuple[int, ...]:
-        """Numbers of sampling steps that are asked for."""
-        return (self.sampler.steps,) if self.sampler and self.sampler.steps else ()
 
     def measured_models(self) -> tuple[str, ...]:
         """Names of the models that `run` needs."""
@@ -207,10 +203,6 @@ class RolloutEvaluator:
         self.config = config
         self.every = config.every
         self.output_dir = output_dir
-
-    def metric_names(self) -> list[str]:
-        """What `run` will measure."""
-        return self.config.metric_names()
 
     def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
         """Run all episodes; a collective after each round of blocks when there are several ranks.

@@ -40,13 +40,8 @@ def pick_samples(data: SplitData, split: Part, evaluator: str) -> Samples:
     """
     samples = {"train": data.train, "val": data.val, "test": data.test}[split]
     if not len(samples):
-        raise ConfigError(
-            "data.split",
-            [
-                f"evaluator {evaluator!r} measures the {split} part of the data, which is empty; "
-                f"give it a share in data.split, or remove the evaluator"
-            ],
-        )
+        found = f"evaluator {evaluator!r} measures the {split} part of the data, which is empty"
+        raise ConfigError("data.split", [f"{found}; give it a share in data.split, or remove the evaluator"])
     return samples
 
 

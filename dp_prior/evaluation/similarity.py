@@ -101,16 +101,12 @@ class SimilarityConfig(SampledConfig):
             ConfigError: there are no text embeddings of the images' size, or too few samples.
         """
         if data.spec.cond_shapes.get(TEXT) != data.spec.x_shape:
-            raise ConfigError(
-                "data.text",
-                [f"evaluator {self.name!r} compares images {data.spec.x_shape} with text embeddings of the same size; "
-                 f"the data have {data.spec.cond_shapes}"],
-            )  # fmt: skip
+            wanted = f"compares images {data.spec.x_shape} with text embeddings of the same size"
+            raise ConfigError("data.text", [f"evaluator {self.name!r} {wanted}; the data have {data.spec.cond_shapes}"])
         samples = pick_samples(data, self.split, self.name)
         if len(samples) < 2:
-            raise ConfigError(
-                "data.split", [f"evaluator {self.name!r} needs an unrelated caption, so 2 samples; found 1"]
-            )
+            problem = f"evaluator {self.name!r} needs an unrelated caption, so 2 samples; found 1"
+            raise ConfigError("data.split", [problem])
         return SimilarityEvaluator(self, samples, data.train, output_dir)
 
 
@@ -132,7 +128,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         baseline, mean = _cosine(texts, images), _cosine(self._mean(ranks), images)
         values = {"baseline_similarity": baseline, "mean_image_similarity": mean}
         values |= {f"baseline_{name}": hit for name, hit in recalls(texts, gallery, place).items()}
-        metrics = {f"{config.name}/{name}": _mean_of(value) for name, value in values.items()}
+        metrics = {f"{config.name}/{name}": float(value.double().mean()) for name, value in values.items()}
         unrelated = (torch.arange(len(images)) + len(images) // 2) % len(images)
         for name, model in pick_models(models, config.models, config.name).items():
             for steps in config.eval_timesteps:
@@ -146,7 +142,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
                     "difference_from_baseline_similarity": with_text - baseline,
                     **recalls(drawn, gallery, place),
                 }
-                found = {kind: _mean_of(value) for kind, value in values.items()}
+                found = {kind: float(value.double().mean()) for kind, value in values.items()}
                 for base, value in (("text", baseline), ("mean_image", mean)):
                     found |= margin(f"margin_over_{base}", original - value, place)
                 metrics |= {f"{config.name}/{name}/{kind}[steps={steps}]": value for kind, value in found.items()}
@@ -221,7 +217,3 @@ def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).sum(-1)
-
-
-def _mean_of(values: Tensor) -> float:
-    return float(values.double().mean())

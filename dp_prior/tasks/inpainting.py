@@ -84,13 +84,8 @@ class NoTokens(nn.Module):
 
     cond_shape = (0, 1)
 
-    def forward(
-        self,
-        observations: Mapping[str, Tensor],
-        kept: Mapping[str, Tensor] | None = None,
-        random: Randomness | None = None,
-    ) -> Tensor:
-        """(B, n, *shape) by key -> (B, 0, 1)."""
+    def forward(self, observations: Mapping[str, Tensor], *others: Any) -> Tensor:
+        """(B, n, *shape) by key -> (B, 0, 1); what other encoders need besides is ignored."""
         first = next(iter(observations.values()))
         return torch.zeros(len(first), 0, 1, device=first.device)
 

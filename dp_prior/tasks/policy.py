@@ -217,6 +217,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
     def __init__(self, *, record: PolicyConfig, **parts: Any):
         super().__init__(**parts)
         self.record = record
+        self.horizon = record.horizon
         self.n_obs_steps = record.n_obs_steps
         self.n_action_steps = record.n_action_steps
         key = record.relative_to
@@ -244,11 +245,6 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """See `RelativeActions`."""
         return x if self.actions is None else self.actions.decode(x, cond)
-
-    @property
-    def horizon(self) -> int:
-        """Length of a predicted chunk."""
-        return self.spec.x_shape[0]
 
     def predict(
         self,

@@ -127,10 +127,8 @@ class PriorConfig(Config):
         text = spec.cond_shapes.get(EMBEDDING)
         if self.candidates > 1 and text != spec.x_shape:
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"
-            raise ConfigError(
-                "task", [f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept, "
-                         f"but {found}; use 1"]
-            )  # fmt: skip
+            wanted = f"task.candidates is {self.candidates}, of which the nearest to the text embedding is kept"
+            raise ConfigError("task", [f"{wanted}, but {found}; use 1"])
         process, backbone = self.diffusion.create(), self.backbone
         encoder = TextTokens(spec.cond_shapes, dim=backbone.embed_dim, n_text_tokens=backbone.n_text_tokens)
         scale = math.sqrt(spec.x_shape[0]) if self.embedding_scale is None else self.embedding_scale
@@ -185,12 +183,10 @@ class DiffusionPrior(Pretrained, DiffusionModel):
     def encode(self, cond: dict[str, Tensor], random: Randomness | None = None, *, keep: bool = True) -> Tensor:
         """See `DiffusionModel.encode`; embedding and encodings of a sample are dropped together."""
         kept = None
-        if random is not None or not keep:
-            count, device = next((len(value), value.device) for value in cond.values())
-            is_kept = torch.zeros(count, device=device)
-            if keep:
-                is_kept = random.stream("text").uniform() >= self.record.text_dropout
-            kept = dict.fromkeys(cond, is_kept)
+        if not keep:
+            kept = {key: torch.zeros(len(value), device=value.device) for key, value in cond.items()}
+        elif random is not None:
+            kept = dict.fromkeys(cond, random.stream("text").uniform() >= self.record.text_dropout)
         return self.encoder({key: self.normalizer.normalize(key, value) for key, value in cond.items()}, kept)
 
     def network(self, cond: Tensor, random: Randomness | None = None, *, in_loss: bool = False) -> Network:

@@ -23,8 +23,8 @@ def test_number_of_steps_that_the_sections_of_the_sampler_do_not_give_is_refused
     change = {"evaluate": measured} if part == "evaluate" else {"test": measured[1:]}
     where = f"{part}.{int(part == 'evaluate')}.eval_timesteps"
     assert problems(tmp_path, task__sampler=SECTIONS, **change) == [
-        f"{where} is [2, 3], but the sections of task.sampler.spacing add up to 3 steps; "
-        f"measure with [3], or set task.sampler.spacing to a name such as 'trailing'"
+        f"{where} has 2, which task.sampler cannot take: steps is 2, but the sections of spacing add up to 3; "
+        f"make them agree, or name a spacing such as 'trailing'"
     ]
 
 

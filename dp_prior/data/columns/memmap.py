@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.lib import format as npy_format
 from torch import Tensor
 
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import reading
+from dp_prior.data.files import npy_header, reading
 from dp_prior.regular_files import open_regular
 
 DTYPES = ("uint8", "float16", "float32", "float64")
@@ -45,9 +44,7 @@ def map_npy(path: Path) -> MappedColumn:
     """
     with reading(path), open_regular(path) as file:
         try:
-            version = npy_format.read_magic(file)
-            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-            shape, is_fortran, dtype = read(file)
+            shape, is_fortran, dtype = npy_header(file)
         except (ValueError, EOFError) as error:
             raise DataError(str(path), [f"is not a .npy file: {error}"]) from None
         offset = file.tell()

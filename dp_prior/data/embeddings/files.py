@@ -28,7 +28,6 @@ class Files:
         paths: as `fs` wants them.
         place: the file or folder, as `fs` wants it.
         is_local: whether they lie on a disk of this machine.
-        is_folder: whether the place was a folder.
     """
 
     url: str
@@ -36,7 +35,6 @@ class Files:
     place: str
     paths: list[str]
     is_local: bool
-    is_folder: bool
 
     def open(self, path: str) -> Any:
         """Open one of the files for reading; on a local disk it must be a regular file."""
@@ -44,8 +42,7 @@ class Files:
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file by its name below the place, `.` where the place is a file itself."""
-        start = 0 if not self.is_folder else len(self.place) + 1
-        names = [path[start:] if self.is_folder else "." for path in self.paths]
+        names = [path[len(self.place) + 1 :] or "." for path in self.paths]
         return dict(zip(names, self.each(self._size), strict=True))
 
     def _size(self, path: str) -> int:
@@ -104,7 +101,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     if fs.isfile(path):
         if not path.endswith(endings):
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
-        return Files(place, fs, path, [path], is_local, False)
+        return Files(place, fs, path, [path], is_local)
     if not fs.isdir(path):
         raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
     names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
@@ -112,7 +109,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
-    return Files(place, fs, path, found, is_local, True)
+    return Files(place, fs, path, found, is_local)
 
 
 def _files_below(path: str) -> Iterator[str]:

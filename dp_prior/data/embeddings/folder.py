@@ -179,10 +179,9 @@ class Folder:
 
 def _check_pairs(path: str, rows: Rows, metadata: list[str], counts: np.ndarray) -> None:
     """Every .npy file has its parquet file, with as many rows; embedding-reader would drop the rest."""
-    if len(metadata) != len(rows.paths):
-        raise DataError(
-            path, [f"there are {len(rows.paths)} .npy files, but {len(metadata)} parquet files of metadata beside them"]
-        )
+    n, others = len(rows.paths), len(metadata)
+    if n != others:
+        raise DataError(path, [f"there are {n} .npy files, but {others} parquet files of metadata beside them"])
     problems = [
         f"{array} has {own} rows, but {table} beside it {other}"
         for array, own, table, other in zip(rows.paths, rows.counts, metadata, counts, strict=True)

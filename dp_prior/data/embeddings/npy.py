@@ -16,7 +16,7 @@ import numpy as np
 from dp_prior.data.embeddings.files import Files
 from dp_prior.data.embeddings.rows import Rows
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import reading
+from dp_prior.data.files import npy_header, reading
 from dp_prior.regular_files import open_regular
 
 WINDOW_BYTES, WINDOW_FILES = 32 << 20, 16
@@ -49,9 +49,7 @@ def read_header(files: Files, path: str) -> Header:
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, is_fortran, dtype = read(file)
+            shape, is_fortran, dtype = npy_header(file)
         except (ValueError, EOFError) as error:
             raise DataError(path, [f"is no .npy file: {error}"]) from None
         offset = file.tell()
@@ -104,7 +102,7 @@ class NpyRows(Rows):
         """embedding-reader over the same rows, compared with what the headers say."""
         from embedding_reader import EmbeddingReader
 
-        if not files.is_folder:
+        if files.paths == [files.place]:
             problem = "is one file; behind a URL embedding-reader reads folders only, so name its folder"
             raise DataError(files.url, [problem])
         with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off

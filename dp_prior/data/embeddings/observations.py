@@ -65,20 +65,16 @@ def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) 
         known &= (f >= 0) & (f < lengths[np.where(known, e, 0)])
         if not known.all():
             at = int(np.flatnonzero(~known)[0])
-            raise DataError(
-                folder.path,
-                [f"{folder.rows.locate(done + at)}: belongs to episode {e[at]}, frame {f[at]}, which the {len(ends)} "
-                 f"recorded episodes do not have"],
-            )  # fmt: skip
+            found = f"belongs to episode {e[at]}, frame {f[at]}, which the {len(ends)} recorded episodes do not have"
+            raise DataError(folder.path, [f"{folder.rows.locate(done + at)}: {found}"])
         steps = starts[e] + f
         is_again = np.ones(len(steps), bool)
         is_again[np.unique(steps, return_index=True)[1]] = False
         is_again |= row_of[steps] >= 0
         if is_again.any():
             at = int(np.argmax(is_again))
-            raise DataError(
-                folder.path, [f"{folder.rows.locate(done + at)}: episode {e[at]}, frame {f[at]} has a row already"]
-            )
+            found = f"episode {e[at]}, frame {f[at]} has a row already"
+            raise DataError(folder.path, [f"{folder.rows.locate(done + at)}: {found}"])
         row_of[steps] = np.arange(done, done + len(steps))
         done += len(steps)
     missing = np.flatnonzero(row_of < 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from dp_prior.data.embeddings.files import Files
@@ -20,7 +22,7 @@ class ParquetRows(Rows):
         self._groups = [
             (path, index) for path, sizes in zip(files.paths, pieces, strict=True) for index in range(len(sizes))
         ]
-        self._held: tuple[int, np.ndarray] = (-1, np.zeros((0, 0), np.float32))
+        self._group = lru_cache(1)(self._read_group)
         super().__init__(files, pieces, 0, np.float32)
         self.largest_read = int(self._sizes.max(initial=0))
         if self.largest_read:
@@ -38,14 +40,6 @@ class ParquetRows(Rows):
     def _read_piece(self, number: int, begin: int, out: np.ndarray) -> None:
         out[:] = self._group(number)[begin : begin + len(out)]
 
-    def _group(self, number: int) -> np.ndarray:
-        """(rows, dimension) float32 of one row group; the newest is kept."""
-        held = self._held  # read once: another thread may replace it
-        if held[0] != number:
-            held = (number, self._read_group(*self._groups[number]))
-            self._held = held
-        return held[1]
-
     def _first_width(self) -> int:
         """Numbers in the first row, without decoding its row group."""
         import pyarrow
@@ -61,9 +55,11 @@ class ParquetRows(Rows):
             raise DataError(path, [f"{found}; expected lists of floating-point numbers"])
         return len(first.flatten())
 
-    def _read_group(self, path: str, index: int) -> np.ndarray:
+    def _read_group(self, number: int) -> np.ndarray:
+        """(rows, dimension) float32 of one row group."""
         from pyarrow import parquet
 
+        path, index = self._groups[number]
         with reading(path), self._files.open(path) as file:
             column = parquet.ParquetFile(file).read_row_group(index, columns=[self._column]).column(0)
         parts, row = [], 0

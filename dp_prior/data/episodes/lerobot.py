@@ -11,9 +11,8 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -56,8 +55,7 @@ class LeRobotStoreConfig(Config):
         return LeRobotStore(**self.arguments())
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(NamedTuple):
     """A parquet file and the episodes, in order, whose rows it holds."""
 
     path: Path
@@ -69,22 +67,23 @@ class LeRobotStore:
 
     def __init__(self, path: Path):
         self.path = path = path.expanduser()
-        self._info = _read_json(path / "meta" / "info.json")
+        info = path / "meta" / "info.json"
+        self._info_path, self._info = info, _read_json(info)
         self.version = str(self._info.get("codebase_version"))
         if self.version not in VERSIONS:
             found = f"has codebase_version {self.version!r}; this reader knows {', '.join(VERSIONS)}"
-            raise DataError(str(path / "meta" / "info.json"), [f"{found}. Convert it with LeRobot's own scripts"])
+            raise DataError(str(info), [f"{found}. Convert it with LeRobot's own scripts"])
         self._features: dict[str, dict[str, Any]] = self._info.get("features")
         if not isinstance(self._features, dict) or not all(map(_is_feature, self._features.values())):
-            raise DataError(str(path / "meta" / "info.json"), ["has no usable 'features', the list of columns"])
-        check_count(path / "meta" / "info.json", len(self._features), "features")
+            raise DataError(str(info), ["has no usable 'features', the list of columns"])
+        check_count(info, len(self._features), "features")
         lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
         self._lengths = lengths  # by the data set's own episode number, in the order of the files
         self.episode_ends = np.cumsum(np.array(list(lengths.values()), dtype=np.int64))
         declared = self._info.get("total_episodes")
         if declared is not None and declared != len(lengths):
             found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
-            raise DataError(str(path / "meta" / "info.json"), [f"{found}; the copy may be incomplete"])
+            raise DataError(str(info), [f"{found}; the copy may be incomplete"])
         self._file_ends = np.cumsum([sum(lengths[e] for e in file.episodes) for file in self._files])
         self._order_checked = False
 
@@ -102,13 +101,11 @@ class LeRobotStore:
         Raises:
             DataError: the feature is video or images; a file is missing or damaged; rows do not match the metadata.
         """
-        kind = self._features[key].get("dtype")
+        kind = self.dtype(key)
         if kind in ("video", "image"):
-            numbers = [name for name, f in self._features.items() if f.get("dtype") not in ("video", "image", "string")]
-            raise DataError(
-                str(self.path),
-                [f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"],
-            )
+            numbers = [name for name in self._features if self.dtype(name) not in ("video", "image", "string")]
+            found = f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"
+            raise DataError(str(self.path), [found])
         problems: list[str] = []
         parts = []
         for file in self._files:
@@ -136,7 +133,7 @@ class LeRobotStore:
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """The columns' files and the metadata, but no video: every column lies in every file."""
-        return sorted({*(file.path for file in self._files), *self._listings, self.path / "meta" / "info.json"})
+        return sorted({*(file.path for file in self._files), *self._listings, self._info_path})
 
     def describe(self) -> dict[str, Any]:
         """Format, place and frame rate."""
@@ -158,9 +155,7 @@ class LeRobotStore:
         template = self._template()
         chunk_size = self._info.get("chunks_size", 1000)
         if type(chunk_size) is not int or chunk_size < 1:
-            raise DataError(
-                str(self.path / "meta" / "info.json"), [f"chunks_size is {chunk_size!r}; expected 1 or more"]
-            )
+            raise DataError(str(self._info_path), [f"chunks_size is {chunk_size!r}; expected 1 or more"])
         by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
         files = []
         for episode in lengths:
@@ -198,7 +193,7 @@ class LeRobotStore:
     def _template(self) -> str:
         template = str(self._info.get("data_path"))
         if template.startswith("/") or ".." in Path(template).parts:
-            raise DataError(str(self.path / "meta" / "info.json"), [f"data_path {template!r} leaves the data set"])
+            raise DataError(str(self._info_path), [f"data_path {template!r} leaves the data set"])
         return template
 
     def _read_file(self, file: _File, key: str) -> np.ndarray:
@@ -273,13 +268,10 @@ def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why
     import pyarrow.parquet as pq
 
     with decoding(path, "is not a readable parquet file"):
-        try:
-            found = os.stat(path)
-        except FileNotFoundError:
-            raise DataError(
-                str(path), ["no such file, but the episode list names it; the copy is incomplete"]
-            ) from None
+        if not path.exists():
+            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
         with reading(path):
+            found = os.stat(path)
             check_regular(path, found.st_mode)
         file = pq.ParquetFile(path, page_checksum_verification=True)
         known = file.schema_arrow.names

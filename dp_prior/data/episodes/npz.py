@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, reading
+from dp_prior.data.files import check_count, check_is_file, check_memory, decoding, npy_header, reading
 
 RATIOS, LARGEST_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1100}, 50_000
 """Bounds on what a byte decodes to, by compression; deflate reaches 1032, bzip2 about 45,000."""
@@ -89,9 +88,7 @@ class NpzStore:
 def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and dtype of an array in the archive, without reading the array."""
     with archive.open(member) as stream:
-        version = npy_format.read_magic(stream)
-        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        shape, _, dtype = read(stream)
+        shape, _, dtype = npy_header(stream)
         info = archive.getinfo(member)
         declared, found = math.prod(shape) * dtype.itemsize, info.file_size - stream.tell()
     if declared != found and not dtype.hasobject:  # numpy would allocate what is declared

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from dp_prior.data.episodes.npz import NpzStore
 from dp_prior.data.episodes.robomimic import RobomimicStore
 from dp_prior.data.episodes.zarr import ZarrStore
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import decoding
+from dp_prior.data.files import decoding, npy_header
 from dp_prior.data.frames import Part, frames_per_block
 
 PART_FRAMES = 2048
@@ -85,9 +84,7 @@ def npz_frames(store: NpzStore, key: str, ends: np.ndarray) -> ArrayFrames:
         row_bytes = _bytes_per_row(shape, dtype)
         step = frames_per_block(row_bytes)
         with zipfile.ZipFile(store.path) as archive, archive.open(f"{key}.npy") as stream:
-            version = npy_format.read_magic(stream)
-            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-            if read(stream)[1]:
+            if npy_header(stream)[1]:
                 raise DataError(where, ["is in Fortran order; save np.ascontiguousarray of it"])
             stream.seek(first * row_bytes, 1)
             for row in range(first, stop, step):

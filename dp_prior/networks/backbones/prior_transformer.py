@@ -122,13 +122,9 @@ class PriorTransformer(nn.Module):
         self.inputs = nn.ModuleList(Linear(self.dim, embed_dim * n_image_tokens) for _ in range(sizes.input_factor))
         self.query = nn.Parameter(0.02 * torch.randn(embed_dim))
         n_tokens = sizes.cond_shape[0] + n_time_tokens + sizes.input_factor * n_image_tokens + 1
-        self.rotary = None
-        self.positions = None
-        if config.rotary:
-            places = torch.arange(n_tokens, dtype=torch.float32)
-            self.rotary = RotaryPositions(positions=places, head_dim=embed_dim // config.n_heads)
-        else:
-            self.positions = nn.Parameter(0.02 * torch.randn(n_tokens, embed_dim))
+        places, head_dim = torch.arange(n_tokens, dtype=torch.float32), embed_dim // config.n_heads
+        self.rotary = RotaryPositions(positions=places, head_dim=head_dim) if config.rotary else None
+        self.positions = None if config.rotary else nn.Parameter(0.02 * torch.randn(n_tokens, embed_dim))
         self.norm_in = nn.LayerNorm(embed_dim) if config.norm_in else nn.Identity()
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         self.norm_out = nn.LayerNorm(embed_dim) if config.norm_out else nn.Identity()
