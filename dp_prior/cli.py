@@ -130,13 +130,24 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 
 
 @main.command()
-@click.argument("config_file", type=click.Path(path_type=Path))
+@click.argument("config_files", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
-def cache(config_file: Path, overrides: tuple[str, ...]) -> None:
-    """Decode and resize the camera frames of a configuration ahead of training. Stop and repeat it at any time."""
-    from dp_prior.run.commands import build_frame_caches
+@click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
+@click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
+def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: bool, remove_stale: bool) -> None:
+    """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
+    from dp_prior.run.commands import build_frame_caches, unused_frame_caches
 
-    build_frame_caches(config_file, overrides, report=click.echo)
+    if not stale and not remove_stale:
+        for config_file in config_files:
+            build_frame_caches(config_file, overrides, report=click.echo)
+        return
+    found = unused_frame_caches(config_files, overrides)
+    for unused in found:
+        if remove_stale:
+            unused.remove()
+        click.echo(f"{'removed' if remove_stale else 'not used'}  {unused}")
+    click.echo(f"{len(found)} caches, {sum(unused.n_bytes for unused in found) / 1e9:.3f} GB")
 
 
 @main.group()

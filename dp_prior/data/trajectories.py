@@ -364,6 +364,10 @@ class Trajectories:
         """
         build_caches(self.images, workers or os.cpu_count() or 1, report, check)
 
+    def cache_directories(self) -> set[Path]:
+        """Where the frame caches lie, built or not."""
+        return {column.cache.directory for column in self.images.values()}
+
     def statistics(self) -> dict[str, Statistics]:
         """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
 

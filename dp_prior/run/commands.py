@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError
+from dp_prior.data.frames.unused import UnusedCache, unused_caches
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.local import copy_checkpoint
@@ -119,6 +120,15 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:
+    """The frame caches beside those of these configurations that none of them uses, largest first."""
+    used: set[Path] = set()
+    for config_file in config_files:
+        config = TrainConfig.from_json_path(config_file, overrides)
+        used |= config.task.open(config.data).cache_directories()
+    return unused_caches(used)
 
 
 def build_frame_caches(config_file: Path, overrides: Iterable[str], report: Callable[[str], None]) -> None:

@@ -173,6 +173,10 @@ class EmbeddingPairs:
     def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
         """Nothing: a prior has no camera frames; see `Trajectories.build_caches`."""
 
+    def cache_directories(self) -> set[Path]:
+        """None; see `Trajectories.cache_directories`."""
+        return set()
+
     def statistics(self) -> dict[str, Statistics]:
         """None: a prior needs no statistics beyond the length of an embedding, which it knows."""
         return {}
