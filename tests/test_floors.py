@@ -35,7 +35,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht"],
-    "matplotlib": ["evaluation/picture.py"],
+    "matplotlib": ["evaluation/picture.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
     "PIL": ["data/frames/", "evaluation/video.py", "tracking/media.py"],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
