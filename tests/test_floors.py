@@ -38,7 +38,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pygame": ["renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
-    "matplotlib": ["evaluation/picture.py"],
+    "matplotlib": ["evaluation/picture.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
     "PIL": ["data/frames/", "evaluation/video.py", "tracking/media.py"],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],

@@ -91,7 +91,7 @@ class Outbox:
                 kind = _kind(path)
                 try:
                     newest[kind] = Parcel.of(path, (kind,))
-                except (FileNotFoundError, ValueError, DamagedError):
+                except (FileNotFoundError, ValueError, KeyError, DamagedError):
                     _delete(path)
                 except (OSError, CheckpointError):  # too many open files, or of a newer version: perhaps later
                     continue

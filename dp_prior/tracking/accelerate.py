@@ -6,6 +6,7 @@ supports them and are ignored otherwise; the tables at the end list them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -125,6 +126,8 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
     """Arguments that make the service resume this run; removes those it uses from `options`."""
     identity = run.identity
     if tracker == "trackio":
+        with contextlib.suppress(ImportError):  # trackio drops every value that it logs while a thread imports this
+            import matplotlib.figure  # noqa: F401
         return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options
     if tracker == "mlflow":
         import mlflow

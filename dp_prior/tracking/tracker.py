@@ -100,8 +100,8 @@ class Tracker:
         self._patience_s = record.patience_s
         how = {"report": self._announce, "retry_s": record.retry_s}
         most = record.max_failures
-        self._direct = [
-            Isolated(one, _title(one), max_failures=most if number else None, **how)  # every row is tried
+        self._direct = [  # the log of record is never muted, so that every row is tried
+            Isolated(one, _title(one), max_failures=most if number else None, **how)
             for number, one in enumerate(loggers)
         ]
         self._queued = [

@@ -214,6 +214,14 @@ def test_each_service_is_told_what_it_can_show_and_nothing_else(begun, place, tr
         assert np.array_equal(image, np.zeros((4, 6, 3))) and options == {"step": 1}
 
 
+def test_matplotlib_is_imported_before_trackio_looks_whether_it_is(begun, monkeypatch):
+    """Its `log` finds the module that another thread is importing, fails at it, and drops the value."""
+    pytest.importorskip("matplotlib.figure", reason="needs dp_prior[plots]")
+    monkeypatch.delitem(sys.modules, "matplotlib.figure")
+    begun("trackio")
+    assert sys.modules["matplotlib.figure"].Figure
+
+
 def test_a_service_that_is_not_installed_is_named_with_its_remedy(monkeypatch):
     for tracker, hint in (("mlflow", r"dp_prior\[mlflow\]"), ("aim", '"aim"')):
         monkeypatch.setattr(imports, f"is_{tracker}_available", lambda: False)
