@@ -39,7 +39,7 @@ class TrainingConfig(Config):
 
     compile: Annotated[Compile, Change("harmless")] = "off"
     """How torch compiles a micro-batch up to its loss: off, or a mode of `torch.compile`. reduce-overhead and
-    max-autotune record CUDA graphs on a GPU. Compiling takes a minute at the first step, on a CPU without a gain."""
+    max-autotune record CUDA graphs on a GPU. Compiling takes a minute or more at the first step of every start."""
 
     optimizer: AdamWConfig = AdamWConfig()
     """The optimizer."""
