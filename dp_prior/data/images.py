@@ -93,6 +93,7 @@ class ImageColumn(DiskColumn):
     """See `Column`. Row i is frame i of a frame cache, which is opened, and built if needed, at the first read."""
 
     dtype = torch.uint8
+    may_move = True
 
     def __init__(self, cache: FrameCache, verify: Verify):
         """Args: verify: with "hashes", every byte of the cache is compared, and a damaged cache is built again."""

@@ -251,7 +251,7 @@ class WindowSet:
         """The same samples, batches of which are wanted on another device.
 
         Args:
-            keys: columns that may move there, of which those on disk stay all the same; None for all.
+            keys: columns that may move there, of which embeddings stay on disk all the same; None for all.
         """
         moved = self.columns.keys() if keys is None else keys
         columns = {key: column.to(device) if key in moved else column for key, column in self.columns.items()}
@@ -406,9 +406,10 @@ class Trajectories:
         )
 
     def to(self, device: torch.device | str) -> Trajectories:
-        """Have batches made for the training device; small columns in memory move there if the config lets them.
+        """Have batches made for the training device; columns move there if the config lets them, frames included.
 
-        Columns move from the smallest up while they take at most half of the device's free memory.
+        Columns move from the smallest up while they take at most half of the device's free memory. Frames that move
+        are read here.
         """
         device = torch.device(device)
         if self._placement == "auto":

@@ -64,6 +64,9 @@ class Assembly:
         self.integrity = config.data.integrity(self.directory)
         ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
         self.data = config.task.open(config.data)
+        torch.manual_seed(derive_seed(config.seed, "weights"))
+        self.model = config.task.create(self.data.spec)
+        self.data.build_caches(self.report, ranks.check_before_training)
         self.data.to(ranks.device)
         self.loader = self.data.loader(
             batch_size=config.data.batch_size,
@@ -73,9 +76,6 @@ class Assembly:
             world_size=ranks.num_processes,
             device=ranks.device,
         )
-        torch.manual_seed(derive_seed(config.seed, "weights"))
-        self.model = config.task.create(self.data.spec)
-        self.data.build_caches(self.report, ranks.check_before_training)
         self.model.fit(self.data.statistics(), self.data.train)
         self.media = self.directory / MEDIA
         self.evaluators = [evaluator.create(self.data, self.media) for evaluator in config.evaluate]

@@ -143,6 +143,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.manifest": "harmless",
     "data.frame_cache": "harmless",
     "train.accumulation": "harmless",
+    "train.compile": "harmless",
     "train.ema": "architecture",
     "train.log_every": "harmless",
     "train.save_every": "harmless",

@@ -51,5 +51,5 @@ class Column(Protocol):
         ...
 
     def to(self, device: torch.device | str) -> Column:
-        """The same rows on another device; a column on disk stays where it is."""
+        """The same rows on another device; a column on disk may stay where it is."""
         ...

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from dp_prior.data.columns import Column
+from dp_prior.data.columns.memory import MemoryColumn
+
+ROWS_COPIED = 4096  # at a time, to an accelerator
 
 
 class DiskColumn:
@@ -16,6 +21,9 @@ class DiskColumn:
     device = torch.device("cpu")
     on_disk = True
     n_bytes = 0
+
+    may_move = False
+    """Whether an accelerator with room for its rows may hold a copy of them."""
 
     def taking(self, index: Tensor) -> Column:
         """See `Column`; a view."""
@@ -37,10 +45,10 @@ class DiskColumn:
 class TakenColumn(DiskColumn):
     """Row i is row index[i] of a column on disk."""
 
-    def __init__(self, column: Column, index: Tensor):
+    def __init__(self, column: DiskColumn, index: Tensor):
         """Args: index: (m,) int64."""
         self._column, self._index = column, index
-        self.dtype, self.shape = column.dtype, column.shape
+        self.dtype, self.shape, self.may_move = column.dtype, column.shape, column.may_move
 
     def __len__(self) -> int:
         return len(self._index)
@@ -52,6 +60,24 @@ class TakenColumn(DiskColumn):
     def cached(self, block_rows: int, n_blocks: int) -> TakenColumn:
         """See `Column`."""
         return TakenColumn(self._column.cached(block_rows, n_blocks), self._index)
+
+    @property
+    def n_bytes(self) -> int:
+        """See `Column`."""
+        return len(self) * math.prod(self.shape) * self.dtype.itemsize if self.may_move else 0
+
+    def to(self, device: torch.device | str) -> Column:
+        """See `Column`; on an accelerator all rows, where they may move there."""
+        is_moved = self.may_move and torch.device(device).type != "cpu"
+        return self.in_memory(device) if is_moved else self
+
+    def in_memory(self, device: torch.device | str) -> MemoryColumn:
+        """All rows, copied to the memory of a device."""
+        values = torch.empty(len(self), *self.shape, dtype=self.dtype, device=device)
+        for begin in range(0, len(self), ROWS_COPIED):
+            ids = torch.arange(begin, min(begin + ROWS_COPIED, len(self)))
+            values[begin : begin + len(ids)] = self.rows(ids).to(device)
+        return MemoryColumn(values)
 
 
 class RunsColumn(DiskColumn):
