@@ -4,21 +4,48 @@ from __future__ import annotations
 
 import math
 import platform
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
-
-if TYPE_CHECKING:
-    from dp_prior.training.trainer import PolicyTrainer
+from dp_prior.data.loader import Loader
+from dp_prior.metrics import Means
+from dp_prior.training.best import Best
+from dp_prior.training.divergence import Divergence
+from dp_prior.training.ema import EMA
+from dp_prior.training.guard import Guard
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot:
+class Trained(Protocol):
+    """What a snapshot holds of a trainer."""
+
+    online: nn.Module
+    averages: dict[str, EMA]
+    optimizer: torch.optim.Optimizer
+    accelerator: Accelerator
+    loader: Loader
+    means: Means
+    guard: Guard
+    divergence: Divergence
+    best: Best
+    progress: Progress
+    unmeasured: Progress | None
+    measured: dict[str, float]
+    rollbacks: int
+    seed: int
+    documents: dict[str, Any]
+
+    @property
+    def models(self) -> dict[str, nn.Module]: ...
+
+
+def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     """A snapshot with everything needed to resume; for inference `model.safetensors` is enough.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
@@ -53,7 +80,7 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
     return Snapshot(tensors=tensors, documents={**trainer.documents, "progress.json": progress})
 
 
-def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
+def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     """Restore a snapshot into a newly built trainer of the same configuration.
 
     Averages that the snapshot does not have start at the trained weights.
@@ -93,7 +120,7 @@ def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
+def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
     """The optimizer's tensors by the names of their parameters."""
     state = trainer.optimizer.state
     return {
@@ -104,7 +131,7 @@ def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer_state(trainer: PolicyTrainer, tensors: dict[str, Tensor]) -> None:
+def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
     """Copies, because the optimizer must own its memory."""
     parameters = _named_parameters(trainer.online)
     expected = {f"{moment}.{name}" for name in parameters for moment in _MOMENTS}
