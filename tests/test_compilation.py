@@ -81,7 +81,7 @@ def loss_and_gradient(call, model, batch, self_condition):
 def test_a_compiled_step_of_an_image_policy_is_one_region_with_the_same_loss_and_gradient(traced, name):
     model, batch = policy(POLICIES[name]), image_policy.batch(3)
     call = compiled(model.forward, "default", "train.compile", dynamic=False)
-    for self_condition in {False, model.process.self_condition > 0}:
+    for self_condition in {False, model.process.config.self_condition > 0}:
         expected, gradients = loss_and_gradient(model, model, batch, self_condition)
         found, same = loss_and_gradient(call, model, batch, self_condition)
         assert torch.equal(found.total, expected.total) and torch.equal(found.t, expected.t)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, Manifest, read_checkpoint, write_checkpoint
-from dp_prior.checkpoints.snapshot import Snapshot, file_pieces, file_tensors
+from dp_prior.checkpoints.snapshot import Snapshot, file_tensors
 from dp_prior.config import ConfigError
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
@@ -137,7 +137,7 @@ def checkpoint(tmp_path_factory):
     snapshot = Snapshot({"model.safetensors": tensors}, {"config.json": {"seed": 0}})
     path = tmp_path_factory.mktemp("checkpoint") / "step_00000007"
     path, _ = write_checkpoint(path, snapshot, Manifest(**plain))
-    return path, unseal((path / MANIFEST).read_bytes()), b"".join(file_pieces(tensors))
+    return path, unseal((path / MANIFEST).read_bytes()), (path / "model.safetensors").read_bytes()
 
 
 @pytest.mark.promise("K2")

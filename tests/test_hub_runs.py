@@ -312,7 +312,7 @@ def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
         json.dumps({"save": [SAVER], "load": {"type": "remote", "reference": "hf://me/tiny"}})
     )
     tracker = config.create(is_main=False, total_samples=1, directory=tmp_path / "run")
-    tracker.save(Saved(tmp_path, Progress(), {}, True, True, []))
+    tracker.save(Saved(tmp_path, Progress(), {}, True, True))
     tracker.complete(tmp_path, {}, {})
     assert tracker.close() == []
     assert not hub.requests and not (tmp_path / "run").exists()

@@ -7,12 +7,12 @@ import platform
 from typing import Any, Protocol
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
 from dp_prior.data.loader import Loader
+from dp_prior.job.ranks import Ranks
 from dp_prior.metrics import Means
 from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
@@ -28,7 +28,7 @@ class Trained(Protocol):
     online: nn.Module
     averages: dict[str, EMA]
     optimizer: torch.optim.Optimizer
-    accelerator: Accelerator
+    ranks: Ranks
     loader: Loader
     means: Means
     guard: Guard
@@ -62,6 +62,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     training |= {f"means.{key}": value for key, value in trainer.means.state().items()}
     training["skipped"] = trainer.guard.counts
     tensors["training.safetensors"] = training
+    accelerator = trainer.ranks.accelerator
     progress = {
         "samples_seen": trainer.progress.samples_seen,
         "global_step": trainer.progress.global_step,
@@ -73,8 +74,8 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
         "rollbacks": trainer.rollbacks,
         "divergence": trainer.divergence.state(),
         "global_batch_size": trainer.loader.global_batch_size,
-        "world_size": trainer.accelerator.num_processes,
-        "scaler": trainer.accelerator.scaler.state_dict() if trainer.accelerator.scaler is not None else None,
+        "world_size": accelerator.num_processes,
+        "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     return Snapshot(tensors=tensors, documents={**trainer.documents, "progress.json": progress})
@@ -97,7 +98,7 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     for name, average in trainer.averages.items():
         average.model.load_state_dict(averages.get(name, online))
     _load_optimizer_state(trainer, _under("optimizer.", training))
-    share = float(trainer.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
+    share = float(trainer.ranks.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
     trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})
     trainer.guard.load(training["skipped"])
     progress = snapshot.documents["progress.json"]
@@ -108,8 +109,8 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     trainer.rollbacks = progress.get("rollbacks", 0)
     if progress.get("divergence") is not None:  # older runs did not record it
         trainer.divergence.load(progress["divergence"])
-    if progress["scaler"] is not None and trainer.accelerator.scaler is not None:
-        trainer.accelerator.scaler.load_state_dict(progress["scaler"])
+    if progress["scaler"] is not None and trainer.ranks.accelerator.scaler is not None:
+        trainer.ranks.accelerator.scaler.load_state_dict(progress["scaler"])
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ def test_absurd_cadences_and_pictures_are_refused():
         (
             {"type": "ddim", "steps": None, "spacing": [3, 4]},
             6,
-            r"eval_timesteps is \[6\], but the sections .* add up to 7",
+            r"eval_timesteps has 6, which task.sampler cannot take: steps is 6, but the sections .* add up to 7",
         ),
         (
             {"type": "ddim", "steps": 5, "spacing": "ddim"},

@@ -50,7 +50,7 @@ class Recorder:
 
 
 def saved(path, progress, metrics, is_latest=True, is_best=False):
-    return Saved(path, progress, metrics, is_latest, is_best, nonfinite=[])
+    return Saved(path, progress, metrics, is_latest, is_best)
 
 
 def tracker_of(tmp_path, loggers=(), savers=(), background=(), **limits):

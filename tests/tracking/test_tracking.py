@@ -46,7 +46,7 @@ def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
         tracker.log({"train/loss": 0.5}, Progress(50, 1))
         tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
         tracker.log_error("no")
-        tracker.save(Saved(tmp_path, Progress(50, 1), {}, True, False, []))
+        tracker.save(Saved(tmp_path, Progress(50, 1), {}, True, False))
     assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
 
 
