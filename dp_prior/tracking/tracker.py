@@ -142,7 +142,8 @@ class Tracker:
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Log files of pictures and videos by name."""
         if images:
-            self._tell(lambda logger: logger.log_images(images, progress))
+            own = dict(images)  # loggers behind queues read it later
+            self._tell(lambda logger: logger.log_images(own, progress))
 
     def log_file(self, path: Path, progress: Progress) -> None:
         """Log a file of the run."""

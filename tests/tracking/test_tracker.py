@@ -65,7 +65,9 @@ def test_every_logger_is_told_in_order(tmp_path):
     tracker = tracker_of(tmp_path, [one, two])
     tracker.log({"loss": 1.0}, at(1))
     assert order == ["one", "two"]
-    tracker.log_images({"a": tmp_path / "a.png"}, at(1))
+    images = {"a": tmp_path / "a.png"}
+    tracker.log_images(images, at(1))
+    images["curve"] = tmp_path / "curve.png"  # a logger behind a queue may read its own later
     tracker.log_images({}, at(1))
     tracker.log_file(tmp_path / "b.txt", at(1))
     tracker.log_error(ValueError("no"), at(1))
