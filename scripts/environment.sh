@@ -24,7 +24,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     # torch by itself and first, so that nothing else chooses its build. PyPI's Linux build brings gigabytes of CUDA;
     # without a GPU take the CPU build, unless pip has been told where to look.
     sources=()
-    if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && ! pip config list | grep -qE 'index|find-links'; then
+    if [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null && [[ ! "$(pip config list)" =~ index|find-links ]]; then
         sources=(--extra-index-url https://download.pytorch.org/whl/cpu)
     fi
     pip install --quiet -c constraints.txt ${sources[@]+"${sources[@]}"} torch
