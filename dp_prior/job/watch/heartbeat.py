@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -200,7 +201,7 @@ class Heartbeat:
                 try:
                     self.meet()
                 except RankLostError as other:
-                    lost = other.verdict
+                    self._own.failure = lost = other.verdict
             elif not self._is_leaving.is_set():
                 lost = self._tell(error)
             self._is_leaving.set()
@@ -224,18 +225,17 @@ class Heartbeat:
             raise
 
     def _tell(self, error: BaseException) -> Verdict | None:
-        """Pass an error to the other ranks. Returns the root cause instead if it lies with another rank."""
+        """Pass the root cause of an error to the other ranks. Returns it if it lies with another rank."""
         self._is_leaving.set()
+        lost = None
         if isinstance(error, RankLostError):
-            self._write_stacks(error.verdict)
-            return None
-        if self._is_communication(error):
-            lost = self._await_verdict(error)
-            self._write_stacks(lost)
-            return lost
-        self._own.failure = self._explain(error)
+            self._own.failure = error.verdict
+        elif self._is_communication(error):
+            self._own.failure = lost = self._await_verdict(error)
+        else:
+            self._own.failure = self._explain(error)
         self._write_stacks(self._own.failure)
-        return None
+        return lost
 
     def _is_communication(self, error: BaseException) -> bool:
         """Whether an error only follows from the state of another rank."""
@@ -308,12 +308,12 @@ class Heartbeat:
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
             last = now
-            own, peers = self._own, list(self._peers.values())
-            if (own.marks, self._beats) != progress:
-                progress, own.moved = (own.marks, self._beats), now
-            for peer in peers:
+            if (self._own.marks, self._beats) != progress:
+                progress, self._own.moved = (self._own.marks, self._beats), now
+            for peer in self._peers.values():
                 if has_ended(peer.pidfd):
                     peer.has_ended = True
+            own, *peers = map(copy, (self._own, *self._peers.values()))  # the other threads go on changing theirs
             behind = furthest_behind(own, peers)
             if behind != self._behind:  # messages are older than a rank's own state: restart the timer
                 self._behind, self._behind_since = behind, now

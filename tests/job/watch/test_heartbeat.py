@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from dp_prior.job.stop import Abandoned, Stop
+from dp_prior.job.watch import heartbeat
 from dp_prior.job.watch.heartbeat import Heartbeat
-from dp_prior.job.watch.judge import RankLostError, Verdict
+from dp_prior.job.watch.judge import LOST, RankLostError, Verdict, furthest_behind, judge
+from dp_prior.job.watch.stacks import Stacks
 
 
 def scene(rank: int, place: Path) -> dict:
@@ -57,6 +59,13 @@ def scene(rank: int, place: Path) -> dict:
         found["mine"] = str(error)
     except RankLostError as error:
         found["theirs"] = vars(error.verdict)
+    try:
+        with watch("lost") as one, one.telling():
+            if rank == 0:
+                raise RankLostError(Verdict(1, LOST, "rank 1 hangs"))
+            one.meet()
+    except RankLostError as error:
+        found["lost"] = vars(error.verdict)
     found["quiet"] = (place / "quiet").exists()
     found["loud"] = (place / "loud" / f"rank_{rank}.txt").read_text()
     return found
@@ -98,3 +107,37 @@ def test_error_of_one_is_told_to_the_other_with_its_code_and_trace(ranks):
     assert ranks[0]["theirs"] == told
     assert all("ValueError: rank 1 has bad data" in one["loud"].splitlines()[0] for one in ranks)
     assert all("most recent call first" in one["loud"] for one in ranks)
+
+
+@pytest.mark.promise("D2")
+def test_rank_that_leaves_because_of_another_tells_the_rest(ranks):
+    assert ranks[1]["lost"] == vars(Verdict(1, LOST, "rank 1 hangs"))
+
+
+def test_messages_that_arrive_meanwhile_do_not_change_what_is_judged(monkeypatch, tmp_path):
+    """Else a rank could count as furthest behind since a time that was measured for another."""
+    named = {"rank": 0, "ranks": 3, "timeout_s": 60, "stop": Stop(), "stacks": tmp_path}
+    one = Heartbeat(**named, explain=None, last_words=None)
+    one._stacks = Stacks(tmp_path / "rank_0.txt")
+    seen = []
+
+    def look(own, peers):
+        seen.append(furthest_behind(own, peers))
+        one._peers[1].marks += 1  # as the thread that talks does
+        one.mark("training", 1)
+        one._peers[2].marks += 1
+        return seen[-1]
+
+    def decide(own, peers, now, **more):
+        assert furthest_behind(own, peers) == seen[-1]
+        if len(seen) == 2:
+            one._is_over.set()
+        return judge(own, peers, now, **more)
+
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.001)
+    monkeypatch.setattr(heartbeat, "furthest_behind", look)
+    monkeypatch.setattr(heartbeat, "judge", decide)
+    one._peers[2].marks = 5
+    one._watch()
+    one._stacks.close()
+    assert seen == [{0, 1}, {0, 1}] and one.verdict is None
