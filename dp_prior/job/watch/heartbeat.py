@@ -103,6 +103,7 @@ class Heartbeat:
         self._is_over = threading.Event()
         self._is_leaving = threading.Event()
         self._stop_requested = False  # on any rank
+        self._ending: threading.Thread | None = None
         now = time.monotonic()
         self._own = Sighting(rank, 0, now, now, "the start", f"(process {os.getpid()} on {socket.gethostname()})")
         self._behind: frozenset[int] = frozenset()
@@ -257,6 +258,8 @@ class Heartbeat:
     def _close(self) -> None:
         self._is_over.set()
         self._threads[1].join(2.0)  # it must not set the timer again
+        if self._ending is not None:
+            self._ending.join(2 * _GRACE_S)  # else a suspended rank would stay until torchrun kills it 30 s later
         for peer in self._peers.values():
             if peer.pidfd is not None:
                 with contextlib.suppress(OSError):
@@ -329,7 +332,8 @@ class Heartbeat:
         self._write_stacks(verdict)
         peer = self._peers.get(verdict.rank)
         if peer is not None and verdict.code == LOST:
-            threading.Thread(target=end_with_stacks, args=(peer.pidfd,), daemon=True).start()
+            self._ending = threading.Thread(target=end_with_stacks, args=(peer.pidfd,), daemon=True)
+            self._ending.start()
         if self._is_leaving.wait(_GRACE_S):
             limit = max(_GRACE_S, self.timeout_s)  # for saves in progress
             if self._is_over.wait(limit):
