@@ -52,7 +52,8 @@ def main(
     report.show(results, about, console)
     report.write(output, results, about)
     if page is not None:
-        page.write_text(report.page(results, about), encoding="utf-8")
+        command = " ".join([*subjects, "--page", str(page)])
+        page.write_text(report.page(results, about, command), encoding="utf-8")
     console.print(f"written to {output}")
 
 

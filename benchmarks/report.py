@@ -77,12 +77,17 @@ def show(results: dict[str, list[Case]], about: dict[str, Any], console: Console
             console.print(f"{case.name}: {case.note}", style="dim")
 
 
-def page(results: dict[str, list[Case]], about: dict[str, Any]) -> str:
-    """The same as Markdown."""
+def page(results: dict[str, list[Case]], about: dict[str, Any], command: str) -> str:
+    """The same as Markdown.
+
+    Args:
+        command: the arguments of the call that writes it.
+    """
     lines = [
         "# Benchmarks",
         "",
-        "Written by `python -m benchmarks --page docs/benchmarks.md`. The baseline is `benchmarks/baseline.py`: the "
+        f"Written by `python -m benchmarks {command}`. Where nothing else is named, the baseline is "
+        "`benchmarks/baseline.py`: the "
         "same network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a `Dataset` of single windows, "
         "default AdamW and `torch.save`. All variants of a row were measured in turns; times better is against the "
         "first of them. Compare ratios, not milliseconds, between machines.",
