@@ -11,12 +11,14 @@ import ctypes
 import errno
 import hashlib
 import json
+import logging
 import math
 import os
 import re
+import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and 
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 _SEAL = re.compile(rb'(,?)\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 _SEAL_SIZE = 84  # bytes that the pattern matches at most
+
+log = logging.getLogger(__name__)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -72,14 +76,39 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = temporary_beside(path)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(temporary)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what matters
             temporary.unlink()
         raise
     sync_directory(path.parent)
+
+
+@contextmanager
+def temporary_directory(path: Path) -> Iterator[Path]:
+    """A new directory beside `path`, to be filled and renamed to it; what has that name at the end is deleted."""
+    temporary = temporary_beside(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; where that cannot be, as in another file system, copy it durably."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync_file(target)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
@@ -126,6 +155,28 @@ def temporary_beside(path: Path) -> Path:
     prefix = f".tmp_{_host()}_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
     room = _LONGEST_NAME - len(prefix)
     return path.with_name(prefix + os.fsdecode(os.fsencode(path.name)[-room:]))
+
+
+def remove_leftovers(directory: Path, name: str = "", is_stale: Callable[[str, int], bool] | None = None) -> None:
+    """Delete files and folders under temporary names; one that cannot be deleted is logged.
+
+    Args:
+        name: only those whose final name ends with this.
+        is_stale: whether to delete what this host and process id own; None for dead processes of this machine.
+    """
+    for path in sorted(directory.iterdir()):
+        if not is_temporary(path) or not path.name.endswith(name):
+            continue
+        host, pid = owner_of(path)
+        if not (is_alive(host, pid) is False if is_stale is None else is_stale(host, pid)):
+            continue
+        try:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            log.info("deleted %s, which process %s on host %s left", path, pid, host)
+        except FileNotFoundError:  # another process was faster
+            pass
+        except OSError as error:
+            log.warning("%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error)
 
 
 def is_temporary(path: Path) -> bool:

@@ -37,7 +37,7 @@ from dp_prior.checkpoints.snapshot import (
     parse_head,
 )
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
+from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 
 FORMAT = 1
@@ -133,20 +133,24 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
         if not _NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(f"{name!r} cannot name a file of a checkpoint; expected plain NAME.safetensors or .json")
     held = snapshot if isinstance(snapshot, HeldSnapshot) else snapshot.copy()
-    temporary = temporary_beside(directory)
-    temporary.mkdir()
-    try:
+    with temporary_directory(directory) as temporary:
         manifest = _write_files(temporary, held, manifest)
         write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
         sync_directory(temporary)
         if manifest.nonfinite:
             directory = unused(directory.with_name(f"quarantine_{directory.name}"))
         os.rename(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     sync_directory(directory.parent)
     return directory, manifest
+
+
+def delete_checkpoint(directory: Path) -> None:
+    """Rename to a temporary name, delete the manifest, then the rest: a partial checkpoint never looks complete."""
+    doomed = temporary_beside(directory)
+    os.rename(directory, doomed)
+    sync_directory(directory.parent)
+    (doomed / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(doomed)
 
 
 def _write_files(directory: Path, snapshot: HeldSnapshot, manifest: Manifest) -> Manifest:

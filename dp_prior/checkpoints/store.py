@@ -14,29 +14,19 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
-from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, unused, verify, write_checkpoint
+from dp_prior.checkpoints.format import Manifest, delete_checkpoint, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
 from dp_prior.checkpoints.reading import holds_links
 from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
-from dp_prior.durable import (
-    encode_document,
-    finite,
-    is_alive,
-    is_temporary,
-    owner_of,
-    replace_file,
-    sync_directory,
-    temporary_beside,
-)
+from dp_prior.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"
@@ -102,7 +92,10 @@ class CheckpointStore:
             sync_directory(self.root.parent)
             with contextlib.suppress(PermissionError):  # a writable directory may be unreadable
                 sync_directory(self.root.parent.parent)
-            self._remove_stale()  # first, since it frees space
+            # First, since it frees space. Only the holder of the lock writes here, so that whatever is temporary is
+            # stale, also that of another host: a container gets a new host name at each start.
+            remove_leftovers(self.root, is_stale=lambda host, pid: True)
+            remove_leftovers(self.root.parent, is_stale=_is_stale_beside)
             self.write_index()
         except BaseException as error:
             self._lock.release()
@@ -343,44 +336,21 @@ class CheckpointStore:
         log.warning("checkpoint %s is damaged: %s; it was set aside as %s", path, damage.problem, aside.name)
 
     def _delete(self, path: Path) -> bool:
-        """Rename to a temporary name, delete the manifest, then the rest: a partial checkpoint never looks complete."""
-        doomed = temporary_beside(path)
         try:
             if holds_links(path):  # it was linked just now
                 return False
-            os.rename(path, doomed)
-            self._forget(path)
-            sync_directory(self.root)
-            (doomed / MANIFEST).unlink()
-            shutil.rmtree(doomed)
+            delete_checkpoint(path)
         except OSError as error:
             log.warning("checkpoint %s is no longer needed but cannot be deleted: %s", path, error)
+            self._known = None  # it may be gone or not
             return False
+        self._forget(path)
         return True
 
-    def _remove_stale(self) -> None:
-        """Delete what other processes left under temporary names.
 
-        Only the holder of the lock writes in the directory of checkpoints, so all temporary names there are stale,
-        whatever their host and process id: a container gets a new host name at each start. In the run directory another
-        live process of this host may be writing.
-        """
-        for directory in (self.root, self.root.parent):
-            for name in sorted(os.listdir(directory)):
-                path = directory / name
-                if not is_temporary(path):
-                    continue
-                host, pid = owner_of(path)
-                is_own = pid == os.getpid()  # of an earlier process that had this id
-                if directory == self.root.parent and is_alive(host, pid) and not is_own:
-                    continue
-                try:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                    log.info("deleted %s, which process %s on host %s left", path, pid, host)
-                except OSError as error:
-                    log.warning(
-                        "%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error
-                    )
+def _is_stale_beside(host: str, pid: int) -> bool:
+    """In the run directory another live process of this host may be writing; an earlier one had our own id."""
+    return pid == os.getpid() or not is_alive(host, pid)
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:

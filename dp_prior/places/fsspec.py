@@ -18,7 +18,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
-from dp_prior.durable import replace_file, sync_directory
+from dp_prior.durable import replace_file, sync_directory, sync_file
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
@@ -123,8 +123,7 @@ class Folder(StreamedSource):
         self._make(target.rpartition("/")[0])
         self._fs.put_file(str(source), target)
         if self._is_local:
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
+            sync_file(Path(target))
             sync_directory(Path(target).parent)
         if not self._holds(path, entry):
             raise RemoteError(f"{self.url}/{path} is not what was sent")

@@ -8,9 +8,7 @@ One commit moves all of these, so every revision of the repository is a complete
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
+from dp_prior.durable import link_or_copy
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
@@ -203,12 +202,7 @@ class HubSource:
             if not is_intact(found, entry):
                 raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
         target.unlink(missing_ok=True)
-        try:
-            os.link(found, target)
-        except OSError:
-            shutil.copyfile(found, target)
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
+        link_or_copy(found, target)
 
     def _fetch(self, path: str, most: int, **options: Any) -> Path:
         from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
