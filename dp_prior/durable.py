@@ -93,7 +93,8 @@ def temporary_directory(path: Path) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableError
 from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, verify
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
-from dp_prior.checkpoints.retention import Record
 from dp_prior.clock import Progress
 
 STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
@@ -36,10 +35,9 @@ class Stored:
         """The clock when it was saved."""
         return Progress(self.manifest.samples_seen, self.manifest.step)
 
-    def record(self, monitor: str | None) -> Record:
-        """The record for `RetentionConfig.decide`."""
-        value = None if monitor is None else self.manifest.metrics.get(monitor)
-        return Record(self.manifest.sequence, self.manifest.step, value)
+    def value(self, monitor: str | None) -> float | None:
+        """A metric; None if it was not measured."""
+        return None if monitor is None else self.manifest.metrics.get(monitor)
 
 
 def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:

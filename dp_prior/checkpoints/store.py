@@ -154,7 +154,8 @@ class CheckpointStore:
         Raises:
             UnreadableError: see `good`.
         """
-        return next((stored.path for stored in self._by_rank(self._scan()) if self._is_sound(stored)), None)
+        ranking = ranked(self._scan(), self.monitor, self.mode)
+        return next((stored.path for stored in ranking if self._is_sound(stored)), None)
 
     def write(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> Saved:
         """Save a snapshot, which must not change during the call, then apply retention. On return it is durable.
@@ -245,7 +246,7 @@ class CheckpointStore:
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide([one.record(self.monitor) for one in own], self.mode)
+            kept, preferred = self.retention.decide(own, self.monitor, self.mode)
             if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
         dropped = {one.path for one in own if one.manifest.sequence not in kept}
@@ -258,15 +259,14 @@ class CheckpointStore:
     def write_index(self, stored: list[Stored] | None = None) -> None:
         """Write `index.json` from a scan, or from these checkpoints, newest first."""
         stored = self._scan() if stored is None else stored
-        best = next(iter(self._by_rank(stored)), None)
+        best = next(iter(ranked(stored, self.monitor, self.mode)), None)
         index = {
             "latest": stored[0].path.name if stored else None,
             "best": best.path.name if best is not None else None,
             "monitor": self.monitor,
             "mode": self.mode,
             "kept": [
-                {"name": one.path.name, "step": one.manifest.step, "value": one.record(self.monitor).value}
-                for one in stored
+                {"name": one.path.name, "step": one.manifest.step, "value": one.value(self.monitor)} for one in stored
             ],
         }
         replace_file(self.root / INDEX, encode_document(index))
@@ -294,11 +294,6 @@ class CheckpointStore:
         self._verified.discard(path)
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
-
-    def _by_rank(self, stored: list[Stored]) -> list[Stored]:
-        by_sequence = {one.manifest.sequence: one for one in stored}
-        records = ranked([one.record(self.monitor) for one in stored], self.mode)
-        return [by_sequence[record.sequence] for record in records]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
         """Compare all hashes, once per process; set the checkpoint aside if they differ.
