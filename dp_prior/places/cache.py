@@ -20,13 +20,14 @@ from dp_prior.checkpoints.format import (
     MANIFEST,
     MODEL_FILES,
     DamagedError,
+    FileEntry,
     parse_manifest,
     read_manifest,
 )
 from dp_prior.checkpoints.scan import STEP
 from dp_prior.durable import replace_file, sync_directory
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
-from dp_prior.places.source import NoPlaceError, RemoteError, Source
+from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
 
 CACHE = Path("~/.cache/dp_prior")
 
@@ -68,13 +69,25 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         part.mkdir(exist_ok=True)
         for name, entry in wanted.files.items():
             if not (part / name).exists() or (part / name).stat().st_size != entry.size:
-                source.download(prefix + name, entry, part / name)
+                _download(source, prefix + name, entry, part / name)
         for leftover in part.glob("*.part"):
             leftover.unlink()
         replace_file(part / MANIFEST, data if is_whole else wanted.encode())
         os.rename(part, target)
         sync_directory(cache)
     return target
+
+
+def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None:
+    """Download to `TARGET.part`; the file gets its name once its hash was compared. A damaged one is fetched again."""
+    part = target.with_name(f"{target.name}.part")
+    for anew in (False, True):
+        source.download(path, entry.size, part, anew=anew)
+        if is_intact(part, entry):
+            os.rename(part, target)
+            return
+        part.unlink()
+    raise RemoteError(f"{path} does not have the SHA-256 of its manifest; it was deleted")
 
 
 def cached(cache: Path, digest: str, whole: bool) -> Path | None:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.durable import link_or_copy
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
-from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
 
 if TYPE_CHECKING:
@@ -194,30 +194,19 @@ class HubSource:
             raise self._too_large(path, size, most)
         return found.read_bytes()
 
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+    def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
         """See `Source`."""
-        found = self._fetch(path, entry.size).resolve()
-        if not is_intact(found, entry):  # perhaps damaged in the client's cache
-            found = self._fetch(path, entry.size, force_download=True).resolve()
-            if not is_intact(found, entry):
-                raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
         target.unlink(missing_ok=True)
-        link_or_copy(found, target)
+        link_or_copy(self._fetch(path, size, **({"force_download": True} if anew else {})).resolve(), target)
 
     def _fetch(self, path: str, most: int, **options: Any) -> Path:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.constants import is_offline_mode
+        from huggingface_hub import hf_hub_download
 
         options = {**self._options, **options}
         with self._told(path):
-            is_cached = isinstance(
-                try_to_load_from_cache(self._repo, path, options.get("cache_dir"), self._revision), str
-            )
-            if not is_cached and not is_offline_mode() and not options.get("local_files_only"):
-                url = hf_hub_url(self._repo, path, revision=self._revision)
-                size = get_hf_file_metadata(url, token=options.get("token"), timeout=10).size
-                if size is not None and size > most:
-                    raise self._too_large(path, size, most)
+            found = hf_hub_download(self._repo, path, revision=self._revision, dry_run=True, **options)
+            if not found.is_cached and found.file_size is not None and found.file_size > most:
+                raise self._too_large(path, found.file_size, most)
             return Path(hf_hub_download(self._repo, path, revision=self._revision, **options))
 
     def _too_large(self, path: str, size: int, most: int) -> RemoteError:
