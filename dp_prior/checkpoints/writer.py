@@ -7,8 +7,8 @@ last one of a run, are an error, so that a disk that was full for an hour does n
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +35,7 @@ class CheckpointWriter:
         self._store = store
         self._on_durable = on_durable
         self._memory = SnapshotMemory()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._running: concurrent.futures.Future[None] | None = None
         self._max_failed_saves = max_failed_saves
         self._failed: list[CheckpointError] = []  # saves in a row
 
@@ -61,15 +60,14 @@ class CheckpointWriter:
     def check(self) -> None:
         """Raise the error of an earlier save, or that the run directory is gone; cheap enough for every step."""
         self._store.check()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._running is not None and self._running.done():
+            done, self._running = self._running, None
+            done.result()
 
     def wait(self) -> None:
         """Wait for the running save, if any; raises like `check`."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._running is not None:
+            concurrent.futures.wait([self._running])
         self.check()
 
     def close(self) -> None:
@@ -83,16 +81,10 @@ class CheckpointWriter:
             self._failed.clear()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
-        """Run a task in the thread and keep its error. No daemon: the interpreter waits for it before it exits."""
-
-        def run() -> None:
-            try:
-                task(*arguments)
-            except BaseException as error:  # raised again in the caller's thread
-                self._error = error
-
-        self._thread = threading.Thread(target=run, name="checkpoint-writer", daemon=False)
-        self._thread.start()
+        """Run a task in a thread of its own, which the interpreter waits for before it exits."""
+        pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
+        self._running = pool.submit(task, *arguments)
+        pool.shutdown(wait=False)
 
     def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
         self._memory.settle()
