@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import io
 import json
 import logging
 import math
@@ -68,6 +69,21 @@ def make_directory(path: Path) -> None:
             raise
     else:
         sync_directory(path.parent)
+
+
+def append(file: io.FileIO, data: bytes, what: str) -> None:
+    """Append to an unbuffered file, all or nothing: a partial write on a full disk is truncated again.
+
+    Args:
+        what: names the data in the error.
+    """
+    start = os.fstat(file.fileno()).st_size
+    try:
+        if file.write(data) != len(data):
+            raise OSError(f"{what} was written in part; the disk is full")
+    except OSError:
+        os.ftruncate(file.fileno(), start)
+        raise
 
 
 @contextmanager
@@ -194,7 +210,7 @@ def owner_of(path: Path) -> tuple[str, int]:
 
 def is_alive(host: str, pid: int) -> bool | None:
     """Whether a process lives; None if it belongs to another host. A number that no process can have is dead."""
-    if host != _host():
+    if _plain(host) != _host():
         return None
     if not 0 < pid <= _LARGEST_PID:  # 0 and negative numbers mean groups of processes
         return False
@@ -255,4 +271,8 @@ def finite(content: Any) -> Any:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "unknown"
+    return _plain(socket.gethostname()) or "unknown"
+
+
+def _plain(host: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", host)

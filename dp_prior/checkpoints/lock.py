@@ -8,11 +8,9 @@ import errno
 import fcntl
 import json
 import os
-import re
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
 
 from pydantic import Field, ValidationError
 
@@ -41,11 +39,6 @@ class Holder(Config):
 
     started: str = Field(default="at an unknown time", max_length=64)
     """When it took the lock, ISO 8601."""
-
-    @property
-    def is_alive(self) -> bool | None:
-        """None if it is on another machine."""
-        return is_alive(re.sub(r"[^A-Za-z0-9.-]", "-", self.host), self.pid)
 
 
 class RunLock:
@@ -98,7 +91,7 @@ class RunLock:
         deadline = time.monotonic() + wait_s
         while not self._try():
             holder = _read_holder(self.place.path / LOCK)
-            if holder is None or holder.is_alive is not False or time.monotonic() >= deadline:
+            if holder is None or is_alive(holder.host, holder.pid) is not False or time.monotonic() >= deadline:
                 raise LockedError(_refusal(self.place.path, holder))
             time.sleep(0.05)
 
@@ -124,9 +117,7 @@ class RunLock:
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -143,8 +134,8 @@ def _refusal(directory: Path, holder: Holder | None) -> str:
     who, orphans = "another process", ""
     if holder is not None:
         who = f"process {holder.pid} on host {holder.host}, started {holder.started}"
-    if holder is not None and holder.is_alive is False:
-        orphans = " That process is dead, but one of its worker processes is still running."
+        if is_alive(holder.host, holder.pid) is False:
+            orphans = " That process is dead, but one of its worker processes is still running."
     return (
         f"run directory {directory} is in use by {who}.{orphans} "
         "Stop that run, or choose another directory for this one."

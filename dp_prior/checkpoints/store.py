@@ -93,9 +93,10 @@ class CheckpointStore:
             with contextlib.suppress(PermissionError):  # a writable directory may be unreadable
                 sync_directory(self.root.parent.parent)
             # First, since it frees space. Only the holder of the lock writes here, so that whatever is temporary is
-            # stale, also that of another host: a container gets a new host name at each start.
+            # stale, also that of another host: a container gets a new host name at each start. In the run directory
+            # another live process of this host may be writing; an earlier one had our own id.
             remove_leftovers(self.root, is_stale=lambda host, pid: True)
-            remove_leftovers(self.root.parent, is_stale=_is_stale_beside)
+            remove_leftovers(self.root.parent, is_stale=lambda host, pid: pid == os.getpid() or not is_alive(host, pid))
             self.write_index()
         except BaseException as error:
             self._lock.release()
@@ -134,7 +135,8 @@ class CheckpointStore:
             CheckpointError: there are checkpoints, but none can be used, and a silent fresh start would hide that.
         """
         newest = next((stored.path for stored in self.good()), None)
-        if newest is None and (names := self._unusable()):
+        names = [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
+        if newest is None and names:
             run = self.root.parent
             raise CheckpointError(
                 f"{self.root} holds checkpoints, but none of them can be used: {_some(names)}. A fresh start is "
@@ -143,10 +145,6 @@ class CheckpointStore:
                 "after moving them away."
             )
         return newest
-
-    def _unusable(self) -> list[str]:
-        """Names of checkpoints to resume from, whatever lies there now."""
-        return [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
 
     def best(self) -> Path | None:
         """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
@@ -341,11 +339,6 @@ class CheckpointStore:
             return False
         self._forget(path)
         return True
-
-
-def _is_stale_beside(host: str, pid: int) -> bool:
-    """In the run directory another live process of this host may be writing; an earlier one had our own id."""
-    return pid == os.getpid() or not is_alive(host, pid)
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:

@@ -117,7 +117,7 @@ class ExitFile:
             **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
             **{"progress": vars(self.clock()), "durable": self._durable(), "traceback": None},
         }
-        replace_file(self.path, encode_document({**content, **{k: content.get(k, v) for k, v in frame.items()}}))
+        replace_file(self.path, encode_document({**content, **frame, **content}))  # its own reason and code come first
 
     def _durable(self) -> dict[str, Any] | None:
         """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""
