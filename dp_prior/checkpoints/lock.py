@@ -41,14 +41,13 @@ class Holder(Config):
     """When it took the lock, ISO 8601."""
 
 
-class RunLock:
+class RunLock(HeldDirectory):
     """Holds the exclusive lock of a run directory until released. The file stays; only the lock on it counts.
 
     Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
     therefore waited for, while that of a living one is an error at once.
 
     Attributes:
-        place: the run directory.
         is_held: whether this object holds the lock.
     """
 
@@ -62,14 +61,14 @@ class RunLock:
             LockedError: another process holds the lock.
             CheckpointError: the directory cannot be created, written or locked.
         """
-        self.place = HeldDirectory(directory)
+        super().__init__(directory)
         self.is_held = False
         path = directory / LOCK
         with contextlib.ExitStack() as opened:
             try:
                 make_directory(directory)
-                self.place.open()
-                opened.callback(self.place.close)
+                self.open()
+                opened.callback(self.close)
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
                 opened.callback(os.close, self._file)
                 self._take(wait_s)
@@ -90,9 +89,9 @@ class RunLock:
     def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while not self._try():
-            holder = _read_holder(self.place.path / LOCK)
+            holder = _read_holder(self.path / LOCK)
             if holder is None or is_alive(holder.host, holder.pid) is not False or time.monotonic() >= deadline:
-                raise LockedError(_refusal(self.place.path, holder))
+                raise LockedError(_refusal(self.path, holder))
             time.sleep(0.05)
 
     def _try(self) -> bool:
@@ -102,7 +101,7 @@ class RunLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise CheckpointError(
-                f"cannot lock {self.place.path / LOCK}: {error.strerror}. The file system does not support flock, "
+                f"cannot lock {self.path / LOCK}: {error.strerror}. The file system does not support flock, "
                 "so that two runs in one directory would not be noticed; use a file system that supports it."
             ) from None
         return True

@@ -115,7 +115,7 @@ class CheckpointStore:
     def check(self) -> None:
         """Raise a CheckpointError if this store has locked a run directory that was moved or deleted since."""
         if self._lock is not None:
-            self._lock.place.check()
+            self._lock.check()
 
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.

@@ -104,26 +104,19 @@ def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole:
     """Folder of the checkpoint, and the content of its manifest."""
     if which is not None and STEP.fullmatch(which):
         return f"checkpoints/{which}", source.read(f"checkpoints/{which}/{MANIFEST}", LARGEST_MANIFEST)
-    wanted = which or prefer
-    if wanted == "best" and not whole and (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
-        return "", data
-    for kind in (wanted, *(() if which else ("best", "latest"))):
-        if (data := _read(source, f"{kind}.json", LARGEST_POINTER)) is not None:
-            return _follow(source, text, Pointer.parse(data))
-    if (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
-        return "", data
+    names = [f"{kind}.json" for kind in ([which] if which else [prefer, "best", "latest"])] + [MANIFEST]
+    if (which or prefer) == "best" and not whole:  # the files for inference lie at the root as well
+        names.insert(0, MANIFEST)
+    for name in names:
+        try:
+            data = source.read(name, LARGEST_MANIFEST if name == MANIFEST else LARGEST_POINTER)
+        except NoPlaceError:
+            raise
+        except FileNotFoundError:
+            continue
+        return ("", data) if name == MANIFEST else _follow(source, text, Pointer.parse(data))
     what = f"no {which} checkpoint" if which else f"no checkpoint: neither {MANIFEST} nor best.json nor latest.json"
     raise FileNotFoundError(f"{text} holds {what}")
-
-
-def _read(source: Source, path: str, most: int) -> bytes | None:
-    """The content of a file, None if the place exists and the file does not."""
-    try:
-        return source.read(path, most)
-    except NoPlaceError:
-        raise
-    except FileNotFoundError:
-        return None
 
 
 def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, bytes]:

@@ -115,7 +115,7 @@ class Isolated:
         """One line for the end of the run; None if nothing failed."""
         if not self.failures and not self.dropped:
             return "; ".join(self._remarks) or None
-        words = [f"failed {_times(self.failures)}"] if self.failures else []
+        words = [f"failed {self.failures} time{'s' if self.failures != 1 else ''}"] if self.failures else []
         words += [f"missed {self.dropped:,} call{'s' if self.dropped != 1 else ''}"] if self.dropped else []
         last = [f"last: {self._last}"] if self._last else []
         return "; ".join([f"{self.title} {' and '.join(words)}", *last, *self._remarks])
@@ -214,7 +214,3 @@ class Background(Isolated):
             return False
         finally:
             self._since = None
-
-
-def _times(count: int) -> str:
-    return f"{count} time" + ("s" if count != 1 else "")
