@@ -46,9 +46,6 @@ class RunLock(HeldDirectory):
 
     Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
     therefore waited for, while that of a living one is an error at once.
-
-    Attributes:
-        is_held: whether this object holds the lock.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):
@@ -62,7 +59,6 @@ class RunLock(HeldDirectory):
             CheckpointError: the directory cannot be created, written or locked.
         """
         super().__init__(directory)
-        self.is_held = False
         path = directory / LOCK
         with contextlib.ExitStack() as opened:
             try:
@@ -80,11 +76,15 @@ class RunLock(HeldDirectory):
                     "Make it writable, free space, or choose another."
                 ) from None
             self._opened = opened.pop_all()
-        self.is_held = True
         started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
         with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
             os.pwrite(self._file, json.dumps(holder.model_dump()).encode(), 0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
 
     def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
@@ -108,10 +108,8 @@ class RunLock(HeldDirectory):
 
     def release(self) -> None:
         """Release the lock. Releasing twice is allowed."""
-        if self.is_held:
-            self.is_held = False
-            with contextlib.suppress(OSError):
-                self._opened.close()
+        with contextlib.suppress(OSError):
+            self._opened.close()
 
     def __enter__(self) -> RunLock:
         return self
