@@ -57,18 +57,10 @@ def _naming(path: Path, error: OSError) -> OSError:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents, durably. A directory that exists is left as it is."""
-    try:
-        os.mkdir(path)
-    except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_directory(path.parent)
-        make_directory(path)
-    except OSError:  # not only FileExistsError: a read-only or automounted parent may answer with another error
-        if not path.is_dir():
-            raise
-    else:
-        sync_directory(path.parent)
+    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_directory(made.parent)
 
 
 def append(file: io.FileIO, data: bytes, what: str) -> None:
