@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 CARD, MEDIA = "README.md", "media"
-_ATTEMPTS = 3  # at a pointer that another process moves at the same time
 
 
 class HuggingFaceSaverConfig(UploadConfig):
@@ -110,26 +109,19 @@ class HubDestination:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
     def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
-        """Move the pointers in one commit that only succeeds on top of the revision that was read."""
-        from huggingface_hub.errors import HfHubHTTPError
+        """Move the pointers in one commit, which only succeeds on top of the revision that was read.
 
-        for attempt in range(1, _ATTEMPTS + 1):
-            head = self._head()
-            there = self._best(head) if "best" in parcel.kinds else None
-            kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
-            if not kinds:
-                break
+        The next attempt reads a pointer that another process has moved meanwhile (412).
+        """
+        head = self._head()
+        there = self._best(head) if "best" in parcel.kinds else None
+        kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
+        if kinds:
             operations = self._pointers(parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
-            try:
-                spend()
-                done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
-            except HfHubHTTPError as error:
-                if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
-                    raise
-                continue
+            spend()
+            done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
             self._api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
-            break
         return delivered(folder, kinds, remark)
 
     def _pointers(self, parcel: Parcel, folder: str, kinds: tuple[str, ...], head: str) -> list[Any]:
