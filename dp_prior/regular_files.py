@@ -62,10 +62,10 @@ def read_small(path: Path | str, most: int = SMALL) -> bytes:
         return data
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, most: int = SMALL) -> dict[str, Any]:
     """The JSON object in a small file; {} if it holds none or cannot be read."""
     try:
-        found = json.loads(read_small(path))
+        found = json.loads(read_small(path, most))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,13 +12,10 @@ import socket
 import time
 from pathlib import Path
 
-from pydantic import Field, ValidationError
-
 from dp_prior.checkpoints.errors import CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
-from dp_prior.config import Config
 from dp_prior.durable import is_alive, make_directory
-from dp_prior.regular_files import open_regular
+from dp_prior.regular_files import read_object
 
 LOCK = "run.lock"
 _LARGEST_HOLDER = 4096  # bytes
@@ -26,19 +23,6 @@ _LARGEST_HOLDER = 4096  # bytes
 
 class LockedError(CheckpointError):
     """Another process works in the run directory."""
-
-
-class Holder(Config):
-    """The process that holds the lock, as in `run.lock`; used in messages only."""
-
-    host: str = Field(max_length=256)
-    """Host name of its machine."""
-
-    pid: int = Field(ge=1)
-    """Its process id."""
-
-    started: str = Field(default="at an unknown time", max_length=64)
-    """When it took the lock, ISO 8601."""
 
 
 class RunLock(HeldDirectory):
@@ -77,9 +61,9 @@ class RunLock(HeldDirectory):
                 ) from None
             self._opened = opened.pop_all()
         started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
         with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
-            os.pwrite(self._file, json.dumps(holder.model_dump()).encode(), 0)
+            os.pwrite(self._file, json.dumps(holder).encode(), 0)
 
     @property
     def is_held(self) -> bool:
@@ -89,9 +73,13 @@ class RunLock(HeldDirectory):
     def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while not self._try():
-            holder = _read_holder(self.path / LOCK)
-            if holder is None or is_alive(holder.host, holder.pid) is not False or time.monotonic() >= deadline:
-                raise LockedError(_refusal(self.path, holder))
+            holder, is_dead = _holder(self.path / LOCK)
+            if not is_dead or time.monotonic() >= deadline:
+                orphans = " That process is dead, but one of its worker processes is still running." if is_dead else ""
+                raise LockedError(
+                    f"run directory {self.path} is in use by {holder}.{orphans} "
+                    "Stop that run, or choose another directory for this one."
+                )
             time.sleep(0.05)
 
     def _try(self) -> bool:
@@ -118,22 +106,11 @@ class RunLock(HeldDirectory):
         self.release()
 
 
-def _read_holder(path: Path) -> Holder | None:
-    """The content of `run.lock`; None if it is not a valid holder."""
-    try:
-        with open_regular(path) as file:
-            return Holder.model_validate_json(file.read(_LARGEST_HOLDER), strict=True)
-    except (OSError, ValueError, ValidationError):
-        return None
-
-
-def _refusal(directory: Path, holder: Holder | None) -> str:
-    who, orphans = "another process", ""
-    if holder is not None:
-        who = f"process {holder.pid} on host {holder.host}, started {holder.started}"
-        if is_alive(holder.host, holder.pid) is False:
-            orphans = " That process is dead, but one of its worker processes is still running."
-    return (
-        f"run directory {directory} is in use by {who}.{orphans} "
-        "Stop that run, or choose another directory for this one."
-    )
+def _holder(path: Path) -> tuple[str, bool]:
+    """The process that holds the lock, for messages, and whether it is dead."""
+    found = read_object(path, _LARGEST_HOLDER)
+    host, pid = found.get("host"), found.get("pid")
+    if not isinstance(host, str) or type(pid) is not int:
+        return "another process", False
+    started = found.get("started", "at an unknown time")
+    return f"process {pid} on host {host}, started {started}", is_alive(host, pid) is False
