@@ -192,29 +192,27 @@ def unused(path: Path) -> Path:
     return candidates[-1]
 
 
-def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a checkpoint and compare the sizes of its files; cheap, since no tensor is touched.
-
-    Args:
-        patience: shared with other reads, whose retries together must not take longer than those of one.
 
     Raises:
         DamagedError: there is none, it was altered, or a file is missing or of another size.
         UnreadableError: it cannot be read at the moment.
         GoneError: the directory was deleted or replaced meanwhile.
     """
+    return Patience()(lambda: try_manifest(directory))
 
-    def read() -> Manifest:
-        with told_apart(directory, MANIFEST):
-            manifest = parse_manifest(read_small(directory / MANIFEST, LARGEST_MANIFEST), directory)
-        for name, entry in manifest.files.items():
-            with told_apart(directory, name):
-                status = os.stat(directory / name)
-                if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-                    raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
-        return manifest
 
-    return (patience or Patience())(read)
+def try_manifest(directory: Path) -> Manifest:
+    """As `read_manifest`, without retries."""
+    with told_apart(directory, MANIFEST):
+        manifest = parse_manifest(read_small(directory / MANIFEST, LARGEST_MANIFEST), directory)
+    for name, entry in manifest.files.items():
+        with told_apart(directory, name):
+            status = os.stat(directory / name)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+                raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
+    return manifest
 
 
 def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
@@ -276,7 +274,7 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     directory, patience = Path(directory), Patience()
     if not directory.is_dir():
         raise FileNotFoundError(f"no checkpoint at {directory}: there is no such directory")
-    manifest = read_manifest(directory, patience)
+    manifest = patience(lambda: try_manifest(directory))
     wanted = list(manifest.files if files is None else files)
     for name in wanted:
         if name not in manifest.files:

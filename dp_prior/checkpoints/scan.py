@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableError
-from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, verify
+from dp_prior.checkpoints.format import MANIFEST, Manifest, try_manifest, verify
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
 from dp_prior.clock import Progress
 
@@ -73,7 +73,7 @@ def look_at(
     """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
     for _ in range(_LOOKS):
         try:
-            stored = patience(lambda: _look_at(path, patience))
+            stored = patience(lambda: _look_at(path))
             if stored is not None and compare_hashes:
                 verify(path, stored.manifest, patience)
             return stored
@@ -94,7 +94,7 @@ def names_in(root: Path) -> list[str]:
         raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
 
 
-def _look_at(path: Path, patience: Patience) -> Stored | None:
+def _look_at(path: Path) -> Stored | None:
     name = STEP.fullmatch(path.name)
     assert name is not None, path
     try:
@@ -106,7 +106,7 @@ def _look_at(path: Path, patience: Patience) -> Stored | None:
         return None
     except OSError as error:
         raise UnreadableError(path, error.strerror) from None
-    manifest = read_manifest(path, patience)
+    manifest = try_manifest(path)
     if manifest.step != int(name[1]):
         raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
     with told_apart(path, "its directory"):
