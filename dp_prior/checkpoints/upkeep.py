@@ -91,11 +91,9 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
                 manifest, remark = _manifest_of(path)
             except GoneError:
                 continue
-            if path.name.startswith(SET_ASIDE):
-                yield Found(path, "set aside", manifest, remark=remark)
-            else:
-                named = [] if manifest is None else manifest.nonfinite
-                yield Found(path, "quarantine", manifest, remark=remark or f"not finite: {', '.join(named)}")
+            if manifest is not None and manifest.nonfinite:
+                remark = f"not finite: {', '.join(manifest.nonfinite)}"
+            yield Found(path, "set aside" if path.name.startswith(SET_ASIDE) else "quarantine", manifest, remark=remark)
         elif is_temporary(path) and not is_alive(*owner_of(path)):
             yield Found(path, "leftover", remark="of process {1} on host {0}".format(*owner_of(path)))
     if compare_hashes and unreadable:

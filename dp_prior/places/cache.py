@@ -49,7 +49,6 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         DamagedError: the manifest is not a valid one.
     """
     folder, data = _locate(source, text, which, prefer, whole)
-    prefix = f"{folder}/" if folder else ""
     manifest = parse_manifest(data, text)
     wanted = manifest if whole else manifest.only(MODEL_FILES)
     digest = hashlib.sha256(data).hexdigest()
@@ -69,7 +68,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         part.mkdir(exist_ok=True)
         for name, entry in wanted.files.items():
             if not (part / name).exists() or (part / name).stat().st_size != entry.size:
-                _download(source, prefix + name, entry, part / name)
+                _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
         for leftover in part.glob("*.part"):
             leftover.unlink()
         replace_file(part / MANIFEST, data if is_whole else wanted.encode())
