@@ -41,6 +41,7 @@ class Saved:
     Attributes:
         is_latest: False only for one that holds NaN or infinity, which is kept for inspection and never resumed from.
         is_best: whether the run measured its best value here.
+        took_s: seconds from the copy of its snapshot until it was durable, if a writer saved it.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class Saved:
     metrics: dict[str, float]
     is_latest: bool
     is_best: bool
+    took_s: float = 0.0
 
 
 class CheckpointStore:

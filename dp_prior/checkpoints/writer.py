@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dp_prior.checkpoints.format import CheckpointError
@@ -54,8 +56,9 @@ class CheckpointWriter:
             CheckpointError: too many saves in a row have failed; this one was not started.
         """
         self.wait()
+        begun = time.monotonic()
         held = self._memory.hold(snapshot)
-        self._start(self._save, held, progress, dict(metrics), is_best)
+        self._start(self._save, begun, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
         """Raise the error of an earlier save, or that the run directory is gone; cheap enough for every step."""
@@ -86,7 +89,9 @@ class CheckpointWriter:
         self._running = pool.submit(task, *arguments)
         pool.shutdown(wait=False)
 
-    def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
+    def _save(
+        self, begun: float, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool
+    ) -> None:
         self._memory.settle()
         try:
             saved = self._store.write(snapshot, progress, metrics, is_best)
@@ -100,4 +105,4 @@ class CheckpointWriter:
             return
         self._failed.clear()
         if self._on_durable is not None:
-            self._on_durable(saved)
+            self._on_durable(replace(saved, took_s=time.monotonic() - begun))

@@ -104,7 +104,7 @@ class Assembly:
             tracker = self.ranks.on_main(lambda: open_tracker(is_main=True)) or open_tracker(is_main=False)
 
             def deliver(saved: Saved) -> None:
-                self.ranks.stop.deadline.save_ends()
+                self.ranks.stop.deadline.saved(saved.took_s)
                 tracker.save(saved)
 
             writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)

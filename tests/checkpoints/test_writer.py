@@ -2,13 +2,14 @@
 
 import concurrent.futures
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
@@ -99,6 +100,33 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
         True,
     )
     assert snapshot.documents == {"config.json": {}}
+
+
+def test_each_save_is_timed_from_its_copy_on_also_one_that_has_to_wait(store, monkeypatch):
+    now, took, may_write = [0.0], [], threading.Event()
+    write, hold = store.write, SnapshotMemory.hold
+
+    def slow(snapshot, progress, *rest):
+        may_write.wait(10)
+        now[0] += progress.global_step
+        return write(snapshot, progress, *rest)
+
+    def copy(memory, snapshot):
+        now[0] += 0.5
+        return hold(memory, snapshot)
+
+    monkeypatch.setattr("dp_prior.checkpoints.writer.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(store, "write", slow)
+    monkeypatch.setattr(SnapshotMemory, "hold", copy)
+    writer = CheckpointWriter(store, lambda saved: took.append(saved.took_s))
+    snapshot = Snapshot({"model.safetensors": tensors_of(1)})
+    writer.submit(snapshot, Progress(20, 20), {})
+    second = threading.Thread(target=writer.submit, args=(snapshot, Progress(30, 30), {}))
+    second.start()  # waits for the first
+    may_write.set()
+    second.join(10)
+    writer.close()
+    assert took == [20.5, 30.5]
 
 
 @pytest.mark.promise("A8")
