@@ -24,6 +24,7 @@ from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from dp_prior.redact import without_password
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
@@ -48,11 +49,6 @@ class FsspecSaverConfig(UploadConfig):
         return without_password(url.rstrip("/") if not url.endswith("://") else url)
 
     @property
-    def in_process(self) -> bool:
-        """True for memory, which no other process sees."""
-        return self.url.startswith("memory://")
-
-    @property
     def place(self) -> str:
         """See `UploadConfig`."""
         return f"fsspec {self.url}"
@@ -60,6 +56,10 @@ class FsspecSaverConfig(UploadConfig):
     def destination(self) -> Folder:
         """See `UploadConfig`."""
         return Folder(self.url)
+
+    def worker(self) -> Worker:
+        """See `UploadConfig`. Memory is seen by this process alone."""
+        return Worker({}, self.destination) if self.url.startswith("memory://") else super().worker()
 
 
 class Folder(StreamedSource):

@@ -7,7 +7,6 @@ training never waits for it, and the end of the run only for a limited time.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import random
@@ -66,11 +65,6 @@ class UploadConfig(Config):
             yield "a saver needs save_best or save_latest; the run keeps its own checkpoints"
 
     @property
-    def in_process(self) -> bool:
-        """Whether the place exists in this process only, so that no worker could reach it."""
-        return False
-
-    @property
     def place(self) -> str:
         """The remote place, for messages and for the name of its outbox."""
         raise NotImplementedError
@@ -88,7 +82,7 @@ class UploadConfig(Config):
 
     def worker(self) -> Worker:
         """What makes the attempts."""
-        return Worker(json.loads(self.model_dump_json()), self.destination if self.in_process else None)
+        return Worker(self.model_dump(mode="json"))
 
     def check(self) -> str:
         """Try once whether the place is writable; returns a line that says so."""
