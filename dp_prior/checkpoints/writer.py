@@ -25,20 +25,16 @@ log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Passes snapshots to a store in a background thread."""
 
-    def __init__(
-        self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None, max_failed_saves: int = 1
-    ):
+    def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
         """
         Args:
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
                 directory is not deleted during the call, since the next save waits for it.
-            max_failed_saves: this many failed saves in a row are an error; fewer are warnings.
         """
         self._store = store
         self._on_durable = on_durable
         self._memory = SnapshotMemory()
         self._running: concurrent.futures.Future[None] | None = None
-        self._max_failed_saves = max_failed_saves
         self._failed: list[CheckpointError] = []  # saves in a row
 
     def reserve(self, snapshot: Snapshot) -> None:
@@ -97,7 +93,7 @@ class CheckpointWriter:
             saved = self._store.write(snapshot, progress, metrics, is_best)
         except CheckpointError as error:
             self._failed.append(error)
-            count, limit = len(self._failed), self._max_failed_saves
+            count, limit = len(self._failed), self._store.retention.max_failed_saves
             if count >= limit:
                 self._failed.clear()
                 raise

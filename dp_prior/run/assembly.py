@@ -107,7 +107,7 @@ class Assembly:
                 self.ranks.stop.deadline.saved(saved.took_s)
                 tracker.save(saved)
 
-            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
+            writer = CheckpointWriter(store, deliver)
             with tracker, contextlib.closing(writer), self.ranks.telling():
                 yield Services(tracker, store, writer)
 

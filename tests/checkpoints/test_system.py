@@ -34,7 +34,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 
-store = CheckpointStore(Path(sys.argv[1]) / "checkpoints", RetentionConfig(), monitor="loss")
+store = CheckpointStore(Path(sys.argv[1]) / "checkpoints", RetentionConfig(max_failed_saves=1), monitor="loss")
 with store.lock():
     writer = CheckpointWriter(store, lambda saved: print(saved.progress.global_step, flush=True))
     for step in (1, 2, 3):

@@ -18,7 +18,7 @@ from tests.checkpoints.documents import progress_of
 
 @pytest.fixture
 def store(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(keep_latest=100))
+    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(keep_latest=100, max_failed_saves=1))
     with store.lock(wait_s=0):
         yield store
 
@@ -166,7 +166,8 @@ def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_err
         return write(snapshot, progress, *arguments)
 
     monkeypatch.setattr(store, "write", fail_sometimes)
-    writer = CheckpointWriter(store, lambda saved: durable.append(saved.progress.global_step), max_failed_saves=3)
+    store.retention = RetentionConfig(keep_latest=100, max_failed_saves=3)
+    writer = CheckpointWriter(store, lambda saved: durable.append(saved.progress.global_step))
     ended = None
     try:
         for step in range(1, len(outcomes) + 2):  # the last one shows that nothing is started after an error
