@@ -10,13 +10,16 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import io
 import json
+import logging
 import math
 import os
 import re
+import shutil
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ _NO_DIRECTORY_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)  # network and 
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)  # file systems and kernels without RENAME_EXCHANGE
 _SEAL = re.compile(rb'(,?)\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 _SEAL_SIZE = 84  # bytes that the pattern matches at most
+
+log = logging.getLogger(__name__)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -52,18 +57,25 @@ def _naming(path: Path, error: OSError) -> OSError:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents, durably. A directory that exists is left as it is."""
+    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
+    path.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_directory(made.parent)
+
+
+def append(file: io.FileIO, data: bytes, what: str) -> None:
+    """Append to an unbuffered file, all or nothing: a partial write on a full disk is truncated again.
+
+    Args:
+        what: names the data in the error.
+    """
+    start = os.fstat(file.fileno()).st_size
     try:
-        os.mkdir(path)
-    except FileNotFoundError:
-        if path.parent == path:
-            raise
-        make_directory(path.parent)
-        make_directory(path)
-    except OSError:  # not only FileExistsError: a read-only or automounted parent may answer with another error
-        if not path.is_dir():
-            raise
-    else:
-        sync_directory(path.parent)
+        if file.write(data) != len(data):
+            raise OSError(f"{what} was written in part; the disk is full")
+    except OSError:
+        os.ftruncate(file.fileno(), start)
+        raise
 
 
 @contextmanager
@@ -72,14 +84,40 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = temporary_beside(path)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        sync_file(temporary)
         os.rename(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what matters
             temporary.unlink()
         raise
     sync_directory(path.parent)
+
+
+@contextmanager
+def temporary_directory(path: Path) -> Iterator[Path]:
+    """A new directory beside `path`, to be filled and renamed to it; what has that name at the end is deleted."""
+    temporary = temporary_beside(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        if temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name; where that cannot be, as in another file system, copy it durably."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        sync_file(target)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
@@ -128,6 +166,28 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(prefix + os.fsdecode(os.fsencode(path.name)[-room:]))
 
 
+def remove_leftovers(directory: Path, name: str = "", is_stale: Callable[[str, int], bool] | None = None) -> None:
+    """Delete files and folders under temporary names; one that cannot be deleted is logged.
+
+    Args:
+        name: only those whose final name ends with this.
+        is_stale: whether to delete what this host and process id own; None for dead processes of this machine.
+    """
+    for path in sorted(directory.iterdir()):
+        if not is_temporary(path) or not path.name.endswith(name):
+            continue
+        host, pid = owner_of(path)
+        if not (is_alive(host, pid) is False if is_stale is None else is_stale(host, pid)):
+            continue
+        try:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            log.info("deleted %s, which process %s on host %s left", path, pid, host)
+        except FileNotFoundError:  # another process was faster
+            pass
+        except OSError as error:
+            log.warning("%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error)
+
+
 def is_temporary(path: Path) -> bool:
     """Whether a name was made by `temporary_beside`."""
     return _TEMPORARY.match(path.name) is not None
@@ -142,7 +202,7 @@ def owner_of(path: Path) -> tuple[str, int]:
 
 def is_alive(host: str, pid: int) -> bool | None:
     """Whether a process lives; None if it belongs to another host. A number that no process can have is dead."""
-    if host != _host():
+    if _plain(host) != _host():
         return None
     if not 0 < pid <= _LARGEST_PID:  # 0 and negative numbers mean groups of processes
         return False
@@ -203,4 +263,8 @@ def finite(content: Any) -> Any:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "unknown"
+    return _plain(socket.gethostname()) or "unknown"
+
+
+def _plain(host: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", host)

@@ -5,10 +5,11 @@ A named pipe would block its reader forever, and opening a device can have effec
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 SMALL = 16 << 20
 """Most bytes that `read_small` reads unless told otherwise; JSON takes seconds and ten times its size in memory."""
@@ -59,3 +60,12 @@ def read_small(path: Path | str, most: int = SMALL) -> bytes:
         if max(size, len(data)) > most:
             raise UnfitError(path, f"has {max(size, len(data))} bytes; expected at most {most}")
         return data
+
+
+def read_object(path: Path, most: int = SMALL) -> dict[str, Any]:
+    """The JSON object in a small file; {} if it holds none or cannot be read."""
+    try:
+        found = json.loads(read_small(path, most))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

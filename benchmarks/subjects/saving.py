@@ -39,7 +39,7 @@ def _run(options: Options, folder: Path) -> list[Case]:
     training, trainer = setting.baseline(options), setting.trainer(options)
     training.step(next(baseline.batches(data, 8)))
     trainer.step(next(trainer.loader.from_sample(0)))
-    store = CheckpointStore(folder / "ours" / "checkpoints", RetentionConfig())
+    store = CheckpointStore(folder / "ours" / "checkpoints", RetentionConfig(max_failed_saves=1))
     (folder / "ours").mkdir()
     (folder / "library").mkdir()
     snapshot = take_snapshot(trainer, {})

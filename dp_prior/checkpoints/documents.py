@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from dp_prior.config import Config
 
@@ -16,11 +16,7 @@ LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quar
 LARGEST_COUNT = 2**63 - 1
 
 
-class _Document(Config):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Clock(_Document):
+class _Clock(Config, extra="ignore"):
     samples_seen: int = Field(ge=0, le=LARGEST_COUNT)
     """Training samples consumed over all ranks."""
 
@@ -28,14 +24,14 @@ class _Clock(_Document):
     """Optimizer steps taken."""
 
 
-class _Best(_Document):
+class _Best(Config, extra="ignore"):
     metric: str
     mode: Literal["min", "max"]
     value: float | None
     step: int | None = Field(ge=0, le=LARGEST_COUNT)
 
 
-class _LossLevel(_Document):
+class _LossLevel(Config, extra="ignore"):
     seen: int = Field(ge=0, le=LARGEST_COUNT)
     mean: float
     lowest: float | None = Field(gt=0)
@@ -74,7 +70,7 @@ class ProgressDocument(_Clock):
     """Of the libraries."""
 
 
-class DataDocument(_Document):
+class DataDocument(Config, extra="ignore"):
     """`data.json`: identifies the data of the run."""
 
     fingerprint: str = Field(max_length=256)

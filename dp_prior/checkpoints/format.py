@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import Field, ValidationError
 from torch import Tensor
@@ -37,8 +37,8 @@ from dp_prior.checkpoints.snapshot import (
     parse_head,
 )
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, unseal
-from dp_prior.regular_files import UnfitError, open_regular, read_small
+from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
+from dp_prior.regular_files import open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -46,7 +46,6 @@ MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # enough for in
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
-_HASHED_AT_ONCE = 1 << 20  # bytes; fits the CPU cache, so that hashing reads from it
 _READ_AT_ONCE = 8 << 20  # bytes that a thread reads ahead of the hash
 _READING_THREADS = 3  # mapping fresh memory takes as long as hashing, so that hashing is the bottleneck
 _MOST_METRICS = 100_000
@@ -133,20 +132,24 @@ def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) ->
         if not _NAME.fullmatch(name) or name == MANIFEST:
             raise ValueError(f"{name!r} cannot name a file of a checkpoint; expected plain NAME.safetensors or .json")
     held = snapshot if isinstance(snapshot, HeldSnapshot) else snapshot.copy()
-    temporary = temporary_beside(directory)
-    temporary.mkdir()
-    try:
+    with temporary_directory(directory) as temporary:
         manifest = _write_files(temporary, held, manifest)
         write_file(temporary / MANIFEST, [memoryview(manifest.encode())])
         sync_directory(temporary)
         if manifest.nonfinite:
             directory = unused(directory.with_name(f"quarantine_{directory.name}"))
         os.rename(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     sync_directory(directory.parent)
     return directory, manifest
+
+
+def delete_checkpoint(directory: Path) -> None:
+    """Rename to a temporary name, delete the manifest, then the rest: a partial checkpoint never looks complete."""
+    doomed = temporary_beside(directory)
+    os.rename(directory, doomed)
+    sync_directory(directory.parent)
+    (doomed / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(doomed)
 
 
 def _write_files(directory: Path, snapshot: HeldSnapshot, manifest: Manifest) -> Manifest:
@@ -189,33 +192,27 @@ def unused(path: Path) -> Path:
     return candidates[-1]
 
 
-def read_manifest(directory: Path, patience: Patience | None = None) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a checkpoint and compare the sizes of its files; cheap, since no tensor is touched.
-
-    Args:
-        patience: shared with other reads, whose retries together must not take longer than those of one.
 
     Raises:
         DamagedError: there is none, it was altered, or a file is missing or of another size.
         UnreadableError: it cannot be read at the moment.
         GoneError: the directory was deleted or replaced meanwhile.
     """
+    return Patience()(lambda: try_manifest(directory))
 
-    def read() -> Manifest:
-        with told_apart(directory, MANIFEST):
-            try:
-                data = read_small(directory / MANIFEST, LARGEST_MANIFEST)
-            except UnfitError as error:
-                raise DamagedError(directory, f"{MANIFEST} {error.problem}") from None
-            manifest = parse_manifest(data, directory)
-        for name, entry in manifest.files.items():
-            with told_apart(directory, name):
-                status = os.stat(directory / name)
-                if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
-                    raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
-        return manifest
 
-    return (patience or Patience())(read)
+def try_manifest(directory: Path) -> Manifest:
+    """As `read_manifest`, without retries."""
+    with told_apart(directory, MANIFEST):
+        manifest = parse_manifest(read_small(directory / MANIFEST, LARGEST_MANIFEST), directory)
+    for name, entry in manifest.files.items():
+        with told_apart(directory, name):
+            status = os.stat(directory / name)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+                raise DamagedError(directory, f"{name} has {status.st_size} bytes, expected {entry.size}")
+    return manifest
 
 
 def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
@@ -277,7 +274,7 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
     directory, patience = Path(directory), Patience()
     if not directory.is_dir():
         raise FileNotFoundError(f"no checkpoint at {directory}: there is no such directory")
-    manifest = read_manifest(directory, patience)
+    manifest = patience(lambda: try_manifest(directory))
     wanted = list(manifest.files if files is None else files)
     for name in wanted:
         if name not in manifest.files:
@@ -305,12 +302,12 @@ def _each(
 
 def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
     """Tensors by name, or the content of a document. Sizes in the file are checked before memory is allocated."""
-    with told_apart(directory, name), _opened(directory, name, entry) as descriptor:
+    with told_apart(directory, name), _opened(directory, name, entry) as file:
         try:
             image = allocate(entry.size)
         except (OSError, MemoryError, OverflowError) as error:
             raise UnreadableError(directory, f"no memory for the {entry.size} bytes of {name}: {error}") from None
-        _compare(directory, name, entry, _read_and_hash(descriptor, image))
+        _compare(directory, name, entry, _read_and_hash(file.fileno(), image))
         try:
             if name.endswith(".safetensors"):
                 return file_tensors(image)
@@ -321,32 +318,27 @@ def _read_file(directory: Path, name: str, entry: FileEntry) -> Any:
 
 def _hash_file(directory: Path, name: str, entry: FileEntry) -> None:
     """Compare the hash of a file without keeping its content."""
-    with told_apart(directory, name), _opened(directory, name, entry) as descriptor:
-        digest, memory = hashlib.sha256(), memoryview(bytearray(min(entry.size, _HASHED_AT_ONCE)))
-        while count := os.readv(descriptor, [memory]):
-            digest.update(memory[:count])
-        _compare(directory, name, entry, digest.hexdigest())
+    with told_apart(directory, name), _opened(directory, name, entry) as file:
+        _compare(directory, name, entry, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[int]:
-    """Descriptor of a file whose size, and for tensors also its header, agrees with the manifest."""
-    try:
-        with open_regular(directory / name) as file:
-            descriptor = file.fileno()
-            size = os.fstat(descriptor).st_size
-            if size != entry.size:
-                raise DamagedError(directory, f"{name} has {size} bytes, expected {entry.size}")
+def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[BinaryIO]:
+    """A file whose size, and for tensors also its header, agrees with the manifest."""
+    with open_regular(directory / name) as file:
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        if size != entry.size:
+            raise DamagedError(directory, f"{name} has {size} bytes, expected {entry.size}")
+        try:
             if name.endswith(".safetensors"):
                 length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
                 parse_head(os.pread(descriptor, 8 + min(length, LARGEST_HEAD), 0), size)
             elif size > LARGEST_DOCUMENT:
                 raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
-            yield descriptor
-    except UnfitError as error:
-        raise DamagedError(directory, f"{name} {error.problem}") from None
-    except ValueError as error:
-        raise _not_its_kind(directory, name, error) from None
+        except ValueError as error:
+            raise _not_its_kind(directory, name, error) from None
+        yield file
 
 
 def _not_its_kind(directory: Path, name: str, error: ValueError) -> DamagedError:

@@ -8,19 +8,14 @@ import errno
 import fcntl
 import json
 import os
-import re
 import socket
 import time
 from pathlib import Path
-from types import TracebackType
-
-from pydantic import Field, ValidationError
 
 from dp_prior.checkpoints.errors import CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
-from dp_prior.config import Config
 from dp_prior.durable import is_alive, make_directory
-from dp_prior.regular_files import open_regular
+from dp_prior.regular_files import read_object
 
 LOCK = "run.lock"
 _LARGEST_HOLDER = 4096  # bytes
@@ -30,33 +25,11 @@ class LockedError(CheckpointError):
     """Another process works in the run directory."""
 
 
-class Holder(Config):
-    """The process that holds the lock, as in `run.lock`; used in messages only."""
-
-    host: str = Field(max_length=256)
-    """Host name of its machine."""
-
-    pid: int = Field(ge=1)
-    """Its process id."""
-
-    started: str = Field(default="at an unknown time", max_length=64)
-    """When it took the lock, ISO 8601."""
-
-    @property
-    def is_alive(self) -> bool | None:
-        """None if it is on another machine."""
-        return is_alive(re.sub(r"[^A-Za-z0-9.-]", "-", self.host), self.pid)
-
-
-class RunLock:
+class RunLock(HeldDirectory):
     """Holds the exclusive lock of a run directory until released. The file stays; only the lock on it counts.
 
     Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
     therefore waited for, while that of a living one is an error at once.
-
-    Attributes:
-        place: the run directory.
-        is_held: whether this object holds the lock.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):
@@ -69,14 +42,13 @@ class RunLock:
             LockedError: another process holds the lock.
             CheckpointError: the directory cannot be created, written or locked.
         """
-        self.place = HeldDirectory(directory)
-        self.is_held = False
+        super().__init__(directory)
         path = directory / LOCK
         with contextlib.ExitStack() as opened:
             try:
                 make_directory(directory)
-                self.place.open()
-                opened.callback(self.place.close)
+                self.open()
+                opened.callback(self.close)
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
                 opened.callback(os.close, self._file)
                 self._take(wait_s)
@@ -88,18 +60,26 @@ class RunLock:
                     "Make it writable, free space, or choose another."
                 ) from None
             self._opened = opened.pop_all()
-        self.is_held = True
         started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        holder = Holder(host=socket.gethostname(), pid=os.getpid(), started=started)
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
         with contextlib.suppress(OSError):  # a full disk must not keep a run from starting; only the message suffers
-            os.pwrite(self._file, json.dumps(holder.model_dump()).encode(), 0)
+            os.pwrite(self._file, json.dumps(holder).encode(), 0)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
 
     def _take(self, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while not self._try():
-            holder = _read_holder(self.place.path / LOCK)
-            if holder is None or holder.is_alive is not False or time.monotonic() >= deadline:
-                raise LockedError(_refusal(self.place.path, holder))
+            holder, is_dead = _holder(self.path / LOCK)
+            if not is_dead or time.monotonic() >= deadline:
+                orphans = " That process is dead, but one of its worker processes is still running." if is_dead else ""
+                raise LockedError(
+                    f"run directory {self.path} is in use by {holder}.{orphans} "
+                    "Stop that run, or choose another directory for this one."
+                )
             time.sleep(0.05)
 
     def _try(self) -> bool:
@@ -109,43 +89,28 @@ class RunLock:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise CheckpointError(
-                f"cannot lock {self.place.path / LOCK}: {error.strerror}. The file system does not support flock, "
+                f"cannot lock {self.path / LOCK}: {error.strerror}. The file system does not support flock, "
                 "so that two runs in one directory would not be noticed; use a file system that supports it."
             ) from None
         return True
 
     def release(self) -> None:
         """Release the lock. Releasing twice is allowed."""
-        if self.is_held:
-            self.is_held = False
-            with contextlib.suppress(OSError):
-                self._opened.close()
+        with contextlib.suppress(OSError):
+            self._opened.close()
 
     def __enter__(self) -> RunLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
-def _read_holder(path: Path) -> Holder | None:
-    """The content of `run.lock`; None if it is not a valid holder."""
-    try:
-        with open_regular(path) as file:
-            return Holder.model_validate_json(file.read(_LARGEST_HOLDER), strict=True)
-    except (OSError, ValueError, ValidationError):
-        return None
-
-
-def _refusal(directory: Path, holder: Holder | None) -> str:
-    who, orphans = "another process", ""
-    if holder is not None:
-        who = f"process {holder.pid} on host {holder.host}, started {holder.started}"
-    if holder is not None and holder.is_alive is False:
-        orphans = " That process is dead, but one of its worker processes is still running."
-    return (
-        f"run directory {directory} is in use by {who}.{orphans} "
-        "Stop that run, or choose another directory for this one."
-    )
+def _holder(path: Path) -> tuple[str, bool]:
+    """The process that holds the lock, for messages, and whether it is dead."""
+    found = read_object(path, _LARGEST_HOLDER)
+    host, pid = found.get("host"), found.get("pid")
+    if not isinstance(host, str) or type(pid) is not int:
+        return "another process", False
+    started = found.get("started", "at an unknown time")
+    return f"process {pid} on host {host}, started {started}", is_alive(host, pid) is False

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, NewerFormatError, UnreadableError
+from dp_prior.regular_files import UnfitError
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 _WAITS_S = (0.05, 0.25, 0.7)
@@ -53,14 +54,15 @@ def told_apart(directory: Path, name: str) -> Iterator[None]:
     before = _identity(directory)
     try:
         yield
-    except (OSError, DamagedError) as error:
-        is_damage = isinstance(error, DamagedError) or error.errno in _MISSING
-        if is_damage and (before is None or _identity(directory) != before):
+    except (OSError, UnfitError, DamagedError) as error:
+        if isinstance(error, OSError) and error.errno not in _MISSING:
+            raise UnreadableError(directory, f"{name} cannot be read: {error.strerror or error}") from None
+        if before is None or _identity(directory) != before:
             raise GoneError(directory) from None
         if isinstance(error, DamagedError):
             raise
-        problem = f"{name} cannot be read: {error.strerror or error}"
-        raise (DamagedError if is_damage else UnreadableError)(directory, problem) from None
+        problem = error.problem if isinstance(error, UnfitError) else f"cannot be read: {error.strerror or error}"
+        raise DamagedError(directory, f"{name} {problem}") from None
     except MemoryError as error:
         raise UnreadableError(directory, f"no memory to read {name} ({error})") from None
     except RuntimeError as error:

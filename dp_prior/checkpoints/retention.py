@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
+from dp_prior.checkpoints.scan import Stored
 from dp_prior.config import Config
 
 Mode = Literal["min", "max"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """The properties of a checkpoint that retention depends on.
-
-    Attributes:
-        sequence: number of the save within the run, from 1; newer is larger.
-        step: optimizer step of the checkpoint.
-        value: monitored metric, or None if it was not measured.
-    """
-
-    sequence: int
-    step: int
-    value: float | None
 
 
 class RetentionConfig(Config):
@@ -48,34 +33,40 @@ class RetentionConfig(Config):
     """The run stops with exit code 74 when this many saves in a row have failed, for example on a full disk. A failure
     of the last save of a run is always an error."""
 
-    def decide(self, records: Iterable[Record], mode: Mode) -> tuple[set[int], set[int]]:
+    def decide(self, stored: Iterable[Stored], monitor: str | None, mode: Mode) -> tuple[set[int], set[int]]:
         """Sequence numbers of the checkpoints to keep, and of those kept ones that replace a deleted checkpoint.
 
         Verify the latter before deleting anything.
         """
-        records = sorted(records, key=lambda record: record.sequence)
-        rules: list[tuple[Sequence[Record], int]] = [  # records in order of preference, and the number to keep
-            (records[::-1], self.keep_latest),
-            (ranked(records, mode), self.keep_best),
+        stored = sorted(stored, key=lambda one: one.manifest.sequence)
+        rules: list[tuple[Sequence[Stored], int]] = [  # checkpoints in order of preference, and the number to keep
+            (stored[::-1], self.keep_latest),
+            (ranked(stored, monitor, mode), self.keep_best),
         ]
         if self.keep_every is not None:
-            spaced: dict[int, list[Record]] = {}
-            for record in records:
-                if record.step >= self.keep_every:
-                    spaced.setdefault(record.step // self.keep_every, []).append(record)
+            spaced: dict[int, list[Stored]] = {}
+            for one in stored:
+                if one.manifest.step >= self.keep_every:
+                    spaced.setdefault(one.manifest.step // self.keep_every, []).append(one)
             rules += [(group, 1) for group in spaced.values()]
-        kept = {record.sequence for group, count in rules for record in group[:count]}
+        kept = {one.manifest.sequence for group, count in rules for one in group[:count]}
         preferred = {
-            record.sequence
+            one.manifest.sequence
             for group, count in rules
-            if any(other.sequence not in kept for other in group[count:])
-            for record in group[:count]
+            if any(other.manifest.sequence not in kept for other in group[count:])
+            for one in group[:count]
         }
         return kept, preferred
 
 
-def ranked(records: Iterable[Record], mode: Mode) -> list[Record]:
-    """Records from best to worst, without those whose value is missing or not finite."""
-    measured = [record for record in records if record.value is not None and math.isfinite(record.value)]
+def ranked(stored: Iterable[Stored], monitor: str | None, mode: Mode) -> list[Stored]:
+    """Checkpoints from best to worst, of equal ones the older first, without those that have no finite value."""
+    values = [(one.value(monitor), one) for one in stored]
+    measured = [(value, one) for value, one in values if value is not None and math.isfinite(value)]
     sign = 1.0 if mode == "min" else -1.0
-    return sorted(measured, key=lambda record: (sign * record.value, record.sequence))
+    return [one for _, one in sorted(measured, key=lambda pair: (sign * pair[0], pair[1].manifest.sequence))]
+
+
+def monitored(newest_first: Sequence[Stored]) -> tuple[str | None, Mode]:
+    """The metric that selects the best of these checkpoints, and its direction: those of the newest."""
+    return (newest_first[0].manifest.monitor, newest_first[0].manifest.mode) if newest_first else (None, "min")

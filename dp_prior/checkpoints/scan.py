@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.checkpoints.errors import DamagedError, GoneError, UnreadableError
-from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, verify
+from dp_prior.checkpoints.format import MANIFEST, Manifest, try_manifest, verify
 from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
-from dp_prior.checkpoints.retention import Record
 from dp_prior.clock import Progress
 
 STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
@@ -36,10 +35,9 @@ class Stored:
         """The clock when it was saved."""
         return Progress(self.manifest.samples_seen, self.manifest.step)
 
-    def record(self, monitor: str | None) -> Record:
-        """The record for `RetentionConfig.decide`."""
-        value = None if monitor is None else self.manifest.metrics.get(monitor)
-        return Record(self.manifest.sequence, self.manifest.step, value)
+    def value(self, monitor: str | None) -> float | None:
+        """A metric; None if it was not measured."""
+        return None if monitor is None else self.manifest.metrics.get(monitor)
 
 
 def scan(root: Path) -> tuple[list[Stored], list[DamagedError]]:
@@ -75,7 +73,7 @@ def look_at(
     """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
     for _ in range(_LOOKS):
         try:
-            stored = patience(lambda: _look_at(path, patience))
+            stored = patience(lambda: _look_at(path))
             if stored is not None and compare_hashes:
                 verify(path, stored.manifest, patience)
             return stored
@@ -96,7 +94,7 @@ def names_in(root: Path) -> list[str]:
         raise UnreadableError(root, f"its directory cannot be listed: {error.strerror}") from None
 
 
-def _look_at(path: Path, patience: Patience) -> Stored | None:
+def _look_at(path: Path) -> Stored | None:
     name = STEP.fullmatch(path.name)
     assert name is not None, path
     try:
@@ -108,7 +106,7 @@ def _look_at(path: Path, patience: Patience) -> Stored | None:
         return None
     except OSError as error:
         raise UnreadableError(path, error.strerror) from None
-    manifest = read_manifest(path, patience)
+    manifest = try_manifest(path)
     if manifest.step != int(name[1]):
         raise DamagedError(path, f"{MANIFEST} is that of step {manifest.step}")
     with told_apart(path, "its directory"):

@@ -14,29 +14,19 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
-from dp_prior.checkpoints.format import MANIFEST, Manifest, read_manifest, unused, verify, write_checkpoint
+from dp_prior.checkpoints.format import Manifest, delete_checkpoint, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
 from dp_prior.checkpoints.reading import holds_links
 from dp_prior.checkpoints.retention import Mode, RetentionConfig, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, names_in, scan
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.clock import Progress
-from dp_prior.durable import (
-    encode_document,
-    finite,
-    is_alive,
-    is_temporary,
-    owner_of,
-    replace_file,
-    sync_directory,
-    temporary_beside,
-)
+from dp_prior.durable import encode_document, finite, is_alive, remove_leftovers, replace_file, sync_directory
 
 INDEX = "index.json"
 SET_ASIDE = "damaged_"
@@ -51,6 +41,7 @@ class Saved:
     Attributes:
         is_latest: False only for one that holds NaN or infinity, which is kept for inspection and never resumed from.
         is_best: whether the run measured its best value here.
+        took_s: seconds from the copy of its snapshot until it was durable, if a writer saved it.
     """
 
     path: Path
@@ -58,6 +49,7 @@ class Saved:
     metrics: dict[str, float]
     is_latest: bool
     is_best: bool
+    took_s: float = 0.0
 
 
 class CheckpointStore:
@@ -102,7 +94,11 @@ class CheckpointStore:
             sync_directory(self.root.parent)
             with contextlib.suppress(PermissionError):  # a writable directory may be unreadable
                 sync_directory(self.root.parent.parent)
-            self._remove_stale()  # first, since it frees space
+            # First, since it frees space. Only the holder of the lock writes here, so that whatever is temporary is
+            # stale, also that of another host: a container gets a new host name at each start. In the run directory
+            # another live process of this host may be writing; an earlier one had our own id.
+            remove_leftovers(self.root, is_stale=lambda host, pid: True)
+            remove_leftovers(self.root.parent, is_stale=lambda host, pid: pid == os.getpid() or not is_alive(host, pid))
             self.write_index()
         except BaseException as error:
             self._lock.release()
@@ -121,7 +117,7 @@ class CheckpointStore:
     def check(self) -> None:
         """Raise a CheckpointError if this store has locked a run directory that was moved or deleted since."""
         if self._lock is not None:
-            self._lock.place.check()
+            self._lock.check()
 
     def good(self) -> Iterator[Stored]:
         """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
@@ -141,7 +137,8 @@ class CheckpointStore:
             CheckpointError: there are checkpoints, but none can be used, and a silent fresh start would hide that.
         """
         newest = next((stored.path for stored in self.good()), None)
-        if newest is None and (names := self._unusable()):
+        names = [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
+        if newest is None and names:
             run = self.root.parent
             raise CheckpointError(
                 f"{self.root} holds checkpoints, but none of them can be used: {_some(names)}. A fresh start is "
@@ -151,17 +148,14 @@ class CheckpointStore:
             )
         return newest
 
-    def _unusable(self) -> list[str]:
-        """Names of checkpoints to resume from, whatever lies there now."""
-        return [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
-
     def best(self) -> Path | None:
         """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
 
         Raises:
             UnreadableError: see `good`.
         """
-        return next((stored.path for stored in self._by_rank(self._scan()) if self._is_sound(stored)), None)
+        ranking = ranked(self._scan(), self.monitor, self.mode)
+        return next((stored.path for stored in ranking if self._is_sound(stored)), None)
 
     def write(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> Saved:
         """Save a snapshot, which must not change during the call, then apply retention. On return it is durable.
@@ -252,7 +246,7 @@ class CheckpointStore:
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
-            kept, preferred = self.retention.decide([one.record(self.monitor) for one in own], self.mode)
+            kept, preferred = self.retention.decide(own, self.monitor, self.mode)
             if all([self._is_sound(one, again=True) for one in own if one.manifest.sequence in preferred]):
                 break
         dropped = {one.path for one in own if one.manifest.sequence not in kept}
@@ -265,15 +259,14 @@ class CheckpointStore:
     def write_index(self, stored: list[Stored] | None = None) -> None:
         """Write `index.json` from a scan, or from these checkpoints, newest first."""
         stored = self._scan() if stored is None else stored
-        best = next(iter(self._by_rank(stored)), None)
+        best = next(iter(ranked(stored, self.monitor, self.mode)), None)
         index = {
             "latest": stored[0].path.name if stored else None,
             "best": best.path.name if best is not None else None,
             "monitor": self.monitor,
             "mode": self.mode,
             "kept": [
-                {"name": one.path.name, "step": one.manifest.step, "value": one.record(self.monitor).value}
-                for one in stored
+                {"name": one.path.name, "step": one.manifest.step, "value": one.value(self.monitor)} for one in stored
             ],
         }
         replace_file(self.root / INDEX, encode_document(index))
@@ -301,11 +294,6 @@ class CheckpointStore:
         self._verified.discard(path)
         if self._known is not None:
             self._known[:] = [one for one in self._known if one.path != path]
-
-    def _by_rank(self, stored: list[Stored]) -> list[Stored]:
-        by_sequence = {one.manifest.sequence: one for one in stored}
-        records = ranked([one.record(self.monitor) for one in stored], self.mode)
-        return [by_sequence[record.sequence] for record in records]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
         """Compare all hashes, once per process; set the checkpoint aside if they differ.
@@ -343,44 +331,16 @@ class CheckpointStore:
         log.warning("checkpoint %s is damaged: %s; it was set aside as %s", path, damage.problem, aside.name)
 
     def _delete(self, path: Path) -> bool:
-        """Rename to a temporary name, delete the manifest, then the rest: a partial checkpoint never looks complete."""
-        doomed = temporary_beside(path)
         try:
             if holds_links(path):  # it was linked just now
                 return False
-            os.rename(path, doomed)
-            self._forget(path)
-            sync_directory(self.root)
-            (doomed / MANIFEST).unlink()
-            shutil.rmtree(doomed)
+            delete_checkpoint(path)
         except OSError as error:
             log.warning("checkpoint %s is no longer needed but cannot be deleted: %s", path, error)
+            self._known = None  # it may be gone or not
             return False
+        self._forget(path)
         return True
-
-    def _remove_stale(self) -> None:
-        """Delete what other processes left under temporary names.
-
-        Only the holder of the lock writes in the directory of checkpoints, so all temporary names there are stale,
-        whatever their host and process id: a container gets a new host name at each start. In the run directory another
-        live process of this host may be writing.
-        """
-        for directory in (self.root, self.root.parent):
-            for name in sorted(os.listdir(directory)):
-                path = directory / name
-                if not is_temporary(path):
-                    continue
-                host, pid = owner_of(path)
-                is_own = pid == os.getpid()  # of an earlier process that had this id
-                if directory == self.root.parent and is_alive(host, pid) and not is_own:
-                    continue
-                try:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-                    log.info("deleted %s, which process %s on host %s left", path, pid, host)
-                except OSError as error:
-                    log.warning(
-                        "%s was left by process %s on host %s and cannot be deleted: %s", path, pid, host, error
-                    )
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
 from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
-from dp_prior.checkpoints.retention import RetentionConfig, ranked
+from dp_prior.checkpoints.retention import RetentionConfig, monitored, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, look, look_at, scan
 from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.durable import is_alive, is_temporary, owner_of, sync_directory
@@ -73,11 +73,10 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
     stored = [one for one in looked if isinstance(one, Stored)]
     stored.sort(key=lambda one: one.manifest.sequence, reverse=True)
     problems = [one for one in looked if not isinstance(one, Stored)]
-    monitor, mode = (stored[0].manifest.monitor, stored[0].manifest.mode) if stored else (None, "min")
-    best = ranked([one.record(monitor) for one in stored], mode)[:1]
+    best = ranked(stored, *monitored(stored))[:1]
     unreadable = [one for one in problems if isinstance(one, UnreadableError)]
     for one in stored:
-        roles = ("latest",) * (one is stored[0]) + ("best",) * (one.manifest.sequence in [b.sequence for b in best])
+        roles = ("latest",) * (one is stored[0]) + ("best",) * (one in best)
         found = look_at(one.path, Patience(), compare_hashes=True) if compare_hashes else one
         if isinstance(found, Stored):
             yield Found(found.path, "good", found.manifest, roles)
@@ -92,11 +91,9 @@ def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
                 manifest, remark = _manifest_of(path)
             except GoneError:
                 continue
-            if path.name.startswith(SET_ASIDE):
-                yield Found(path, "set aside", manifest, remark=remark)
-            else:
-                named = [] if manifest is None else manifest.nonfinite
-                yield Found(path, "quarantine", manifest, remark=remark or f"not finite: {', '.join(named)}")
+            if manifest is not None and manifest.nonfinite:
+                remark = f"not finite: {', '.join(manifest.nonfinite)}"
+            yield Found(path, "set aside" if path.name.startswith(SET_ASIDE) else "quarantine", manifest, remark=remark)
         elif is_temporary(path) and not is_alive(*owner_of(path)):
             yield Found(path, "leftover", remark="of process {1} on host {0}".format(*owner_of(path)))
     if compare_hashes and unreadable:
@@ -126,14 +123,14 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
             problem = str(error).splitlines()[0]
             raise CheckpointError(f"{path} does not say which checkpoints are kept: {problem}") from None
     stored, _ = scan(root)
-    monitor, mode = (stored[0].manifest.monitor, stored[0].manifest.mode) if stored else (None, "min")
+    monitor, mode = monitored(stored)
     return CheckpointStore(root, RetentionConfig(**{**retention, **changes}), monitor=monitor, mode=mode)
 
 
 def superfluous(store: CheckpointStore) -> list[Path]:
     """The checkpoints that `prune` would delete; compares sizes, not hashes."""
     own = [one for one in scan(store.root)[0] if not one.is_linked]
-    kept, _ = store.retention.decide([one.record(store.monitor) for one in own], store.mode)
+    kept, _ = store.retention.decide(own, store.monitor, store.mode)
     return [one.path for one in own if one.manifest.sequence not in kept]
 
 

@@ -7,9 +7,11 @@ last one of a run, are an error, so that a disk that was full for an hour does n
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
-import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dp_prior.checkpoints.format import CheckpointError
@@ -23,21 +25,16 @@ log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Passes snapshots to a store in a background thread."""
 
-    def __init__(
-        self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None, max_failed_saves: int = 1
-    ):
+    def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
         """
         Args:
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
                 directory is not deleted during the call, since the next save waits for it.
-            max_failed_saves: this many failed saves in a row are an error; fewer are warnings.
         """
         self._store = store
         self._on_durable = on_durable
         self._memory = SnapshotMemory()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._max_failed_saves = max_failed_saves
+        self._running: concurrent.futures.Future[None] | None = None
         self._failed: list[CheckpointError] = []  # saves in a row
 
     def reserve(self, snapshot: Snapshot) -> None:
@@ -55,21 +52,21 @@ class CheckpointWriter:
             CheckpointError: too many saves in a row have failed; this one was not started.
         """
         self.wait()
+        begun = time.monotonic()
         held = self._memory.hold(snapshot)
-        self._start(self._save, held, progress, dict(metrics), is_best)
+        self._start(self._save, begun, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
         """Raise the error of an earlier save, or that the run directory is gone; cheap enough for every step."""
         self._store.check()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._running is not None and self._running.done():
+            done, self._running = self._running, None
+            done.result()
 
     def wait(self) -> None:
         """Wait for the running save, if any; raises like `check`."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._running is not None:
+            concurrent.futures.wait([self._running])
         self.check()
 
     def close(self) -> None:
@@ -83,24 +80,20 @@ class CheckpointWriter:
             self._failed.clear()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
-        """Run a task in the thread and keep its error. No daemon: the interpreter waits for it before it exits."""
+        """Run a task in a thread of its own, which the interpreter waits for before it exits."""
+        pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
+        self._running = pool.submit(task, *arguments)
+        pool.shutdown(wait=False)
 
-        def run() -> None:
-            try:
-                task(*arguments)
-            except BaseException as error:  # raised again in the caller's thread
-                self._error = error
-
-        self._thread = threading.Thread(target=run, name="checkpoint-writer", daemon=False)
-        self._thread.start()
-
-    def _save(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool) -> None:
+    def _save(
+        self, begun: float, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool
+    ) -> None:
         self._memory.settle()
         try:
             saved = self._store.write(snapshot, progress, metrics, is_best)
         except CheckpointError as error:
             self._failed.append(error)
-            count, limit = len(self._failed), self._max_failed_saves
+            count, limit = len(self._failed), self._store.retention.max_failed_saves
             if count >= limit:
                 self._failed.clear()
                 raise
@@ -108,4 +101,4 @@ class CheckpointWriter:
             return
         self._failed.clear()
         if self._on_durable is not None:
-            self._on_durable(saved)
+            self._on_durable(replace(saved, took_s=time.monotonic() - begun))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -54,8 +53,6 @@ class Deadline:
         self._longest_step = 0.0
         self._last_step: float | None = None
         self._is_warm = False
-        self._began: float | None = None
-        self._lock = threading.Lock()
 
     @property
     def margin_s(self) -> float:
@@ -79,14 +76,6 @@ class Deadline:
         """Exclude the time until the next `stepped`: an evaluation, say, which a stop request interrupts."""
         self._last_step = None
 
-    def save_begins(self) -> None:
-        """A snapshot is about to be taken."""
-        with self._lock:
-            self._began = self._clock()
-
-    def save_ends(self) -> None:
-        """The save is durable and delivered; called from the writer thread."""
-        with self._lock:
-            if self._began is not None:
-                self._longest_save = max(self._longest_save or 0.0, self._clock() - self._began)
-                self._began = None
+    def saved(self, seconds: float) -> None:
+        """A save took this long until it was durable; called from the writer thread."""
+        self._longest_save = max(self._longest_save or 0.0, seconds)

@@ -1,6 +1,7 @@
-"""Ends a worker whose launcher was killed: it saves and ends instead of training on and holding its GPU.
+"""Ends a process whose parent was killed.
 
-torchrun leaves its workers running when it is killed or receives a signal that it does not handle.
+A rank saves and ends instead of training on and holding its GPU, and no upload outlives its run. torchrun leaves its
+workers running when it is killed or receives a signal that it does not handle.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ GRACE_S = 30.0  # for the current step and the save; then the process is killed
 
 
 @contextlib.contextmanager
-def end_with_parent(stop: Stop, grace_s: float = GRACE_S) -> Iterator[None]:
+def end_with_parent(stop: Stop, grace_s: float = GRACE_S, parent: int | None = None) -> Iterator[None]:
     """Inside, request a stop when the parent process is gone, and kill this process `grace_s` later.
 
     Polls the parent's id twice a second. PR_SET_PDEATHSIG would also fire when only the launcher's thread that started
     this worker ends, so it is not used.
+
+    Args:
+        parent: its id, if it may be gone already; None for the present one.
     """
-    parent, is_over = os.getppid(), threading.Event()
+    parent, is_over = parent or os.getppid(), threading.Event()
 
     def look() -> None:
         while not is_over.wait(_INTERVAL_S):

@@ -105,6 +105,12 @@ class Ranks:
             raise cause or kind.__new__(kind, message)
         return result
 
+    def on_main(self, work: Callable[[], T]) -> T | None:
+        """As `decide`, for a result that stays on the main rank; None on the others."""
+        done: list[T] = []
+        self.decide(lambda: done.append(work()))
+        return done[0] if done else None
+
     def _await_main(self, patience_s: float) -> None:
         """Wait for the main rank through the job's store, which has no limit for collectives."""
         store = dist.PrefixStore("dp_prior/decisions", dist.distributed_c10d._get_default_store())

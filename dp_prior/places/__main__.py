@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from dp_prior.job.launcher import end_with_parent
+from dp_prior.job.stop import Stop
 from dp_prior.places import SaverConfig
 from dp_prior.places.destination import Destination, Report
 from dp_prior.places.worker import perform
@@ -25,7 +24,6 @@ def main() -> None:
     """See the module."""
     os.nice(10)  # training has priority
     job = json.load(sys.stdin)
-    threading.Thread(target=_end_with, args=(job["parent"],), daemon=True).start()
 
     def destination() -> Destination:
         return TypeAdapter(SaverConfig).validate_python(job["saver"]).destination()
@@ -34,13 +32,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
         sys.stdout.flush()
 
-    perform(destination, job["entry"] and Path(job["entry"]), tuple(job["kinds"]), tell)
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os.kill(os.getpid(), signal.SIGKILL)
+    with end_with_parent(Stop(), grace_s=0.0, parent=job["parent"]):
+        perform(destination, job["entry"] and Path(job["entry"]), tuple(job["kinds"]), tell)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from dp_prior.checkpoints.format import (
     MANIFEST,
     MODEL_FILES,
     DamagedError,
+    FileEntry,
     parse_manifest,
     read_manifest,
 )
 from dp_prior.checkpoints.scan import STEP
 from dp_prior.durable import replace_file, sync_directory
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
-from dp_prior.places.source import NoPlaceError, RemoteError, Source
+from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
 
 CACHE = Path("~/.cache/dp_prior")
 
@@ -48,7 +49,6 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         DamagedError: the manifest is not a valid one.
     """
     folder, data = _locate(source, text, which, prefer, whole)
-    prefix = f"{folder}/" if folder else ""
     manifest = parse_manifest(data, text)
     wanted = manifest if whole else manifest.only(MODEL_FILES)
     digest = hashlib.sha256(data).hexdigest()
@@ -68,13 +68,25 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         part.mkdir(exist_ok=True)
         for name, entry in wanted.files.items():
             if not (part / name).exists() or (part / name).stat().st_size != entry.size:
-                source.download(prefix + name, entry, part / name)
+                _download(source, f"{folder}/{name}".lstrip("/"), entry, part / name)
         for leftover in part.glob("*.part"):
             leftover.unlink()
         replace_file(part / MANIFEST, data if is_whole else wanted.encode())
         os.rename(part, target)
         sync_directory(cache)
     return target
+
+
+def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None:
+    """Download to `TARGET.part`; the file gets its name once its hash was compared. A damaged one is fetched again."""
+    part = target.with_name(f"{target.name}.part")
+    for anew in (False, True):
+        source.download(path, entry.size, part, anew=anew)
+        if is_intact(part, entry):
+            os.rename(part, target)
+            return
+        part.unlink()
+    raise RemoteError(f"{path} does not have the SHA-256 of its manifest; it was deleted")
 
 
 def cached(cache: Path, digest: str, whole: bool) -> Path | None:
@@ -91,26 +103,19 @@ def _locate(source: Source, text: str, which: str | None, prefer: Prefer, whole:
     """Folder of the checkpoint, and the content of its manifest."""
     if which is not None and STEP.fullmatch(which):
         return f"checkpoints/{which}", source.read(f"checkpoints/{which}/{MANIFEST}", LARGEST_MANIFEST)
-    wanted = which or prefer
-    if wanted == "best" and not whole and (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
-        return "", data
-    for kind in (wanted, *(() if which else ("best", "latest"))):
-        if (data := _read(source, f"{kind}.json", LARGEST_POINTER)) is not None:
-            return _follow(source, text, Pointer.parse(data))
-    if (data := _read(source, MANIFEST, LARGEST_MANIFEST)) is not None:
-        return "", data
+    names = [f"{kind}.json" for kind in ([which] if which else [prefer, "best", "latest"])] + [MANIFEST]
+    if (which or prefer) == "best" and not whole:  # the files for inference lie at the root as well
+        names.insert(0, MANIFEST)
+    for name in names:
+        try:
+            data = source.read(name, LARGEST_MANIFEST if name == MANIFEST else LARGEST_POINTER)
+        except NoPlaceError:
+            raise
+        except FileNotFoundError:
+            continue
+        return ("", data) if name == MANIFEST else _follow(source, text, Pointer.parse(data))
     what = f"no {which} checkpoint" if which else f"no checkpoint: neither {MANIFEST} nor best.json nor latest.json"
     raise FileNotFoundError(f"{text} holds {what}")
-
-
-def _read(source: Source, path: str, most: int) -> bytes | None:
-    """The content of a file, None if the place exists and the file does not."""
-    try:
-        return source.read(path, most)
-    except NoPlaceError:
-        raise
-    except FileNotFoundError:
-        return None
 
 
 def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, bytes]:

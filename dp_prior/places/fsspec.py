@@ -18,12 +18,13 @@ from typing import Literal
 from pydantic import field_validator
 
 from dp_prior.checkpoints.format import LARGEST_MANIFEST, MANIFEST, FileEntry
-from dp_prior.durable import replace_file, sync_directory
+from dp_prior.durable import replace_file, sync_directory, sync_file
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
 from dp_prior.places.source import PIECE, RemoteError, StreamedSource
 from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from dp_prior.redact import without_password
 
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss"}
@@ -48,11 +49,6 @@ class FsspecSaverConfig(UploadConfig):
         return without_password(url.rstrip("/") if not url.endswith("://") else url)
 
     @property
-    def in_process(self) -> bool:
-        """True for memory, which no other process sees."""
-        return self.url.startswith("memory://")
-
-    @property
     def place(self) -> str:
         """See `UploadConfig`."""
         return f"fsspec {self.url}"
@@ -60,6 +56,10 @@ class FsspecSaverConfig(UploadConfig):
     def destination(self) -> Folder:
         """See `UploadConfig`."""
         return Folder(self.url)
+
+    def worker(self) -> Worker:
+        """See `UploadConfig`. Memory is seen by this process alone."""
+        return Worker({}, self.destination) if self.url.startswith("memory://") else super().worker()
 
 
 class Folder(StreamedSource):
@@ -123,8 +123,7 @@ class Folder(StreamedSource):
         self._make(target.rpartition("/")[0])
         self._fs.put_file(str(source), target)
         if self._is_local:
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
+            sync_file(Path(target))
             sync_directory(Path(target).parent)
         if not self._holds(path, entry):
             raise RemoteError(f"{self.url}/{path} is not what was sent")

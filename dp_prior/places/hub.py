@@ -8,9 +8,7 @@ One commit moves all of these, so every revision of the repository is a complete
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, FileEntry
+from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
+from dp_prior.durable import link_or_copy
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer, movable
-from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 CARD, MEDIA = "README.md", "media"
-_ATTEMPTS = 3  # at a pointer that another process moves at the same time
 
 
 class HuggingFaceSaverConfig(UploadConfig):
@@ -111,26 +109,19 @@ class HubDestination:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
     def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
-        """Move the pointers in one commit that only succeeds on top of the revision that was read."""
-        from huggingface_hub.errors import HfHubHTTPError
+        """Move the pointers in one commit, which only succeeds on top of the revision that was read.
 
-        for attempt in range(1, _ATTEMPTS + 1):
-            head = self._head()
-            there = self._best(head) if "best" in parcel.kinds else None
-            kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
-            if not kinds:
-                break
+        The next attempt reads a pointer that another process has moved meanwhile (412).
+        """
+        head = self._head()
+        there = self._best(head) if "best" in parcel.kinds else None
+        kinds, remark = movable(parcel.kinds, there, parcel.pointer(folder))
+        if kinds:
             operations = self._pointers(parcel, folder, kinds, head)
             message = f"{' and '.join(kinds).capitalize()}: step {parcel.manifest.step}"
-            try:
-                spend()
-                done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
-            except HfHubHTTPError as error:
-                if error.response is None or error.response.status_code != 412 or attempt == _ATTEMPTS:
-                    raise
-                continue
+            spend()
+            done = self._api.create_commit(self.record.repo, operations, commit_message=message, parent_commit=head)
             self._api.create_tag(self.record.repo, tag=folder.rpartition("/")[2], revision=done.oid, exist_ok=True)
-            break
         return delivered(folder, kinds, remark)
 
     def _pointers(self, parcel: Parcel, folder: str, kinds: tuple[str, ...], head: str) -> list[Any]:
@@ -195,35 +186,19 @@ class HubSource:
             raise self._too_large(path, size, most)
         return found.read_bytes()
 
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+    def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
         """See `Source`."""
-        found = self._fetch(path, entry.size).resolve()
-        if not is_intact(found, entry):  # perhaps damaged in the client's cache
-            found = self._fetch(path, entry.size, force_download=True).resolve()
-            if not is_intact(found, entry):
-                raise RemoteError(f"hf://{self._repo}: {path} does not have the SHA-256 of its manifest")
         target.unlink(missing_ok=True)
-        try:
-            os.link(found, target)
-        except OSError:
-            shutil.copyfile(found, target)
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
+        link_or_copy(self._fetch(path, size, **({"force_download": True} if anew else {})).resolve(), target)
 
     def _fetch(self, path: str, most: int, **options: Any) -> Path:
-        from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.constants import is_offline_mode
+        from huggingface_hub import hf_hub_download
 
         options = {**self._options, **options}
         with self._told(path):
-            is_cached = isinstance(
-                try_to_load_from_cache(self._repo, path, options.get("cache_dir"), self._revision), str
-            )
-            if not is_cached and not is_offline_mode() and not options.get("local_files_only"):
-                url = hf_hub_url(self._repo, path, revision=self._revision)
-                size = get_hf_file_metadata(url, token=options.get("token"), timeout=10).size
-                if size is not None and size > most:
-                    raise self._too_large(path, size, most)
+            found = hf_hub_download(self._repo, path, revision=self._revision, dry_run=True, **options)
+            if not found.is_cached and found.file_size is not None and found.file_size > most:
+                raise self._too_large(path, found.file_size, most)
             return Path(hf_hub_download(self._repo, path, revision=self._revision, **options))
 
     def _too_large(self, path: str, size: int, most: int) -> RemoteError:

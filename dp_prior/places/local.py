@@ -22,14 +22,14 @@ from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
     Manifest,
+    delete_checkpoint,
     parse_manifest,
     read_manifest,
 )
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import exchange, replace_file, sync_directory, temporary_beside
-from dp_prior.places.leftovers import remove_leftovers
+from dp_prior.durable import exchange, remove_leftovers, replace_file, sync_directory, temporary_directory
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
 from dp_prior.regular_files import read_small
@@ -131,7 +131,7 @@ class LocalSaver(Saver):
         ours = {path: _own_manifest(path) for path in target.parent.iterdir() if pattern.fullmatch(path.name)}
         ages = {path: (manifest.sequence, path == target) for path, manifest in ours.items() if manifest is not None}
         for path in sorted(ages, key=ages.get)[:-keep]:
-            _delete(path)
+            delete_checkpoint(path)
 
 
 def _fields(template: str) -> set[str]:
@@ -172,9 +172,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
             f"{target} exists and holds more than a checkpoint, so it is not replaced; choose another place"
         )
     remove_leftovers(target.parent, f"_{target.name}")
-    temporary = temporary_beside(target)
-    temporary.mkdir()
-    try:
+    with temporary_directory(target) as temporary:  # at its end the copy that was replaced has that name
         for name, entry in manifest.files.items():
             shutil.copyfile(source / name, temporary / name)
             if not is_intact(temporary / name, entry):
@@ -185,8 +183,6 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         else:
             os.rename(temporary, target)
         sync_directory(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # the incomplete copy, or the one that was replaced
 
 
 def _own_manifest(path: Path) -> Manifest | None:
@@ -198,11 +194,3 @@ def _own_manifest(path: Path) -> Manifest | None:
         return manifest if {child.name for child in path.iterdir()} <= {MANIFEST, *manifest.files} else None
     except (OSError, ValueError, CheckpointError):
         return None
-
-
-def _delete(path: Path) -> None:
-    doomed = temporary_beside(path)
-    os.rename(path, doomed)
-    sync_directory(path.parent)
-    (doomed / MANIFEST).unlink()
-    shutil.rmtree(doomed)

@@ -12,16 +12,22 @@ import fcntl
 import math
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, parse_manifest
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, delete_checkpoint, parse_manifest
 from dp_prior.checkpoints.scan import STEP
-from dp_prior.durable import replace_file, seal, sync_directory, temporary_beside, unseal
-from dp_prior.places.leftovers import remove_leftovers
+from dp_prior.durable import (
+    link_or_copy,
+    remove_leftovers,
+    replace_file,
+    seal,
+    sync_directory,
+    temporary_directory,
+    unseal,
+)
 from dp_prior.places.parcel import CARD, INTENT, Parcel
 from dp_prior.regular_files import read_small
 
@@ -64,11 +70,9 @@ class Outbox:
             remove_leftovers(self.directory)
             number = max((int(path.name.partition("_")[0]) for path in self._paths()), default=0) + 1
             target = self.directory / f"{number:08d}_{kind}"
-            temporary = temporary_beside(target)
-            temporary.mkdir()
-            try:
+            with temporary_directory(target) as temporary:
                 for file in manifest.files:
-                    _link(source / file, temporary / file)
+                    link_or_copy(source / file, temporary / file)
                 if media:
                     (temporary / CARD).mkdir()
                     for file, path in media.items():
@@ -77,9 +81,6 @@ class Outbox:
                 intent = {"name": name, "step": manifest.step, "scores": finite}
                 replace_file(temporary / INTENT, seal(intent))
                 os.rename(temporary, target)
-            except BaseException:
-                shutil.rmtree(temporary, ignore_errors=True)
-                raise
             sync_directory(self.directory)
             self._coalesce(target)
 
@@ -155,19 +156,6 @@ def _kind(path: Path) -> str:
     return path.name.rpartition("_")[2]
 
 
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(source, target)
-        with open(target, "rb") as file:
-            os.fsync(file.fileno())
-
-
 def _delete(path: Path) -> None:
-    doomed = temporary_beside(path)
-    try:
-        os.rename(path, doomed)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(doomed, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):  # another process that sends was faster
+        delete_checkpoint(path)

@@ -59,9 +59,8 @@ def movable(kinds: tuple[str, ...], there: Pointer | None, ours: Pointer) -> tup
 
     Two runs may share a place. Only values of the same monitored metric are compared.
     """
-    if "best" not in kinds or there is None or (there.monitor, there.mode) != (ours.monitor, ours.mode):
-        return kinds, None
-    if there.value is None or ours.value is None:
+    is_comparable = there is not None and (there.monitor, there.mode) == (ours.monitor, ours.mode)
+    if "best" not in kinds or not is_comparable or there.value is None or ours.value is None:
         return kinds, None
     is_better = there.value < ours.value if ours.mode == "min" else there.value > ours.value
     if not is_better:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
-from dp_prior.checkpoints.retention import ranked
+from dp_prior.checkpoints.retention import monitored, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.places.cache import CACHE, Prefer, cached, fetch
 from dp_prior.places.fsspec import Folder
@@ -125,10 +125,10 @@ def _choose(found: list[Stored], which: str | None, prefer: str, text: str) -> S
         return named[0]
     if (which or prefer) == "latest":
         return found[0]
-    monitor, mode = found[0].manifest.monitor, found[0].manifest.mode
-    best = ranked([stored.record(monitor) for stored in found], mode)
+    monitor, mode = monitored(found)
+    best = ranked(found, monitor, mode)
     if best:
-        return next(stored for stored in found if stored.manifest.sequence == best[0].sequence)
+        return best[0]
     if which == "best":
         raise CheckpointError(f"reference {text!r}: no checkpoint has a value of {monitor!r}, so none is the best")
     return found[0]

@@ -50,8 +50,12 @@ class Source(Protocol):
     def read(self, path: str, most: int) -> bytes:
         """The content of a small file; RemoteError if it has more than `most` bytes."""
 
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
-        """Write a file to `target` after comparing its hash with `entry`."""
+    def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
+        """Write a file of that many bytes to `target`, which may hold the beginning of it.
+
+        Args:
+            anew: what came last was damaged; take nothing from a cache.
+        """
 
 
 class StreamedSource:
@@ -83,24 +87,19 @@ class StreamedSource:
             raise RemoteError(f"{self.url}/{path} cannot be read: {error}") from None
         return data
 
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
-        """See `Source`. The content is in `TARGET.part` until its hash has been compared."""
-        part = target.with_name(f"{target.name}.part")
+    def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
+        """See `Source`."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                self._append(path, part, entry.size)
-                break
+                self._append(path, target, size)
+                return
             except OSError as error:
                 if attempt == _ATTEMPTS:
                     problem = f"{type(error).__name__}: {error}; the next attempt resumes"
-                    raise RemoteError(f"{target.name} could not be downloaded: {problem}") from None
-        if not is_intact(part, entry):
-            part.unlink()
-            raise RemoteError(f"{target.name} does not have the SHA-256 of its manifest; it was deleted")
-        os.rename(part, target)
+                    raise RemoteError(f"{path} could not be downloaded: {problem}") from None
 
-    def _append(self, path: str, part: Path, size: int) -> None:
-        with open(part, "ab") as file:
+    def _append(self, path: str, target: Path, size: int) -> None:
+        with open(target, "ab") as file:
             start = file.tell()
             if start > size:
                 start = file.truncate(0)

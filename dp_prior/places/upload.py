@@ -7,8 +7,8 @@ training never waits for it, and the end of the run only for a limited time.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
+import math
 import random
 import re
 import threading
@@ -65,11 +65,6 @@ class UploadConfig(Config):
             yield "a saver needs save_best or save_latest; the run keeps its own checkpoints"
 
     @property
-    def in_process(self) -> bool:
-        """Whether the place exists in this process only, so that no worker could reach it."""
-        return False
-
-    @property
     def place(self) -> str:
         """The remote place, for messages and for the name of its outbox."""
         raise NotImplementedError
@@ -87,7 +82,7 @@ class UploadConfig(Config):
 
     def worker(self) -> Worker:
         """What makes the attempts."""
-        return Worker(json.loads(self.model_dump_json()), self.destination if self.in_process else None)
+        return Worker(self.model_dump(mode="json"))
 
     def check(self) -> str:
         """Try once whether the place is writable; returns a line that says so."""
@@ -129,7 +124,7 @@ class UploadSaver(Saver):
         self._right: BinaryIO | None = None
         self._is_checked = False
         self._is_closed = False
-        self._stop_at: float | None = None
+        self._stop_at = math.inf  # of the wall clock; set at the end of the run
         self._told: set[str] = set()
         self._outlook = f"Training continues; checkpoints wait in {self.outbox.directory}"
         state = self.outbox.read_state()
@@ -207,7 +202,8 @@ class UploadSaver(Saver):
         chosen = [parcel for parcel in waiting if parcel.digest == waiting[0].digest]  # one checkpoint, both its kinds
         with self.outbox.sending(chosen):
             kinds = tuple(kind for parcel in chosen for kind in parcel.kinds)
-            report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, self._deadline())
+            deadline_s = max(0.1, min(self.record.deadline_s, self._stop_at - self._clock()))
+            report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, deadline_s)
         self.schedule.ended(report, self._clock(), self._dice)
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":
@@ -234,7 +230,7 @@ class UploadSaver(Saver):
                 except Exception as error:  # a full disk, a directory that was removed: retried, training continues
                     self._note(Report(f"{type(error).__name__}: {error}", "unavailable"))
                     wait = 60.0
-                if self._stop_at is not None and (wait is None or self._clock() + wait >= self._stop_at):
+                if self._stop_at < math.inf and (wait is None or self._clock() + wait >= self._stop_at):
                     return
                 if self._thread is None and wait > LONG_WAIT_S:
                     log.warning("%s: the next attempt is in %.0f s", self.name, wait)
@@ -255,10 +251,6 @@ class UploadSaver(Saver):
             self._right.close()
             self._right = None
 
-    def _deadline(self) -> float:
-        left = self.record.deadline_s if self._stop_at is None else self._stop_at - self._clock()
-        return max(0.1, min(self.record.deadline_s, left))
-
     def _note(self, report: Report) -> None:
         """Log each distinct error once, and once if the remote best is better than ours; the rest only at INFO."""
         if report.trouble is None:
@@ -270,7 +262,7 @@ class UploadSaver(Saver):
         self.problem, outlook = report.message, self._outlook
         if report.trouble == "damaged":
             self.remark, outlook = report.message, "It is not sent"
-        is_told_at_the_end = self._is_closed or (self._stop_at is not None and report.trouble in ("refused", "offline"))
+        is_told_at_the_end = self._is_closed or (self._stop_at < math.inf and report.trouble in ("refused", "offline"))
         if not is_told_at_the_end:
             self._warn(f"{report.trouble} {report.message}", f"{report.message}. {outlook}")
 

@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from dp_prior.checkpoints.format import MANIFEST, FileEntry
+from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.places.destination import Report, delivered
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.pointer import Pointer, movable
-from dp_prior.places.source import NoPlaceError, RemoteError, is_intact
+from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.places.upload import UploadConfig
 from dp_prior.regular_files import UnfitError, read_small
 
@@ -159,13 +159,10 @@ class ArtifactSource:
             except UnfitError as error:
                 raise RemoteError(f"wandb://{self._path}: {path} {error.problem}") from None
 
-    def download(self, path: str, entry: FileEntry, target: Path) -> None:
+    def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
         """See `Source`; the client resumes nothing, so an interrupted download starts again."""
         with self._reading(), tempfile.TemporaryDirectory(dir=target.parent, prefix=".part_") as place:
-            found = self._fetch(path, entry.size, place)
-            if not is_intact(found, entry):
-                raise RemoteError(f"wandb://{self._path}: {path} does not have the SHA-256 of its manifest")
-            found.rename(target)
+            self._fetch(path, size, place).rename(target)
 
     def _fetch(self, path: str, most: int, place: str) -> Path:
         """Download a file, unless it is too large."""

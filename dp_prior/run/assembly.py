@@ -92,9 +92,7 @@ class Assembly:
             mode=monitor.mode,
             world_size=self.ranks.num_processes,
         )
-        lock = contextlib.ExitStack()
-        self.ranks.decide(lambda: lock.enter_context(store.lock()) and None)
-        with lock:
+        with self.ranks.on_main(store.lock) or contextlib.nullcontext():
             with contextlib.suppress(OSError):
                 self.place.open()
             open_tracker = functools.partial(
@@ -103,15 +101,13 @@ class Assembly:
                 monitor=monitor.metric,
                 directory=self.directory,
             )
-            opened: list[Tracker] = []
-            self.ranks.decide(lambda: opened.append(open_tracker(is_main=True)))
-            tracker = opened[0] if opened else open_tracker(is_main=False)
+            tracker = self.ranks.on_main(lambda: open_tracker(is_main=True)) or open_tracker(is_main=False)
 
             def deliver(saved: Saved) -> None:
-                self.ranks.stop.deadline.save_ends()
+                self.ranks.stop.deadline.saved(saved.took_s)
                 tracker.save(saved)
 
-            writer = CheckpointWriter(store, deliver, config.checkpoints.max_failed_saves)
+            writer = CheckpointWriter(store, deliver)
             with tracker, contextlib.closing(writer), self.ranks.telling():
                 yield Services(tracker, store, writer)
 

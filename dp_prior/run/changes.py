@@ -45,7 +45,7 @@ def check_changes(
 
     def see(name: str, was: str, becomes: str, kind: Kind, remark: str = "") -> None:
         line = f"{name}: {was} in the checkpoint, {becomes} now{remark} ({kind})"
-        if kind in REFUSED and not any(_holds(part, name) for part in allowed):
+        if kind in REFUSED and not any(f"{name}.".startswith(f"{part}.") for part in allowed):
             refused[name] = line
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
@@ -100,10 +100,6 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
         return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())
     except ConfigError:
         return config
-
-
-def _holds(part: str, key: str) -> bool:
-    return part == key or key.startswith(part + ".")
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

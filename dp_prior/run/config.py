@@ -74,16 +74,13 @@ class TrainConfig(Config):
 
     def faults(self) -> Iterator[str]:
         """Settings of different parts that contradict each other; see `Config.faults`."""
-        yield from self._data_problems()
-        yield from self._evaluator_problems()
-        yield from self._monitor_problems()
-
-    def _data_problems(self) -> Iterator[str]:
         if self.data.provides not in self.task.data_types:
             yield (
                 f"data.type is {self.data.type!r}, but task {self.task.type!r} learns from "
                 f"{' or '.join(repr(name) for name in self.task.data_types)}"
             )
+        yield from self._evaluator_problems()
+        yield from self._monitor_problems()
 
     def _evaluator_problems(self) -> Iterator[str]:
         """Unknown models, duplicate names, the test split, and what each evaluator requires of the task."""

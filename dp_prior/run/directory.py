@@ -45,9 +45,12 @@ class RunDirectory(HeldDirectory):
             self.check()
         except CheckpointError as lost:
             return lost
-        has_reason = isinstance(error, (FileNotFoundError, FileExistsError, UnreadableError))
-        if isinstance(error, OSError) and not has_reason and (error.errno in _DISK or self._is_inside(error.filename)):
-            place = error.filename or self.path
+        if not isinstance(error, OSError) or isinstance(error, (FileNotFoundError, FileExistsError, UnreadableError)):
+            return error
+        name = error.filename
+        is_inside = isinstance(name, (str, os.PathLike)) and Path(name).is_relative_to(self.path)
+        if is_inside or error.errno in _DISK:
+            place = name or self.path
             return CheckpointError(f"cannot write {place}: {error.strerror}; repair or free it, then start again")
         return error
 
@@ -61,6 +64,3 @@ class RunDirectory(HeldDirectory):
             if found is error:
                 raise
             raise found from error
-
-    def _is_inside(self, name: object) -> bool:
-        return isinstance(name, (str, os.PathLike)) and Path(name).is_relative_to(self.path)

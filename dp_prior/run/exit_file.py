@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
-import json
 import os
 import socket
 import threading
@@ -29,7 +28,7 @@ from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.stop import StoppedEarly
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.places.source import RemoteError
-from dp_prior.regular_files import read_small
+from dp_prior.regular_files import read_object
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
@@ -73,7 +72,7 @@ class ExitFile:
 
     def begin(self) -> str | None:
         """Write `running`. Returns a line if the previous process was killed."""
-        before = self._read()
+        before = read_object(self.path)
         with contextlib.suppress(OSError):
             self._write({"reason": RUNNING, "code": None, "message": "the run is in progress, or was killed"})
         host, pid = before.get("host"), before.get("pid")
@@ -89,7 +88,7 @@ class ExitFile:
                 return
             self._is_closed = True
             with contextlib.suppress(OSError), self._alone():
-                if not self._is_told(self._read()):
+                if not self._is_told(read_object(self.path)):
                     self._write({"reason": reason, "code": code, "message": message, **more})
 
     def fail(self, error: BaseException) -> None:
@@ -117,7 +116,7 @@ class ExitFile:
             **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
             **{"progress": vars(self.clock()), "durable": self._durable(), "traceback": None},
         }
-        replace_file(self.path, encode_document({**content, **{k: content.get(k, v) for k, v in frame.items()}}))
+        replace_file(self.path, encode_document({**content, **frame, **content}))  # its own reason and code come first
 
     def _durable(self) -> dict[str, Any] | None:
         """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""
@@ -126,13 +125,6 @@ class ExitFile:
         except CheckpointError:  # one cannot be read; how the run ended matters more
             return None
         return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = json.loads(read_small(self.path))
-            return found if isinstance(found, dict) else {}
-        except (OSError, ValueError, RecursionError):
-            return {}
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -176,11 +175,11 @@ class Run:
 
     def _identify(self, trainer: PolicyTrainer, tracker: Tracker, snapshot: Snapshot | None) -> None:
         """Give loggers and checkpoints the run's identity, the same on all ranks and at every start."""
-        asked, inherited = self.parts.config.tracker, snapshot and snapshot.documents.get(IDENTITY)
-        claim = functools.partial(
-            claim_identity, self.parts.directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited
+        directory, asked = self.parts.directory, self.parts.config.tracker
+        inherited = snapshot and snapshot.documents.get(IDENTITY)
+        identity = self.parts.ranks.decide(
+            lambda: claim_identity(directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited)
         )
-        identity = self.parts.ranks.decide(claim)
         trainer.documents[IDENTITY] = asdict(identity)
         tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
         tracker.rewind(trainer.progress)

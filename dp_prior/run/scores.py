@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.durable import encode_document, replace_file
-from dp_prior.regular_files import read_small
+from dp_prior.regular_files import read_object
 
 RESULT = "result.json"
 MEDIA = "media"
@@ -37,12 +36,9 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
 
 def read_result(run: Path) -> dict[str, Any] | None:
     """The result of a run; None if it never finished or the file is damaged, so that the next start measures again."""
-    try:
-        found = json.loads(read_small(run / RESULT))
-        is_sound = all(isinstance(found[part], dict) for part in ("best", "test", "media"))
-        return found if is_sound and isinstance(found["best"]["checkpoint"], str) else None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return None
+    found = read_object(run / RESULT)
+    is_sound = all(isinstance(found.get(part), dict) for part in ("best", "test", "media"))
+    return found if is_sound and isinstance(found["best"].get("checkpoint"), str) else None
 
 
 def has_result_of(run: Path, best: Path) -> bool:

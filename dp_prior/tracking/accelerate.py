@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +17,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import temporary_beside
-from dp_prior.places.leftovers import remove_leftovers
+from dp_prior.durable import remove_leftovers, temporary_directory
 from dp_prior.redact import is_secret_name
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, pixels
@@ -155,13 +153,12 @@ def _create_database(uri: str) -> None:
     path = Path(uri.removeprefix("sqlite:///"))
     if not uri.startswith("sqlite:///") or path.exists():
         return
-    folder = temporary_beside(path)
-    folder.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, f"_{path.name}")
-    mlflow.MlflowClient(f"sqlite:///{folder / path.name}").search_experiments()
-    if not path.exists():  # else another process was faster
-        os.rename(folder / path.name, path)
-    shutil.rmtree(folder)
+    with temporary_directory(path) as folder:
+        mlflow.MlflowClient(f"sqlite:///{folder / path.name}").search_experiments()
+        if not path.exists():  # else another process was faster
+            os.rename(folder / path.name, path)
 
 
 def _plain(name: str) -> str:

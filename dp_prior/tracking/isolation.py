@@ -7,8 +7,8 @@ Messages are functions of the part.
 
 from __future__ import annotations
 
-import collections
 import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -115,7 +115,7 @@ class Isolated:
         """One line for the end of the run; None if nothing failed."""
         if not self.failures and not self.dropped:
             return "; ".join(self._remarks) or None
-        words = [f"failed {_times(self.failures)}"] if self.failures else []
+        words = [f"failed {self.failures} time{'s' if self.failures != 1 else ''}"] if self.failures else []
         words += [f"missed {self.dropped:,} call{'s' if self.dropped != 1 else ''}"] if self.dropped else []
         last = [f"last: {self._last}"] if self._last else []
         return "; ".join([f"{self.title} {' and '.join(words)}", *last, *self._remarks])
@@ -136,10 +136,9 @@ class Background(Isolated):
         """
         super().__init__(part, title, **isolation)
         self._size = size
-        self._waiting: collections.deque[Message] = collections.deque()
-        self._changed = threading.Condition()
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # None is the last
+        self._is_closing = threading.Event()
         self._since: float | None = None  # when the current call began
-        self._is_closing = False
         self._is_given_up = False
         self.thread: threading.Thread | None = None
 
@@ -150,15 +149,13 @@ class Background(Isolated):
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
         """Queue a call; `insist` ignores the limit of the queue. Always True, since nothing has failed yet."""
-        with self._changed:
-            if self._is_closing:
-                return True
-            is_full = len(self._waiting) >= self._size and not insist
-            if is_full:
-                self.dropped += 1
-            else:
-                self._waiting.append(message)
-                self._changed.notify()
+        if self._is_closing.is_set():
+            return True
+        is_full = self._waiting.qsize() >= self._size and not insist
+        if is_full:
+            self.dropped += 1
+        else:
+            self._waiting.put(message)
         since = self._since
         if since is not None and self.clock() - since > SLOW_S:
             self.tell("slow", f"{self.title} has not answered for {SLOW_S:g} s; calls wait. Training continues.")
@@ -168,20 +165,16 @@ class Background(Isolated):
 
     def finish(self) -> None:
         """Close the part after what is queued. Returns at once."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
+        self._is_closing.set()
+        self._waiting.put(None)
 
     def give_up(self) -> None:
         """Abandon the part and its queue, if its thread has not ended yet."""
-        if self.thread is None:
+        if self.thread is None or not self.thread.is_alive():
             return
-        with self._changed:
-            if not self.thread.is_alive():
-                return
-            self._is_given_up = True
-            self.dropped += len(self._waiting)
-            self._waiting.clear()
+        self._is_given_up = True
+        self._drop_waiting()
+        self._waiting.put(None)
         with contextlib.suppress(Exception):  # already counted as abandoned
             self.part.abandon()
         self.thread.join(FAREWELL_S)  # it ends soon; not during the teardown of the interpreter
@@ -199,29 +192,18 @@ class Background(Isolated):
             was_muted = self.is_muted
             if self._deliver(message):
                 has_begun = True
-            elif was_muted and self._is_closing:
+            elif was_muted and self._is_closing.is_set():
                 break
-            self._rest()
-            message = self._next() if has_begun else message
+            self._is_closing.wait(self.pause_s)  # while it is muted
+            message = self._waiting.get() if has_begun else message
         if has_begun:
             self._deliver(lambda part: part.close())
-        with self._changed:
-            if not self._is_given_up:
-                self.dropped += len(self._waiting)
-            self._waiting.clear()
+        self._drop_waiting()
 
-    def _next(self) -> Message | None:
-        """The next message; None at the end."""
-        with self._changed:
-            while not self._waiting and not self._is_closing:
-                self._changed.wait()
-            return self._waiting.popleft() if self._waiting else None
-
-    def _rest(self) -> None:
-        """Wait while the part is muted; the end of the run cuts this short."""
-        with self._changed:
-            while (pause := self.pause_s) and not self._is_closing:
-                self._changed.wait(pause)
+    def _drop_waiting(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.dropped += self._waiting.get_nowait() is not None
 
     def _deliver(self, message: Message) -> bool:
         self._since = self.clock()
@@ -232,7 +214,3 @@ class Background(Isolated):
             return False
         finally:
             self._since = None
-
-
-def _times(count: int) -> str:
-    return f"{count} time" + ("s" if count != 1 else "")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import replace_file, sync_directory
+from dp_prior.durable import append, replace_file, sync_directory
 from dp_prior.regular_files import open_regular
 from dp_prior.tracking.logger import Logger
 
@@ -60,13 +60,15 @@ class JsonlLogger(Logger):
         elif self._row is not None:
             if progress.global_step < self._row["step"]:
                 raise ValueError(f"step {progress.global_step} comes after step {self._row['step']} in {ROWS}")
-            self._start = self._end()
+            self._start = os.fstat(self._file.fileno()).st_size
         bad = set(row.pop("nonfinite", [])) - set(metrics)
         row |= {name: value if is_finite(value) else None for name, value in metrics.items()}
         bad |= {name for name, value in metrics.items() if not is_finite(value)}
         if bad:
             row["nonfinite"] = sorted(bad)
-        self._write(row)
+        os.ftruncate(self._file.fileno(), self._start)  # removes the row that this one extends
+        append(self._file, _line(row), f"row of step {row['step']}")
+        self._row = row
 
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Record the paths of pictures."""
@@ -99,21 +101,6 @@ class JsonlLogger(Logger):
     def _event(self, kind: str, progress: Progress, **content: Any) -> None:
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
         self._events.write(_line(event))
-
-    def _end(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def _write(self, row: dict[str, Any]) -> None:
-        """Write the row at the offset of the last row, or at the end. A partial write is truncated again."""
-        os.ftruncate(self._file.fileno(), self._start)
-        try:
-            line = _line(row)
-            if self._file.write(line) != len(line):
-                raise OSError(f"row of step {row['step']} was written in part; the disk is full")
-        except OSError:
-            os.ftruncate(self._file.fileno(), self._start)
-            raise
-        self._row = row
 
     def _cut_beyond(self, step: int | None) -> None:
         """Move lines that cannot be parsed and rows after `step` to the other file."""

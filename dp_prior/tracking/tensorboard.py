@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
+from dp_prior.durable import append
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import picture_bytes
 
@@ -110,19 +111,13 @@ class TensorBoardLogger(Logger):
         self._write(step=progress.global_step, summary=summary)
 
     def _write(self, **event: Any) -> None:
-        """Append a record; a partial write on a full disk is truncated again."""
+        """Append a record."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         stream = io.BytesIO()
         RecordWriter(stream).write(Event(wall_time=time.time(), **event).SerializeToString())
-        start = os.fstat(self._file.fileno()).st_size
-        try:
-            if self._file.write(stream.getvalue()) != stream.tell():
-                raise OSError("an event was written in part; the disk is full")
-        except OSError:
-            os.ftruncate(self._file.fileno(), start)
-            raise
+        append(self._file, stream.getvalue(), "an event")
 
 
 def _size(data: bytes) -> tuple[int, int]:

@@ -101,11 +101,12 @@ class Tracker:
         how = {"report": self._announce, "retry_s": record.retry_s}
         most = record.max_failures
         self._direct = [  # the log of record is never muted, so that every row is tried
-            Isolated(one, _title(one), max_failures=most if number else None, **how)
+            Isolated(one, f"logger {one.name!r}", max_failures=most if number else None, **how)
             for number, one in enumerate(loggers)
         ]
         self._queued = [
-            Background(one, _title(one), size=record.queue_size, max_failures=most, **how) for one in background
+            Background(one, f"logger {one.name!r}", size=record.queue_size, max_failures=most, **how)
+            for one in background
         ]
         self._savers = [IsolatedSaver(saver, self._announce) for saver in savers]
         self._lock = threading.RLock()
@@ -233,10 +234,6 @@ class Tracker:
             for logger in (*self._direct, *self._queued):
                 if logger is not source:
                     logger.call(lambda one: one.log_error(message, self._progress))
-
-
-def _title(logger: Logger) -> str:
-    return f"logger {logger.name!r}"
 
 
 def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:

@@ -273,7 +273,6 @@ class PolicyTrainer:
         self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
         if self.ranks.is_main_process:
-            self.stop.deadline.save_begins()
             with self.ranks.busy():  # waits for a save in progress
                 self.writer.submit(take_snapshot(self, metrics), self.progress, metrics, is_best)
         self.ranks.meet()

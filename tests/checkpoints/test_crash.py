@@ -36,7 +36,7 @@ def snapshot_of(step, size=3000):
 
 
 def open_store(run):
-    store = CheckpointStore(run / "checkpoints", RetentionConfig(), monitor="loss")
+    store = CheckpointStore(run / "checkpoints", RetentionConfig(max_failed_saves=1), monitor="loss")
     return store, store.lock(wait_s=5)
 
 

@@ -34,7 +34,7 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
 
-store = CheckpointStore(Path(sys.argv[1]) / "checkpoints", RetentionConfig(), monitor="loss")
+store = CheckpointStore(Path(sys.argv[1]) / "checkpoints", RetentionConfig(max_failed_saves=1), monitor="loss")
 with store.lock():
     writer = CheckpointWriter(store, lambda saved: print(saved.progress.global_step, flush=True))
     for step in (1, 2, 3):
@@ -144,7 +144,7 @@ def test_a_disk_that_is_read_only_for_a_while_costs_only_the_saves_meanwhile(sma
     lock.release()  # an open file would keep the disk from turning
     for step, mode in enumerate(("rw", "ro", "ro", "rw"), 1):
         subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
-        store._lock = SimpleNamespace(is_held=True, place=SimpleNamespace(check=lambda: None))
+        store._lock = SimpleNamespace(is_held=True, check=lambda: None)
         snapshot = Snapshot({"model.safetensors": {"w": torch.full((10,), float(step))}})
         if mode == "ro":
             with pytest.raises(CheckpointError, match="Read-only file system.*Older checkpoints are intact"):

@@ -1,13 +1,15 @@
 """Saving beside training: what is saved is the state of one moment, and no failure is silent."""
 
+import concurrent.futures
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dp_prior.checkpoints.format import CheckpointError, read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
-from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.snapshot import Snapshot, SnapshotMemory
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.clock import Progress
@@ -16,7 +18,7 @@ from tests.checkpoints.documents import progress_of
 
 @pytest.fixture
 def store(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(keep_latest=100))
+    store = CheckpointStore(tmp_path / "checkpoints", RetentionConfig(keep_latest=100, max_failed_saves=1))
     with store.lock(wait_s=0):
         yield store
 
@@ -90,7 +92,7 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
     metrics["loss"] = 0.1
     writer.close()
     [(saved, thread, snapshot)] = seen
-    assert saved.path == store.root / "step_00000002" and thread == "checkpoint-writer"
+    assert saved.path == store.root / "step_00000002" and thread.startswith("checkpoint-writer")
     assert (saved.progress, saved.metrics, saved.is_latest, saved.is_best) == (
         Progress(64, 2),
         {"loss": 0.5},
@@ -98,6 +100,33 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
         True,
     )
     assert snapshot.documents == {"config.json": {}}
+
+
+def test_each_save_is_timed_from_its_copy_on_also_one_that_has_to_wait(store, monkeypatch):
+    now, took, may_write = [0.0], [], threading.Event()
+    write, hold = store.write, SnapshotMemory.hold
+
+    def slow(snapshot, progress, *rest):
+        may_write.wait(10)
+        now[0] += progress.global_step
+        return write(snapshot, progress, *rest)
+
+    def copy(memory, snapshot):
+        now[0] += 0.5
+        return hold(memory, snapshot)
+
+    monkeypatch.setattr("dp_prior.checkpoints.writer.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(store, "write", slow)
+    monkeypatch.setattr(SnapshotMemory, "hold", copy)
+    writer = CheckpointWriter(store, lambda saved: took.append(saved.took_s))
+    snapshot = Snapshot({"model.safetensors": tensors_of(1)})
+    writer.submit(snapshot, Progress(20, 20), {})
+    second = threading.Thread(target=writer.submit, args=(snapshot, Progress(30, 30), {}))
+    second.start()  # waits for the first
+    may_write.set()
+    second.join(10)
+    writer.close()
+    assert took == [20.5, 30.5]
 
 
 @pytest.mark.promise("A8")
@@ -111,7 +140,7 @@ def test_a_failed_save_is_raised_once_at_the_next_opportunity(store, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(store, "write", fail)
         writer.submit(snapshot, Progress(1, 1), {})
-        writer._thread.join()
+        concurrent.futures.wait([writer._running])
     with pytest.raises(CheckpointError, match="the disk is full"):
         writer.submit(snapshot, Progress(2, 2), {}) if where == "submit" else getattr(writer, where)()
     assert store.latest() is None  # the one submitted after a failure was not started
@@ -137,13 +166,14 @@ def test_saves_that_fail_are_told_and_only_three_in_a_row_or_the_last_are_an_err
         return write(snapshot, progress, *arguments)
 
     monkeypatch.setattr(store, "write", fail_sometimes)
-    writer = CheckpointWriter(store, lambda saved: durable.append(saved.progress.global_step), max_failed_saves=3)
+    store.retention = RetentionConfig(keep_latest=100, max_failed_saves=3)
+    writer = CheckpointWriter(store, lambda saved: durable.append(saved.progress.global_step))
     ended = None
     try:
         for step in range(1, len(outcomes) + 2):  # the last one shows that nothing is started after an error
             if step <= len(outcomes) or raised == "submit":
                 writer.submit(Snapshot({}, {"progress.json": progress_of(step)}), Progress(step, step), {})
-                writer._thread.join()
+                concurrent.futures.wait([writer._running])
     except CheckpointError:
         ended = "submit"
     try:
@@ -196,7 +226,7 @@ def test_reserved_memory_serves_the_first_save(store):
     writer = CheckpointWriter(store)
     snapshot = Snapshot({"model.safetensors": tensors_of(1)})
     writer.reserve(snapshot)
-    writer._thread.join()
+    concurrent.futures.wait([writer._running])
     place = writer._memory._files["model.safetensors"].image.data_ptr()
     writer.submit(snapshot, Progress(1, 1), {})
     assert writer._memory._files["model.safetensors"].image.data_ptr() == place

@@ -41,9 +41,7 @@ def test_save_that_begins_when_it_is_near_is_done_in_time(saves, steps):
     now = [0.0]
     deadline = Deadline(10_000.0, clock=lambda: now[0])
     for duration in saves:
-        deadline.save_begins()
-        now[0] += duration
-        deadline.save_ends()
+        deadline.saved(duration)
     deadline.stepped()
     for duration in [0.0, *steps]:  # the first one does not count
         now[0] += duration
@@ -61,12 +59,9 @@ def test_before_the_first_save_is_timed_some_time_is_set_aside():
 
 
 def test_the_longest_save_so_far_is_set_aside_twice():
-    now = [0.0]
-    deadline = Deadline(10_000.0, clock=lambda: now[0])
+    deadline = Deadline(10_000.0, clock=lambda: 0.0)
     for duration, longest in ((2.0, 2.0), (80.0, 80.0), (10.0, 80.0)):
-        deadline.save_begins()
-        now[0] += duration
-        deadline.save_ends()
+        deadline.saved(duration)
         assert deadline.margin_s == 2 * longest + 1.0
 
 

@@ -64,7 +64,7 @@ def test_rows_are_counted_and_the_run_goes_on(small_disk):
     for step in range(1, 6):
         tracker.log({"validation/loss": 1.0, "big": 10**30}, at(step))
     for queued in tracker._queued:
-        while queued._waiting:
+        while queued._waiting.qsize():
             pass
     fill(small_disk)
     for step in range(6, 500):  # more than the block that each file still has

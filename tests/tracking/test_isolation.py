@@ -123,7 +123,7 @@ def test_a_part_that_blocks_for_ever_stops_neither_the_calls_nor_the_end():
     box = background(part, size=3, told=told)
     box.call(lambda part: release.wait(60))
     deadline = time.monotonic() + 20
-    while box._waiting and time.monotonic() < deadline:
+    while box._waiting.qsize() and time.monotonic() < deadline:
         time.sleep(0.001)
     for number in range(10):
         box.call(take(number))
@@ -139,7 +139,7 @@ def test_a_call_that_takes_long_is_told_of_while_it_lasts():
     box = background(Part(), told=told, clock=clock)
     box.call(lambda part: release.wait(60))
     deadline = time.monotonic() + 20
-    while (box._waiting or box._since is None) and time.monotonic() < deadline:
+    while (box._waiting.qsize() or box._since is None) and time.monotonic() < deadline:
         time.sleep(0.001)
     box.call(take(1))
     assert told == []
