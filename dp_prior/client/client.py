@@ -6,6 +6,7 @@ whole history, episode and step), so it can be sent again after the line dropped
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -60,6 +61,7 @@ class PolicyClient:
         self.timing: dict[str, float] = {}
         self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
         self._socket: Any = None
+        self._open = contextlib.ExitStack()
         self._episode = -1
         self._persist(self._connect)
         self.reset()
@@ -122,9 +124,8 @@ class PolicyClient:
 
     def close(self) -> None:
         """Close the connection; another `infer` opens it again."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._open.close()
+        self._socket = None
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -143,10 +144,12 @@ class PolicyClient:
             array = np.array(obs[key])
             if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
                 raise ValueError(f"observation {key!r} is not of finite numbers; it was not remembered")
-            wanted = about["shape"]
+            if about["dtype"] != "float32" and array.dtype.name != about["dtype"]:
+                raise ValueError(f"observation {key!r} holds {array.dtype}; the policy reads {about['dtype']}")
+            wanted = self._history[-1][key].shape if self._history else tuple(about["shape"])
             axes = range(len(wanted))
             if array.ndim != len(wanted) or any(wanted[i] not in (None, array.shape[i]) for i in axes):
-                raise ValueError(f"observation {key!r} has shape {array.shape}; the policy reads {tuple(wanted)}")
+                raise ValueError(f"observation {key!r} has shape {array.shape}; expected {wanted}")
             found[key] = array
         return found
 
@@ -163,13 +166,10 @@ class PolicyClient:
 
         headers = {"Authorization": f"Api-Key {self._token}"} if self._token else None
         limits: dict[str, Any] = {"max_size": None, "open_timeout": self._timeout_s, "close_timeout": 1}
-        socket = connect(self.url, additional_headers=headers, compression=None, **limits)
-        try:
+        with contextlib.ExitStack() as opening:
+            socket = opening.enter_context(connect(self.url, additional_headers=headers, compression=None, **limits))
             self._check_server(socket.recv(timeout=self._timeout_s))
-        except BaseException:
-            socket.close()
-            raise
-        self._socket = socket
+            self._socket, self._open = socket, opening.pop_all()
 
     def _check_server(self, answer: bytes | str) -> None:
         try:
