@@ -72,7 +72,7 @@ def run(options: Options) -> list[Case]:
             finally:
                 server.terminate()
     agent = Agent(policy())
-    variants = compare({"in process": lambda: agent.chunk(OBS, 0)}, options.times(50))
+    variants = compare({"in process": lambda: agent.infer(OBS, step=0)}, options.times(50))
     variants |= {"1 robot": Timing(alone), f"{ROBOTS} robots": Timing(together)}
     lost = int(seconds * RATE_HZ) * ROBOTS - len(together)
     p50, p99 = np.percentile(together, [50, 99])

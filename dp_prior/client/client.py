@@ -69,7 +69,7 @@ class PolicyClient:
     def reset(self, episode: int | None = None) -> None:
         """Start the next episode, or the one of a given number, which repeats its noise."""
         self._episode = self._episode + 1 if episode is None else int(episode)
-        self._step = 0
+        self._step = self._inferred = 0
         self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.metadata["n_obs_steps"])
         self._queue: deque[np.ndarray] = deque()
 
@@ -91,18 +91,29 @@ class PolicyClient:
         history = [*self._history, checked] if self._history else [checked] * self._history.maxlen
         if not self._queue:
             past = history[-self._history.maxlen :]
-            self._queue.extend(self.infer({key: np.stack([one[key] for one in past]) for key in checked})["actions"])
+            stacked = {key: np.stack([one[key] for one in past]) for key in checked}
+            self._queue.extend(self.infer(stacked, step=self._step)["actions"])
         self._history.extend(history[len(self._history) :])
         self._step += 1
         return self._queue.popleft().copy()
 
-    def infer(self, history: Mapping[str, np.ndarray], **more: Any) -> dict[str, Any]:
+    def infer(
+        self,
+        obs: Mapping[str, np.ndarray],
+        prefix: np.ndarray | None = None,
+        delay: int = 0,
+        *,
+        step: int | None = None,
+    ) -> dict[str, Any]:
         """Ask for a chunk. Changes neither history nor queue, so a caller may keep those itself.
 
         Args:
-            history: (n_obs_steps, *shape) by key, newest last.
-            more: further fields of the request, such as `step`, the control step of the newest observation, by default
-                the number of `act`s since `reset`. The metadata list the fields that this server knows.
+            obs: (n_obs_steps, *shape) by key, newest last.
+            prefix: (n, action_dim) the chunk under way, from the oldest observation's step on, for policies that
+                continue it; the metadata then list it among `fields`.
+            delay: how many of its actions from the newest observation on are executed before the new chunk begins.
+            step: control step of the newest observation, which determines the noise; None to count n_action_steps for
+                every call since `reset`.
 
         Returns:
             actions (n_action_steps, action_dim), the part to execute, which begins at the newest observation; chunk
@@ -112,11 +123,16 @@ class PolicyClient:
             ServerError: the server refuses the request.
             ConnectionError: there is no answer within `patience_s`.
         """
-        request = pack({**history, OWN_FIELDS: {"episode": self._episode, "step": self._step, **more}})
+        fields: dict[str, Any] = {"episode": self._episode, "step": self._inferred if step is None else step}
+        if prefix is not None:
+            fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
+        request = pack({**obs, OWN_FIELDS: fields})
         start = time.monotonic()
         answer = self._persist(lambda: self._ask(request))
         if isinstance(answer, str):
             raise ServerError(answer)
+        if step is None:
+            self._inferred += self.metadata["n_action_steps"]
         found = unpack(answer)
         found["round_trip_ms"] = 1e3 * (time.monotonic() - start)
         self.timing = {**found.get("server_timing", {}), "round_trip_ms": found["round_trip_ms"]}

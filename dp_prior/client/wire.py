@@ -123,7 +123,8 @@ def _array(raw: dict[Any, Any], name: str) -> np.ndarray:
         raise WireError(f"{name} is not an array in openpi's form")
     dtype, data = raw[b"dtype"], raw[b"data"]
     if dtype not in DTYPES:
-        raise WireError("{} has dtype {!r:.40}; expected one of {}".format(name, dtype, ", ".join(DTYPES)))
+        found = repr(dtype)[:40] if isinstance(dtype, (str, bytes)) else f"of type {type(dtype).__name__}"
+        raise WireError(f"{name} has dtype {found}; expected one of {', '.join(DTYPES)}")
     if is_scalar:
         if not isinstance(data, (bool, int, float)):
             raise WireError(f"{name} is a scalar of type {type(data).__name__}; expected a number")
@@ -133,7 +134,7 @@ def _array(raw: dict[Any, Any], name: str) -> np.ndarray:
             raise WireError(f"{name} is {repr(data):.40}, which {dtype} cannot hold") from None
     shape = raw[b"shape"]
     if not isinstance(shape, list) or len(shape) > MOST_AXES or not all(type(n) is int and n >= 0 for n in shape):
-        raise WireError(f"{name} has shape {shape!r:.80}; expected at most {MOST_AXES} lengths")
+        raise WireError(f"{name} has a shape that is no list of at most {MOST_AXES} lengths")  # may be 1000 deep
     size = np.dtype(dtype).itemsize
     for length in shape:
         size *= length  # Python's integers: cannot overflow

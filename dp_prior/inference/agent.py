@@ -117,32 +117,16 @@ class VectorAgent:
         return self._queue[:, place].copy()
 
     @torch.no_grad()
-    def chunk(
-        self, obs: Mapping[str, Tensor], episodes: Tensor, step: int, *, previous: Tensor | None = None
-    ) -> Tensor:
-        """Predict whole chunks; neither reads nor changes history and queue.
-
-        Args:
-            obs: (rows, n_obs_steps, *shape) by key, as `check_obs` returns them.
-            episodes: (rows,) int64; with the seed and the step they determine the noise.
-            step: control step of the newest observation.
-            previous: (rows, horizon, action_dim) chunks to start from.
-
-        Returns:
-            (rows, horizon, action_dim) on the policy's device.
-        """
-        device = next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
-        random = Randomness.from_counts(self.seed, "agent", episodes.to(device)).stream("chunk", step)
-        on_device = {key: value.to(device) for key, value in obs.items()}
-        return self.policy.predict(on_device, random, self.sampler, previous=previous)
-
     def _predict(self, rows: Tensor) -> np.ndarray:
         """(rows, n_action_steps, action_dim): the executed part of a new chunk, on the CPU."""
+        device = next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
         obs = {
-            key: torch.stack([past[key][rows.to(past[key].device)] for past in self._history], dim=1)
+            key: torch.stack([past[key][rows.to(past[key].device)] for past in self._history], dim=1).to(device)
             for key in self.policy.spec.cond_shapes
         }  # (rows, n_obs_steps, *shape)
-        chunk = self.chunk(obs, self._episodes[rows], self._step, previous=self._previous(rows))
+        episodes, rows = self._episodes[rows].to(device), rows.to(device)
+        random = Randomness.from_counts(self.seed, "agent", episodes).stream("chunk", self._step)
+        chunk = self.policy.predict(obs, random, self.sampler, previous=self._previous(rows))
         if self.warm_start:
             if self._chunks is None:
                 self._chunks = chunk.new_zeros(len(self._episodes), *chunk.shape[1:])
@@ -204,42 +188,44 @@ class Agent:
             ValueError: an observation is refused by `check_obs`; nothing of it is remembered.
             RuntimeError: the policy's action is not finite, which a robot must never execute.
         """
-        return _finite(self._one.act(_as_rows(obs, self.policy.spec))[0])
+        return _finite(self._one.act(self._rows(obs))[0])
 
-    def chunk(self, history: Mapping[str, np.ndarray | Tensor], step: int) -> np.ndarray:
-        """The whole chunk of this episode from a full history, for callers that keep history and queue themselves.
+    def infer(self, obs: Mapping[str, Any], *, step: int) -> dict[str, np.ndarray]:
+        """A chunk of this episode, for a caller that keeps history and queue itself, such as a policy server.
 
         Args:
-            history: (n_obs_steps, *shape) by key, data units, newest last.
-            step: control step of the newest observation.
+            obs: (n_obs_steps, *shape) by key, data units, newest last.
+            step: control step of the newest observation; with seed and episode it determines the noise.
 
         Returns:
-            (horizon, action_dim) float32, data units; `act` executes n_action_steps of it from n_obs_steps - 1 on.
+            `chunk` (horizon, action_dim) float32, data units.
 
         Raises:
             ValueError: an observation is refused by `check_obs`.
-            RuntimeError: an action is not finite.
+            RuntimeError: the chunk is not finite.
         """
-        spec = self.policy.spec
-        checked = check_obs(_as_rows(history, spec), spec, rows=1, steps={self.policy.n_obs_steps})
-        return _finite(
-            self._one.chunk(checked, torch.tensor([self.episode], device="cpu"), step)[0].float().cpu().numpy()
-        )
+        policy = self.policy
+        device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
+        checked = check_obs(self._rows(obs), policy.spec, rows=1, steps=[policy.n_obs_steps])
+        random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))
+        on_device = {key: value.to(device) for key, value in checked.items()}
+        with torch.no_grad():
+            chunk = policy.predict(on_device, random.stream("chunk", step), self._one.sampler)
+        return {"chunk": _finite(chunk[0].float().cpu().numpy())}
+
+    def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations that the policy reads as the only row of a batch; the others as they are."""
+        return {key: _row(value) if key in self.policy.spec.cond_shapes else value for key, value in obs.items()}
 
 
 def _finite(actions: np.ndarray) -> np.ndarray:
-    """Raises RuntimeError unless all actions are finite."""
+    """The actions. Raises RuntimeError if one is not finite."""
     if not np.isfinite(actions).all():
         raise RuntimeError(
             f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the "
             f"weights are damaged"
         )
     return actions
-
-
-def _as_rows(obs: Mapping[str, Any], spec: Spec) -> dict[str, Any]:
-    """Observations as the only row of a batch; what the policy does not read stays as it is."""
-    return {key: _row(value) if key in spec.cond_shapes else value for key, value in obs.items()}
 
 
 def _row(value: Any) -> Any:

@@ -37,6 +37,9 @@ SEND_S = 10.0
 DRAIN_S = 30.0
 """Most seconds that a stop waits for answers under way."""
 
+MOST_UNREAD = 64 << 20
+"""Bytes of answers waiting for a client at which the next frame from it ends the connection."""
+
 LEAST_TOKEN = 16
 """Characters of a token below which it can be guessed."""
 
@@ -271,7 +274,7 @@ class _Inbox:
                 superseded = 0 if self._newest is None else self._newest.superseded + 1
                 self._newest = _Request(message, time.perf_counter(), superseded)
                 self._changed.set()
-        except (ConnectionClosed, UnicodeDecodeError):
+        except ConnectionClosed:
             pass
         finally:
             self.close()
@@ -300,7 +303,8 @@ class _Inbox:
 
 
 def _get_only() -> type:
-    """The class of connections: websockets hangs up on other methods than GET without a word."""
+    """The class of connections. websockets itself hangs up on other methods than GET without a word, and queues answers
+    to pings without limit."""
     from websockets.asyncio.server import ServerConnection
 
     line = b"expected a websocket, or GET /healthz, /readyz or /metrics\n"
@@ -317,6 +321,9 @@ def _get_only() -> type:
                 self.transport.close()
                 return
             self.has_begun = True
+            if self.transport.get_write_buffer_size() > MOST_UNREAD:  # pings, whose answers it does not read
+                self.transport.abort()
+                return
             super().data_received(data)
 
     return GetOnly

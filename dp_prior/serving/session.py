@@ -20,6 +20,9 @@ History = Literal["client", "server"]
 FIELDS = ("episode", "step")
 """What a request may hold in the map `OWN_FIELDS`."""
 
+CONTINUATION = ("prefix", "delay")
+"""The same for a policy that continues a chunk under way; its name in `fields` is all that is needed."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -41,6 +44,7 @@ class Session:
                 episode, and the answer is a whole chunk.
         """
         self.agent = Agent(policy, seed=seed)
+        self.fields = FIELDS
         self._history = history
         self._step = 0
         self._has_warned = False
@@ -71,7 +75,7 @@ class Session:
         return Answer(reply, {**seconds, "encode": time.perf_counter() - predicted})
 
     def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
-        fields, policy = _own_fields(request), self.agent.policy
+        fields, policy = _own_fields(request, self.fields), self.agent.policy
         obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
         if fields.get("episode", self.agent.episode) != self.agent.episode:
             self.agent.reset(fields["episode"])
@@ -85,7 +89,8 @@ class Session:
             n = policy.n_obs_steps
             obs |= {key: np.repeat(obs[key][None], n, axis=0) for key, _ in self._arrays(obs)}
         step = fields.get("step", self._step)
-        chunk = self.agent.chunk(obs, step)
+        more = {name: fields[name] for name in CONTINUATION if name in fields}
+        chunk = self.agent.infer(obs, step=step, **more)["chunk"]
         self._step = step + policy.n_action_steps
         first = policy.n_obs_steps - 1
         found = {"actions": chunk[first : first + policy.n_action_steps], "chunk": chunk}
@@ -130,18 +135,17 @@ def blank(policy: Policy) -> bytes:
     return pack(zeros)
 
 
-def _own_fields(request: dict[str, Any]) -> dict[str, int]:
+def _own_fields(request: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """Take the fields that are no observations out of a request."""
     fields = request.pop(OWN_FIELDS, {})
     if not isinstance(fields, dict):
-        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(FIELDS)}")
-    if {"prefix", "delay"} & set(fields):
-        raise ValueError("this policy cannot continue a prefix of actions; leave out 'prefix' and 'delay'")
-    unknown = sorted(set(fields) - set(FIELDS))
-    if unknown:
-        raise ValueError(f"{OWN_FIELDS!r} has {unknown[0]!r}, which this server does not know; known: {list(FIELDS)}")
+        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(known)}")
     for name, value in fields.items():
-        if type(value) is not int or not 0 <= value < 2**53:
+        if name in CONTINUATION and name not in known:
+            raise ValueError("this policy cannot continue a prefix of actions; leave out 'prefix' and 'delay'")
+        if name not in known:
+            raise ValueError(f"{OWN_FIELDS!r} has {name!r}, which this server does not know; known: {list(known)}")
+        if name != "prefix" and (type(value) is not int or not 0 <= value < 2**53):
             raise ValueError(f"{OWN_FIELDS!r} gives {value!r:.40} for {name}; expected a number from 0 to 2**53")
     return fields
 

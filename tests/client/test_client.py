@@ -75,13 +75,14 @@ def test_a_chunk_can_be_asked_for_without_history_and_queue():
     with running(Fake()) as server, PolicyClient(port=server.port) as robot:
         history = {key: np.stack([value, value]) for key, value in observations(1)[0].items()}
         found = robot.infer(history, step=3)
-        np.testing.assert_array_equal(found["chunk"], Agent(Fake()).chunk(history, 3))
+        np.testing.assert_array_equal(found["chunk"], Agent(Fake()).infer(history, step=3)["chunk"])
         np.testing.assert_array_equal(found["actions"], found["chunk"][1:5])
         assert found["round_trip_ms"] > found["server_timing"]["infer_ms"] > 0
         with pytest.raises(ServerError, match="this policy cannot continue a prefix of actions; leave out"):
             robot.infer(history, prefix=np.zeros((2, 2)), delay=2)
-        with pytest.raises(ServerError, match="'dp_prior' has 'speed', which this server does not know; known:"):
-            robot.infer(history, speed=2)
+        agent = Agent(Fake())
+        for step in (0, 4, 8):  # the noise of each call is another one
+            np.testing.assert_array_equal(robot.infer(history)["chunk"], agent.infer(history, step=step)["chunk"])
 
 
 @pytest.mark.parametrize(

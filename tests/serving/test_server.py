@@ -14,6 +14,7 @@ import urllib.request
 import numpy as np
 import pytest
 
+from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent
@@ -166,10 +167,8 @@ def test_the_newest_request_wins_and_pings_are_answered_meanwhile():
         answers = [end.recv(timeout=30) for _ in messages]
         assert unpack(answers[0])["actions"].shape == (4, 2)
         assert answers[1] == answers[2] == "superseded: a newer request arrived before this one was predicted"
-        expected = Agent(Fake()).chunk(
-            {key: np.stack([v, v]) for key, v in unpack(messages[3]).items() if key in GOOD}, 3
-        )
-        np.testing.assert_array_equal(unpack(answers[3])["chunk"], expected)
+        newest = {key: np.stack([value, value]) for key, value in {**GOOD, "pos": np.full(3, 3.0)}.items()}
+        np.testing.assert_array_equal(unpack(answers[3])["chunk"], Agent(Fake()).infer(newest, step=3)["chunk"])
         assert policy.calls == 3  # with the warm-up: two requests were never predicted
 
 
@@ -325,6 +324,47 @@ def test_a_client_that_never_reads_is_disconnected_and_delays_nobody(monkeypatch
         while "dp_prior_connections 2" in get(server, "/metrics")[1]:
             pass
         assert asked(end)["actions"].shape == (4, 2)
+
+
+def test_pings_whose_answers_are_not_read_cannot_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(module, "MOST_UNREAD", 1 << 20)
+    with running(Fake()) as server, joined(server) as end:
+        with socket.create_connection(("127.0.0.1", server.port)) as line:
+            line.sendall(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+            pings = bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)
+            with pytest.raises(OSError):  # reset by the server
+                for _ in range(2000):
+                    line.sendall(pings * 1000)
+        assert asked(end)["actions"].shape == (4, 2)
+
+
+def test_text_that_is_no_utf_8_closes_the_connection():
+    with running(Fake()) as server, joined(server) as end:
+        end.socket.sendall(frame(0x81, b"\xff\xfe"))
+        with pytest.raises(ConnectionClosed) as closed:
+            end.recv(timeout=30)
+        assert closed.value.rcvd.code == 1007
+
+
+def test_eight_robots_at_once_lose_nothing():
+    def drive(number):
+        agent = Agent(Fake(n_action_steps=1), seed=2)
+        with PolicyClient(port=server.port) as robot:
+            for obs in observations(40, number):
+                results.append(np.array_equal(robot.act(obs), agent.act(obs)))
+
+    results = []
+    with running(Fake(n_action_steps=1), seed=2) as server:
+        robots = [threading.Thread(target=drive, args=(number,)) for number in range(8)]
+        for robot in robots:
+            robot.start()
+        for robot in robots:
+            robot.join()
+        assert 'dp_prior_requests_total{result="answered"} 320\n' in get(server, "/metrics")[1]
+    assert results == [True] * 320
 
 
 def test_mutated_messages_get_one_answer_each():
