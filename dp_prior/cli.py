@@ -10,9 +10,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
+
+from dp_prior.redact import redact
 
 if TYPE_CHECKING:
     from dp_prior.run.config import TrainConfig
@@ -286,6 +288,52 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 
     frames = write_embeddings(episodes, out)
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
+
+
+@main.command()
+@click.argument("checkpoint")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show.")
+@click.option("--insecure", is_flag=True, help="Let other machines connect without a key.")
+@click.option(
+    "--history",
+    type=click.Choice(["client", "server"]),
+    default="client",
+    show_default=True,
+    help="Who keeps past observations of stock clients; server if they ask at every control step.",
+)
+@click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
+@click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
+@click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
+@click.option("--max-message", "max_mib", type=click.IntRange(min=1), help="MiB; by default what the policy may need.")
+@click.option("--idle", "idle_s", default=3600.0, show_default=True, help="Seconds without a request before closing.")
+def serve(
+    checkpoint: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    insecure: bool,
+    history: Literal["client", "server"],
+    seed: int,
+    device: str,
+    max_connections: int,
+    max_mib: int | None,
+    idle_s: float,
+) -> None:
+    """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
+    import asyncio
+
+    from dp_prior.inference.load import load_policy
+    from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
+
+    token = None if token_file is None else read_token(token_file)
+    with bind(host, port, is_protected=insecure or token is not None) as listener:
+        policy = load_policy(checkpoint, device=device)
+        limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
+        name = redact(checkpoint.rstrip("/").rpartition("/")[2])
+        options = {"token": token, "history": history, "seed": seed, "limits": limits, "report": _print}
+        asyncio.run(PolicyServer(policy, name=name, **options).run_until_signal(listener))
 
 
 def _farewell(outcome: Outcome, config: TrainConfig) -> str:

@@ -12,4 +12,5 @@ SUBJECTS = (
     "saving",
     "start_up",
     "heap",
+    "serving",
 )

@@ -188,14 +188,44 @@ class Agent:
             ValueError: an observation is refused by `check_obs`; nothing of it is remembered.
             RuntimeError: the policy's action is not finite, which a robot must never execute.
         """
-        read = self._one.policy.spec.cond_shapes
-        action = self._one.act({key: _row(value) if key in read else value for key, value in obs.items()})[0]
-        if not np.isfinite(action).all():
-            raise RuntimeError(
-                f"the policy's action is {action.tolist()}, which is not finite, though all observations are: the "
-                f"weights are damaged"
-            )
-        return action
+        return _finite(self._one.act(self._rows(obs))[0])
+
+    def infer(self, obs: Mapping[str, Any], *, step: int) -> dict[str, np.ndarray]:
+        """A chunk of this episode, for a caller that keeps history and queue itself, such as a policy server.
+
+        Args:
+            obs: (n_obs_steps, *shape) by key, data units, newest last.
+            step: control step of the newest observation; with seed and episode it determines the noise.
+
+        Returns:
+            `chunk` (horizon, action_dim) float32, data units.
+
+        Raises:
+            ValueError: an observation is refused by `check_obs`.
+            RuntimeError: the chunk is not finite.
+        """
+        policy = self.policy
+        device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
+        checked = check_obs(self._rows(obs), policy.spec, rows=1, steps=[policy.n_obs_steps])
+        random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))
+        on_device = {key: value.to(device) for key, value in checked.items()}
+        with torch.no_grad():
+            chunk = policy.predict(on_device, random.stream("chunk", step), self._one.sampler)
+        return {"chunk": _finite(chunk[0].float().cpu().numpy())}
+
+    def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations that the policy reads as the only row of a batch; the others as they are."""
+        return {key: _row(value) if key in self.policy.spec.cond_shapes else value for key, value in obs.items()}
+
+
+def _finite(actions: np.ndarray) -> np.ndarray:
+    """The actions. Raises RuntimeError if one is not finite."""
+    if not np.isfinite(actions).all():
+        raise RuntimeError(
+            f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the "
+            f"weights are damaged"
+        )
+    return actions
 
 
 def _row(value: Any) -> Any:

@@ -1,0 +1,229 @@
+"""The robot's end of `dp-prior serve`: observation history and action queue here, the policy on another machine.
+
+`act` gives bit for bit the actions of `Agent` in one process. A request says everything that its answer depends on (the
+whole history, episode and step), so it can be sent again after the line dropped, and to a server that was restarted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, WireError, pack, unpack
+
+FINAL = (1002, 1003, 1007, 1008, 1009)
+"""Codes of a closed connection that would close again: the request breaks the protocol or is too large."""
+
+
+class ServerError(RuntimeError):
+    """The server answered with a line of text instead of actions; the connection lives."""
+
+
+class PolicyClient:
+    """One robot's connection to a policy: `reset()` at the start of an episode, then `act(obs)` once per control step.
+
+    Attributes:
+        metadata: what the server says of its policy, see docs/robot.md.
+        timing: of the last request, in ms: `round_trip_ms`, and those of the server.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        *,
+        token: str | None = None,
+        timeout_s: float = 10.0,
+        patience_s: float = 30.0,
+    ):
+        """Connect.
+
+        Args:
+            host: name or address, or a whole address that begins with ws:// or wss://.
+            token: of the server's token file.
+            timeout_s: seconds that one attempt waits for its answer.
+            patience_s: seconds to keep trying to connect, and to have a request answered, before giving up; 0 for one
+                attempt.
+
+        Raises:
+            ConnectionError: no server answered in time, or it refuses the connection; the text has its reason.
+            ServerError: it is another kind of server, or speaks another version.
+            ImportError: websockets or msgpack is missing.
+        """
+        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{host}:{port}"
+        self.metadata: dict[str, Any] = {}
+        self.timing: dict[str, float] = {}
+        self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
+        self._socket: Any = None
+        self._open = contextlib.ExitStack()
+        self._episode = -1
+        self._persist(self._connect)
+        self.reset()
+
+    def reset(self, episode: int | None = None) -> None:
+        """Start the next episode, or the one of a given number, which repeats its noise."""
+        self._episode = self._episode + 1 if episode is None else int(episode)
+        self._step = self._inferred = 0
+        self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.metadata["n_obs_steps"])
+        self._queue: deque[np.ndarray] = deque()
+
+    def act(self, obs: Mapping[str, Any]) -> np.ndarray:
+        """The next action; asks the server when the queue is empty.
+
+        Args:
+            obs: (*shape) by key, data units; keys the policy does not know are not sent.
+
+        Returns:
+            (action_dim,) float32, data units.
+
+        Raises:
+            ValueError: an observation is missing, not finite, or of another shape; nothing of it is remembered.
+            ServerError: the server refuses the observations; nothing of them is remembered.
+            ConnectionError: there is no answer within `patience_s`.
+        """
+        checked = self._checked(obs)
+        history = [*self._history, checked] if self._history else [checked] * self._history.maxlen
+        if not self._queue:
+            past = history[-self._history.maxlen :]
+            stacked = {key: np.stack([one[key] for one in past]) for key in checked}
+            self._queue.extend(self.infer(stacked, step=self._step)["actions"])
+        self._history.extend(history[len(self._history) :])
+        self._step += 1
+        return self._queue.popleft().copy()
+
+    def infer(
+        self,
+        obs: Mapping[str, np.ndarray],
+        prefix: np.ndarray | None = None,
+        delay: int = 0,
+        *,
+        step: int | None = None,
+    ) -> dict[str, Any]:
+        """Ask for a chunk. Changes neither history nor queue, so a caller may keep those itself.
+
+        Args:
+            obs: (n_obs_steps, *shape) by key, newest last.
+            prefix: (n, action_dim) the chunk under way, from the oldest observation's step on, for policies that
+                continue it; the metadata then list it among `fields`.
+            delay: how many of its actions from the newest observation on are executed before the new chunk begins.
+            step: control step of the newest observation, which determines the noise; None to count n_action_steps for
+                every call since `reset`.
+
+        Returns:
+            actions (n_action_steps, action_dim), the part to execute, which begins at the newest observation; chunk
+            (horizon, action_dim), which begins n_obs_steps - 1 steps earlier; server_timing; round_trip_ms.
+
+        Raises:
+            ServerError: the server refuses the request.
+            ConnectionError: there is no answer within `patience_s`.
+        """
+        fields: dict[str, Any] = {"episode": self._episode, "step": self._inferred if step is None else step}
+        if prefix is not None:
+            fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
+        request = pack({**obs, OWN_FIELDS: fields})
+        start = time.monotonic()
+        answer = self._persist(lambda: self._ask(request))
+        if isinstance(answer, str):
+            raise ServerError(answer)
+        if step is None:
+            self._inferred += self.metadata["n_action_steps"]
+        found = unpack(answer)
+        found["round_trip_ms"] = 1e3 * (time.monotonic() - start)
+        self.timing = {**found.get("server_timing", {}), "round_trip_ms": found["round_trip_ms"]}
+        return found
+
+    def close(self) -> None:
+        """Close the connection; another `infer` opens it again."""
+        self._open.close()
+        self._socket = None
+
+    def __enter__(self) -> PolicyClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copies of what the policy reads. The server checks everything, but only when it is asked."""
+        found = {}
+        for key, about in self.metadata["obs"].items():
+            if key not in obs:
+                raise ValueError(f"observation {key!r} is missing; the policy reads {list(self.metadata['obs'])}")
+            array = np.array(obs[key])
+            if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+                raise ValueError(f"observation {key!r} is not of finite numbers; it was not remembered")
+            if about["dtype"] != "float32" and array.dtype.name != about["dtype"]:
+                raise ValueError(f"observation {key!r} holds {array.dtype}; the policy reads {about['dtype']}")
+            wanted = self._history[-1][key].shape if self._history else tuple(about["shape"])
+            axes = range(len(wanted))
+            if array.ndim != len(wanted) or any(wanted[i] not in (None, array.shape[i]) for i in axes):
+                raise ValueError(f"observation {key!r} has shape {array.shape}; expected {wanted}")
+            found[key] = array
+        return found
+
+    def _ask(self, request: bytes) -> bytes | str:
+        """One attempt."""
+        if self._socket is None:
+            self._connect()
+        self._socket.send(request)
+        return self._socket.recv(timeout=self._timeout_s)
+
+    def _connect(self) -> None:
+        """Open the connection and read the metadata."""
+        from websockets.sync.client import connect
+
+        headers = {"Authorization": f"Api-Key {self._token}"} if self._token else None
+        limits: dict[str, Any] = {"max_size": None, "open_timeout": self._timeout_s, "close_timeout": 1}
+        with contextlib.ExitStack() as opening:
+            socket = opening.enter_context(connect(self.url, additional_headers=headers, compression=None, **limits))
+            self._check_server(socket.recv(timeout=self._timeout_s))
+            self._socket, self._open = socket, opening.pop_all()
+
+    def _check_server(self, answer: bytes | str) -> None:
+        try:
+            metadata = unpack(answer) if isinstance(answer, bytes) else {}
+        except WireError:
+            metadata = {}
+        if metadata.get("protocol") != PROTOCOL:
+            found = metadata.get("protocol", "no protocol of its own")
+            raise ServerError(
+                f"{self.url} speaks {found}; this client speaks {PROTOCOL}: use the client of the server's version, or "
+                f"openpi-client for a server of openpi's"
+            )
+        changed = [key for key in ("obs", "n_obs_steps", "action_dim") if self.metadata.get(key) != metadata[key]]
+        if self.metadata and changed:
+            raise ServerError(
+                f"{self.url} now serves another policy: its {', '.join(changed)} changed; make a new client"
+            )
+        self.metadata = metadata
+
+    def _persist(self, attempt: Callable[[], Any]) -> Any:
+        """The result of an attempt, which is repeated while the line is down."""
+        try:
+            from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+        except ImportError as error:
+            raise ImportError(f'the client needs websockets ({error}): pip install "dp_prior[serve]"') from error
+        end, pause_s = time.monotonic() + self._patience_s, 0.05
+        while True:
+            try:
+                return attempt()
+            except (ConnectionClosed, InvalidHandshake, OSError, EOFError) as error:
+                self.close()
+                reason, is_final = str(error) or type(error).__name__, False
+                if isinstance(error, InvalidStatus):  # its line says more than its number
+                    reason = (error.response.body or b"").decode(errors="replace").strip() or reason
+                    is_final = 400 <= error.response.status_code < 500
+                elif isinstance(error, ConnectionClosed) and error.rcvd is not None:
+                    is_final = error.rcvd.code in FINAL
+                if is_final or time.monotonic() + pause_s > end:
+                    raise ConnectionError(f"no answer from {self.url}: {reason}") from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 1.0)

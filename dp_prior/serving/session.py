@@ -1,0 +1,158 @@
+"""What one connection asks of the policy: a request's bytes in, an answer's bytes out. Knows nothing of sockets.
+
+Requests are openpi's, a map of observations. A request of our client says everything that its answer depends on; stock
+clients send the newest observation alone, and then the session supplies the rest: history, episode and step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
+from dp_prior.inference.agent import Agent, Policy
+
+History = Literal["client", "server"]
+FIELDS = ("episode", "step")
+"""What a request may hold in the map `OWN_FIELDS`."""
+
+CONTINUATION = ("prefix", "delay")
+"""The same for a policy that continues a chunk under way; its name in `fields` is all that is needed."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and the seconds of each stage."""
+
+    reply: bytes
+    seconds: dict[str, float]
+
+
+class Session:
+    """One connection's agent, its episode and its step."""
+
+    def __init__(self, policy: Policy, *, seed: int = 0, history: History = "client"):
+        """
+        Args:
+            seed: determines all noise, together with episode and step.
+            history: who keeps it for requests with a single observation. `server`: each is one control step and gets
+                the one action of `Agent.act`. `client`: nobody does; the observation is repeated, as at the start of an
+                episode, and the answer is a whole chunk.
+        """
+        self.agent = Agent(policy, seed=seed)
+        self.fields = FIELDS
+        self._history = history
+        self._step = 0
+        self._has_warned = False
+
+    def answer(self, message: bytes | str, timing: Mapping[str, float] | None = None) -> Answer:
+        """Predict what a request asks for.
+
+        Args:
+            timing: further entries of the answer's `server_timing`.
+
+        Raises:
+            ValueError: the request is refused; the text is for its sender.
+        """
+        start = time.perf_counter()
+        if isinstance(message, str):
+            raise ValueError("the request is a text frame; expected one binary frame with a msgpack map")
+        request = unpack(message)
+        decoded = time.perf_counter()
+        found = self._predict(request)
+        predicted = time.perf_counter()
+        seconds = {"decode": decoded - start, "predict": predicted - decoded}
+        found["server_timing"] = {
+            "infer_ms": 1e3 * seconds["predict"],
+            "decode_ms": 1e3 * seconds["decode"],
+            **(timing or {}),
+        }
+        reply = pack(found)
+        return Answer(reply, {**seconds, "encode": time.perf_counter() - predicted})
+
+    def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
+        fields, policy = _own_fields(request, self.fields), self.agent.policy
+        obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
+        if fields.get("episode", self.agent.episode) != self.agent.episode:
+            self.agent.reset(fields["episode"])
+            self._step = 0
+        is_single = not any(np.ndim(obs[key]) == len(shape) for key, shape in self._arrays(obs))
+        if is_single and self._history == "server":
+            if "step" in fields:
+                raise ValueError(f"{OWN_FIELDS!r} gives a step, but this server counts the steps: --history server")
+            return {"actions": self.agent.act(obs)[None]}
+        if is_single:
+            n = policy.n_obs_steps
+            obs |= {key: np.repeat(obs[key][None], n, axis=0) for key, _ in self._arrays(obs)}
+        step = fields.get("step", self._step)
+        more = {name: fields[name] for name in CONTINUATION if name in fields}
+        chunk = self.agent.infer(obs, step=step, **more)["chunk"]
+        self._step = step + policy.n_action_steps
+        first = policy.n_obs_steps - 1
+        found = {"actions": chunk[first : first + policy.n_action_steps], "chunk": chunk}
+        if is_single and policy.n_obs_steps > 1 and not self._has_warned:
+            self._has_warned = True
+            found["warning"] = (
+                f"the policy reads {policy.n_obs_steps} observations and was given 1, which is repeated: send the last "
+                f"{policy.n_obs_steps}, stacked, or ask at every step and serve with --history server"
+            )
+        return found
+
+    def _arrays(self, obs: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+        """Key and shape of the observations that the policy reads, of which the request has an array."""
+        return [item for item in self.agent.policy.spec.cond_shapes.items() if isinstance(obs.get(item[0]), np.ndarray)]
+
+
+def metadata(policy: Policy, name: str, history: History) -> dict[str, Any]:
+    """The first message of a connection: what the policy reads and gives, see docs/robot.md."""
+    spec, obs = policy.spec, {}
+    for key, shape in spec.cond_shapes.items():
+        free = [None, None, shape[-1]] if key in spec.fits else list(shape[1:])
+        obs[key] = {"shape": free, "dtype": str(spec.dtype(key)).removeprefix("torch."), "kind": spec.kind(key)}
+    return {
+        "protocol": PROTOCOL,
+        "policy": name,
+        "obs": obs,
+        "n_obs_steps": policy.n_obs_steps,
+        "horizon": policy.horizon,
+        "n_action_steps": policy.n_action_steps,
+        "action_dim": spec.x_shape[-1],
+        "history": history,
+        "fields": list(FIELDS),
+    }
+
+
+def blank(policy: Policy) -> bytes:
+    """A request with observations of zeros, to warm up."""
+    zeros = {}
+    for key, shape in policy.spec.cond_shapes.items():
+        dtype = np.uint8 if policy.spec.kind(key) == "image" else np.int64
+        zeros[key] = np.zeros((policy.n_obs_steps, *shape[1:]), dtype)
+    return pack(zeros)
+
+
+def _own_fields(request: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Take the fields that are no observations out of a request."""
+    fields = request.pop(OWN_FIELDS, {})
+    if not isinstance(fields, dict):
+        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(known)}")
+    for name, value in fields.items():
+        if name in CONTINUATION and name not in known:
+            raise ValueError("this policy cannot continue a prefix of actions; leave out 'prefix' and 'delay'")
+        if name not in known:
+            raise ValueError(f"{OWN_FIELDS!r} has {name!r}, which this server does not know; known: {list(known)}")
+        if name != "prefix" and (type(value) is not int or not 0 <= value < 2**53):
+            raise ValueError(f"{OWN_FIELDS!r} gives {value!r:.40} for {name}; expected a number from 0 to 2**53")
+    return fields
+
+
+def _as_array(value: Any) -> Any:
+    """A list as an array; ragged ones stay, for `check_obs` to name them."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return value

@@ -1,0 +1,175 @@
+"""The client gives the actions of `Agent` in one process, and keeps doing so when the line drops."""
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from dp_prior.client import PolicyClient, ServerError, client
+from dp_prior.client.wire import OWN_FIELDS, pack
+from dp_prior.inference.agent import Agent
+from dp_prior.serving.server import Limits
+from tests.serving.running import Fake, observations, running
+
+pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
+pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
+CAMERA = (6, 8)
+
+
+@pytest.mark.parametrize("n_obs_steps", [1, 2, 3])
+def test_actions_are_those_of_the_agent_bit_for_bit(n_obs_steps):
+    policy = Fake(n_obs_steps=n_obs_steps, camera=CAMERA)
+    agent = Agent(policy, seed=5)
+    with running(policy, seed=5) as server, PolicyClient(port=server.port) as robot:
+        for episode in (0, 1, 7):
+            agent.reset(episode)
+            if episode:
+                robot.reset(None if episode == 1 else episode)
+            for obs in observations(10, episode, camera=(12, 16)):
+                action = robot.act({**obs, "not read": object()})
+                np.testing.assert_array_equal(action, agent.act(obs))
+                action[:] = np.nan  # it is the caller's
+        assert {"round_trip_ms", "infer_ms", "decode_ms", "wait_ms"} <= set(robot.timing)
+
+
+def test_several_robots_share_a_server():
+    with running(Fake()) as server:
+        robots, agents = [PolicyClient(port=server.port) for _ in range(4)], [Agent(Fake()) for _ in range(4)]
+        for obs in observations(9):
+            for i, (robot, agent) in enumerate(zip(robots, agents, strict=True)):
+                mine = {key: value + i for key, value in obs.items()}
+                np.testing.assert_array_equal(robot.act(mine), agent.act(mine))
+
+
+def test_a_server_that_keeps_history_serves_this_client_too():
+    agent = Agent(Fake())
+    with running(Fake(), history="server") as server, PolicyClient(port=server.port) as robot:
+        for obs in observations(9):
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+
+
+def test_a_restart_of_the_server_changes_no_action():
+    agent, seen = Agent(Fake()), observations(20)
+    with running(Fake()) as server:
+        robot = PolicyClient(port=server.port, patience_s=60)
+        for obs in seen[:6]:
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+    back = threading.Event()
+
+    def again():
+        with running(Fake(), port=server.port):
+            back.wait(60)
+
+    thread = threading.Thread(target=again)
+    thread.start()  # the next chunk is due while it starts
+    for obs in seen[6:]:
+        np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+    robot.close()
+    np.testing.assert_array_equal(robot.act(seen[0]), agent.act(seen[0]))  # opens the connection again
+    back.set()
+    thread.join()
+
+
+def test_a_chunk_can_be_asked_for_without_history_and_queue():
+    with running(Fake()) as server, PolicyClient(port=server.port) as robot:
+        history = {key: np.stack([value, value]) for key, value in observations(1)[0].items()}
+        found = robot.infer(history, step=3)
+        np.testing.assert_array_equal(found["chunk"], Agent(Fake()).infer(history, step=3)["chunk"])
+        np.testing.assert_array_equal(found["actions"], found["chunk"][1:5])
+        assert found["round_trip_ms"] > found["server_timing"]["infer_ms"] > 0
+        with pytest.raises(ServerError, match="this policy cannot continue a prefix of actions; leave out"):
+            robot.infer(history, prefix=np.zeros((2, 2)), delay=2)
+        agent = Agent(Fake())
+        for step in (0, 4, 8):  # the noise of each call is another one
+            np.testing.assert_array_equal(robot.infer(history)["chunk"], agent.infer(history, step=step)["chunk"])
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"pos": np.zeros(4)}, r"observation 'pos' has shape \(4,\); expected \(3,\)"),
+        ({"pos": np.array([0, np.nan, 0])}, "observation 'pos' is not of finite numbers; it was not remembered"),
+        ({"pos": None}, "observation 'pos' is not of finite numbers"),
+        ({"cam.front": np.zeros((4, 4), np.uint8)}, r"observation 'cam.front' has shape \(4, 4\); expected \("),
+        ({"cam.front": np.zeros((4, 4, 3))}, "observation 'cam.front' holds float64; the policy reads uint8"),
+    ],
+)
+def test_a_bad_observation_is_told_at_once_and_spoils_nothing(change, line):
+    policy = Fake(camera=CAMERA)
+    agent = Agent(policy)
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        for obs in observations(9, camera=CAMERA):
+            with pytest.raises(ValueError, match=line):
+                robot.act({**obs, **change})
+            with pytest.raises(ValueError, match=r"observation 'pos' is missing; the policy reads \['pos', "):
+                robot.act({"a b/c": 0})
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+        with pytest.raises(ValueError, match=r"'cam.front' has shape \(9, 9, 3\); expected \(6, 8, 3\)"):
+            robot.act({**obs, "cam.front": np.zeros((9, 9, 3), np.uint8)})  # within an episode
+
+
+def test_reasons_of_a_refusal_are_told_without_trying_again():
+    with running(Fake(), token="k" * 16, limits=Limits(message_bytes=1000)) as server:
+        with pytest.raises(ConnectionError, match=r"no answer from ws://127.0.0.1:\d+: expected the header `Auth"):
+            PolicyClient(port=server.port)
+        robot = PolicyClient(f"ws://127.0.0.1:{server.port}", token="k" * 16)
+        with pytest.raises(ConnectionError, match="message too big"):
+            robot.infer({"pos": np.zeros((2, 3)), "a b/c": np.zeros((2, 1)), "more": np.zeros(1000)})
+        assert robot.act(observations(1)[0]).shape == (2,)
+
+
+def test_a_server_that_is_not_there_or_says_nothing_is_told_in_time():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ConnectionError, match=f"no answer from ws://127.0.0.1:{port}: timed out"):
+            PolicyClient(port=port, timeout_s=0.1, patience_s=0)
+    with pytest.raises(ConnectionError, match=f"no answer from ws://127.0.0.1:{port}: .*refused"):
+        PolicyClient(port=port, patience_s=0.2)
+
+
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [
+        (pack({"protocol": "dp_prior/2"}), "speaks dp_prior/2; this client speaks dp_prior/1: use the client of the"),
+        (pack({"model": "pi0"}), "speaks no protocol of its own; .* openpi-client for a server of openpi's"),
+        (b"\xc1", "speaks no protocol of its own"),
+        ("hello", "speaks no protocol of its own"),
+    ],
+)
+def test_other_versions_and_other_servers_are_told_apart(first, line):
+    from websockets.sync.server import serve
+
+    with serve(lambda connection: connection.send(first), "127.0.0.1", 0) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        with pytest.raises(ServerError, match=line):
+            PolicyClient(port=other.socket.getsockname()[1])
+        other.shutdown()
+        thread.join()
+
+
+def test_another_policy_after_a_reconnect_is_refused():
+    with running(Fake()) as server:
+        robot = PolicyClient(port=server.port)
+    line = "now serves another policy: its n_obs_steps changed; make a new client"
+    with running(Fake(n_obs_steps=3), port=server.port), pytest.raises(ServerError, match=line):
+        robot.act(observations(1)[0])
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    import builtins
+
+    def refuse(name, *args, original=builtins.__import__, **kwargs):
+        if name.split(".")[0] == missing:
+            raise ImportError(f"No module named {name!r}")
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    missing = "websockets"
+    with pytest.raises(ImportError, match=r'the client needs websockets .*pip install "dp_prior\[serve\]"'):
+        PolicyClient()
+    missing = "msgpack"
+    with pytest.raises(ImportError, match=r'messages need msgpack .*pip install "dp_prior\[serve\]"'):
+        pack({OWN_FIELDS: {}})
+    assert client.PROTOCOL == "dp_prior/1"

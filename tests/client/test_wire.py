@@ -1,0 +1,146 @@
+"""The format is openpi's to the byte, and nothing that arrives does more than raise one line."""
+
+import ast
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dp_prior.client.wire import DTYPES, MOST_ITEMS, WireError, pack, unpack
+
+msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
+CLIENT = Path(__file__).parents[2] / "dp_prior/client"
+
+
+def array(data=b"\0" * 8, dtype="<f8", shape=(1,), **more):
+    """A packed message with the fields of one array as given."""
+    return msgpack.packb({"a": {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": shape, **more}})
+
+
+DEEP = b"\x91" * 1000 + b"\x90"
+"""Lists in each other; Python cannot print them."""
+
+
+def scalar(data, dtype):
+    """A packed message with a numpy scalar."""
+    return msgpack.packb({"a": {b"__npgeneric__": True, b"data": data, b"dtype": dtype}})
+
+
+@hypothesis.given(
+    arrays.arrays(st.sampled_from(DTYPES).map(np.dtype), arrays.array_shapes(min_dims=0, max_dims=4, min_side=0))
+)
+def test_arrays_of_every_type_and_shape_arrive_as_they_were(value):
+    found = unpack(pack({"a": value}))["a"]
+    assert found.dtype == value.dtype and found.shape == value.shape and found.tobytes() == value.tobytes()
+
+
+def test_the_bytes_are_those_of_openpi():
+    """By its msgpack_numpy.pack_array, written out."""
+    value = np.arange(6, dtype=np.int16).reshape(2, 3)
+    form = {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": "<i2", b"shape": (2, 3)}
+    assert pack({"observation/state": value, "prompt": "push"}) == msgpack.packb(
+        {"observation/state": form, "prompt": "push"}
+    )
+    scalar = msgpack.packb({"a": {b"__npgeneric__": True, b"data": 2.5, b"dtype": "<f4"}})
+    assert unpack(scalar)["a"] == np.float32(2.5)
+
+
+def test_layout_and_byte_order_of_the_sender_are_its_own_affair():
+    value = np.arange(12.0).reshape(3, 4)
+    for form in (value[:, ::-1], value.T, value.astype(">f8"), np.asfortranarray(value)):
+        np.testing.assert_array_equal(unpack(pack({"a": form}))["a"], form)
+    assert unpack(pack({"a": np.float32(1.5), "b": [1, 2.5, [True]], "c": {"d": None}})) == {
+        "a": 1.5, "b": [1, 2.5, [True]], "c": {"d": None},
+    }  # fmt: skip
+
+
+def test_bools_hold_nothing_but_bools():
+    found = unpack(array(b"\0\1\xff", "|b1", [3]))["a"]
+    np.testing.assert_array_equal(found.view(np.uint8), [0, 1, 1])
+
+
+@pytest.mark.parametrize("value", [np.array([None]), np.array(["x"]), np.array([1j]), object(), {1, 2}])
+def test_what_cannot_be_sent_is_named(value):
+    with pytest.raises(WireError, match=r"cannot be sent: an? "):
+        pack({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (b"", r"the message is not one complete msgpack value"),
+        (b"\xc1", r"the message is not one complete msgpack value"),
+        (b"\x80\x80", r"the message is not one complete msgpack value \(ExtraData\)"),
+        (b"\xdf\xff\xff\xff\xff", "the message is not one complete msgpack value"),
+        (b"\x91" * 5000 + b"\xc0", r"the message is not one complete msgpack value \(StackError\)"),
+        (msgpack.packb([1]), "the message is no map of observations by name"),
+        (msgpack.packb({b"__ndarray__": True}), "the message is no map of observations by name"),
+        (msgpack.packb({1: 2}), "the message is not one complete msgpack value"),
+        (msgpack.packb({b"a": 2}), "the message has a key that is no text of at most 200 characters"),
+        (msgpack.packb({"x" * 201: 2}), "the message has a key that is no text of at most 200 characters"),
+        (msgpack.packb({"a": {"b": {"c": {"d": {}}}}}), "'d' is nested more than 4 deep"),
+        (msgpack.packb({"a": [[[[1]]]]}), "'a' is nested more than 4 deep"),
+        (msgpack.packb({"a": [0] * MOST_ITEMS}), f"more than {MOST_ITEMS} items; send arrays, not lists"),
+        (msgpack.packb({"a": ["x" * 201]}), "'a' is a list with a text of more than 200 characters"),
+        (msgpack.packb({"a": msgpack.ExtType(1, b"x")}), "'a' is a msgpack extension"),
+        (msgpack.packb({"a": msgpack.Timestamp(1)}), "'a' is a msgpack extension"),
+        (array(dtype="|O"), r"'a' has dtype '\|O'; expected one of \|b1, "),
+        (array(dtype="<U2"), "'a' has dtype '<U2'"),
+        (array(dtype=">f8"), "'a' has dtype '>f8'"),
+        (array(dtype="f8,f8"), "'a' has dtype 'f8,f8'"),
+        (array(dtype=b"<f8"), "'a' has dtype b'<f8'"),
+        (array(dtype=["<f8"]), "'a' has dtype of type list"),
+        (array(dtype="deep").replace(b"\xa4deep", DEEP), "'a' has dtype of type list"),
+        (array(shape=[-1]), "'a' has a shape that is no list of at most 8 lengths"),
+        (array(shape=[True]), "'a' has a shape that is no list"),
+        (array(shape=[1] * 9), "'a' has a shape that is no list"),
+        (array(shape=8), "'a' has a shape that is no list"),
+        (array(shape="deep").replace(b"\xa4deep", DEEP), "'a' has a shape that is no list"),
+        (array(data="deep").replace(b"\xa4deep", DEEP), "'a' has list of data"),
+        (array(shape=[2]), r"'a' has 8 bytes of data; its shape \[2\] of <f8 needs 16"),
+        (array(shape=[2**62, 2**62]), r"needs \d{30}"),
+        (array(b"", shape=[2**62, 2**62, 0]), "which is too large"),
+        (array("text"), "'a' has str of data"),
+        (array(**{"more": 1}), "'a' is not an array in openpi's form"),
+        (scalar(300, "|u1"), r"'a' is 300, which \|u1 cannot hold"),
+        (scalar("x", "<f4"), "'a' is a scalar of type str; expected a number"),
+    ],
+)  # fmt: skip
+def test_everything_else_is_refused_with_one_line_that_names_the_key(message, line):
+    with pytest.raises(WireError, match=line) as found:
+        unpack(message)
+    assert "\n" not in str(found.value) and len(str(found.value)) < 400
+
+
+def test_a_small_message_cannot_become_a_large_object():
+    """A byte of an empty map is 64 bytes of memory, and one long text makes every text of an array as long."""
+    unpack(pack({"a": 1}))
+    tracemalloc.start()
+    inner = b"\xdd\x00\x00\xff\x00" + b"\x80" * 0xFF00
+    for message in (b"\x81\xa1a\xdc\x01\x00" + inner * 256, msgpack.packb({"a": ["x" * 10**6, *[""] * 60_000]})):
+        with pytest.raises(WireError):
+            unpack(message)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40 << 20
+
+
+def test_the_client_needs_neither_torch_nor_pydantic():
+    program = "import sys, dp_prior.client as c; print(*sorted({'torch', 'pydantic', 'click'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_the_client_is_python_3_8_and_stands_alone():
+    for file in [CLIENT.parent / "__init__.py", *CLIENT.glob("*.py")]:
+        tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 8))
+        names = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        assert "__future__" in names or file == CLIENT / "__init__.py"  # newer annotations are not evaluated
+        own = [name for name in names if name.startswith("dp_prior.") and not name.startswith("dp_prior.client.")]
+        assert not own or file.parent != CLIENT, f"{file} imports {own}"
