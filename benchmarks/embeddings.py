@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from benchmarks import memory
 from dp_prior.data.embeddings.npy import NpyRows
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 
@@ -80,7 +80,7 @@ def measure(folder: Path, rows: int) -> dict:
     """All numbers by name."""
     for name in ("image", "text"):
         write_sparse(folder / name, rows)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory.resident()
     record = {
         "image": {"path": str(folder / "image")},
         "text": {"path": str(folder / "text")},
@@ -115,7 +115,7 @@ def measure(folder: Path, rows: int) -> dict:
             loader.global_batch(start)
 
     ours = count / warm(batches)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = memory.peak()
     plain = count / warm(lambda: per_row(folder, order))
     raw = count / warm(lambda: numpy_blocks(folder, count, config.block_rows))
     assert isinstance(data.folders["x"].rows, NpyRows)
@@ -124,8 +124,8 @@ def measure(folder: Path, rows: int) -> dict:
         "first batch, opening included (wall s)": first,
         "seek to the start (CPU s)": here,
         "seek to the middle (CPU s)": there,
-        "peak memory (MB)": peak / 1024,
-        "of which before opening (MB)": before / 1024,
+        "peak memory (MB)": peak / 1e6,
+        "of which before opening (MB)": before / 1e6,
         "pairs per CPU second": ours,
         "pairs per CPU second of a per-row reader": plain,
         "pairs per CPU second of NumPy, the same bytes": raw,

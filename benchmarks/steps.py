@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from typing import Any
 import click
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import memory
 
 Step = Callable[[], Any]
 
@@ -163,11 +164,7 @@ def main(
         step()
         settle()
         found.append(1e3 * (time.perf_counter() - start))
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if device == "cuda"
-        else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else memory.peak()
     print(json.dumps({"ms": found, "peak_mb": peak / 1e6, "warm_up_s": first_s}))
 
 

@@ -256,9 +256,10 @@ def _waiting(options: Options, place: Path) -> list[Case]:
 
 
 MEMORY = """
-import resource, sys
+import sys
 from pathlib import Path
 import numpy as np, torch
+from benchmarks import memory
 from dp_prior.data.frames.rows import FrameRows
 torch.set_num_threads(1)
 place, is_ours, batches = Path(sys.argv[1]), sys.argv[2] == "dp_prior", int(sys.argv[3])
@@ -269,7 +270,7 @@ for _ in range(batches):
     first = torch.randint(0, len(rows) - 1, (256,), generator=generator)
     ids = torch.stack([first, first + 1], 1).flatten()
     rows.rows(ids) if is_ours else mapped.index_select(0, ids)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(memory.peak() / 1e6)
 """
 
 
@@ -300,9 +301,10 @@ def _memory(options: Options, place: Path) -> list[Case]:
 
 
 LEROBOT = """
-import importlib.util, json, resource, sys, time
+import importlib.util, json, sys, time
 from types import ModuleType
 import av, torch
+from benchmarks import memory
 packages, root, camera, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 sys.path.append(packages)
 
@@ -342,7 +344,7 @@ data[rows[0]]
 begun = time.perf_counter()
 for row in rows:
     data[row]
-print(count / (time.perf_counter() - begun), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(count / (time.perf_counter() - begun), memory.peak() / 1e6)
 """
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from benchmarks import baseline, setting
+from benchmarks import baseline, memory, setting
 from benchmarks.measure import Case, Options, Timing
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.retention import RetentionConfig
@@ -50,11 +49,11 @@ def _run(options: Options, folder: Path) -> list[Case]:
     steps = itertools.count(1)
     with store.lock():
         writer = CheckpointWriter(store)
-        before = _resident()
+        before = memory.resident()
         writer.reserve(snapshot)  # as the trainer does after its first step
         writer.submit(snapshot, Progress(), {})
         writer.wait()
-        times["peak"].append((_peak() - before) / 1e6)
+        times["peak"].append((memory.peak() - before) / 1e6)
         for _ in range(1 + options.times(7)):
             _timed(times["plain copy"], lambda: _copy(snapshot, mapped))
             _timed(times["baseline"], lambda: training.save(folder / "theirs.pt"))
@@ -117,27 +116,3 @@ def _write_with_library(snapshot: Snapshot, folder: Path) -> None:
         descriptor = os.open(folder / name, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
-
-
-def _status(field: str) -> int:
-    """Bytes, by a line of /proc/self/status; 0 where there is none."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return 0
-    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
-
-
-def _resident() -> int:
-    """Bytes in memory now, from where the peak is counted anew."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return 0
-    return _status("VmRSS")
-
-
-def _peak() -> int:
-    """The most bytes that were in memory since `_resident`."""
-    return _status("VmHWM")

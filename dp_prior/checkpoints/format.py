@@ -333,7 +333,7 @@ def _opened(directory: Path, name: str, entry: FileEntry) -> Iterator[BinaryIO]:
         try:
             if name.endswith(".safetensors"):
                 length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
-                parse_head(os.pread(descriptor, 8 + min(length, LARGEST_HEAD), 0), size)
+                parse_head(os.pread(descriptor, 8 + (length if length <= LARGEST_HEAD else 0), 0), size)
             elif size > LARGEST_DOCUMENT:
                 raise ValueError(f"it has {size} bytes, at most {LARGEST_DOCUMENT} are read")
         except ValueError as error:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import resource
 import shutil
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import memory
 from dp_prior.checkpoints.documents import parse_document
 from dp_prior.checkpoints.errors import DamagedError
 from dp_prior.checkpoints.format import MANIFEST, read_checkpoint
@@ -208,12 +208,12 @@ def _sealed_text(head):
 def test_whatever_stands_in_place_of_a_manifest_is_passed_over_soon(store, kind):
     path = store.root / "step_00000002" / MANIFEST
     HOSTILE[kind](path)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory.resident()
     if kind == "device":  # a link is left where it is
         assert store.latest().name == "step_00000001"
     else:
         assert_passed_over(store)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
+    assert memory.peak() - before < 500e6
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "progress.json"])
@@ -227,9 +227,9 @@ def test_a_document_that_is_too_large_is_not_read(store):
     path = store.root / "step_00000002" / "config.json"
     os.truncate(path, 1 << 30)
     edit_manifest(path.parent, files={"config.json": {"size": 1 << 30, "sha256": "0" * 64}})
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory.resident()
     assert_passed_over(store)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    assert memory.peak() - before < 100e6
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -252,17 +252,18 @@ def test_whatever_stands_in_place_of_the_lock_is_refused_or_used_at_once(tmp_pat
 
 
 READ = """
-import resource, sys
+import sys
 from pathlib import Path
+from benchmarks import memory
 from dp_prior.checkpoints.errors import DamagedError
 from dp_prior.checkpoints.format import read_checkpoint
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = memory.resident()
 for path in sys.argv[1:]:
     try:
         read_checkpoint(Path(path))
     except DamagedError as error:
         print("model.safetensors is not a safetensors file" in str(error))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000)
+print(memory.peak() - before < 50e6)
 """
 
 

@@ -24,11 +24,12 @@ from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.trajectories import TrajectoriesConfig
 import torch, zarr, pyarrow.parquet
+from benchmarks import memory
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (3 << 30)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 for line in open(sys.argv[1]):
     name, kind, text = line.split(" ", 2)
-    begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun, before = time.process_time(), memory.resident()
     try:
         if kind == "folder":
             FolderConfig.from_json(text).create().scan()
@@ -39,7 +40,7 @@ for line in open(sys.argv[1]):
         found = "DataError " + str(error)[:400].replace(chr(10), " ")
     except Exception as error:
         found = f"{type(error).__name__} {str(error)[:400]!r}"
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+    grown = (memory.peak() - before) >> 20
     print(name, f"{time.process_time() - begun:.1f}", grown, found, sep="|", flush=True)
 """
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import resource
 import time
 
 import pytest
 from pydantic import ValidationError
 
+from benchmarks import memory
 from dp_prior.checkpoints.format import CheckpointError, DamagedError, parse_manifest, read_manifest
 from dp_prior.durable import seal
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint
@@ -95,10 +95,10 @@ def test_a_large_pointer_and_a_large_manifest_are_not_read(tmp_path):
         place.mkdir()
         with open(place / name, "wb") as file:
             file.truncate(100 << 20)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = memory.resident()
         with pytest.raises(RemoteError, match=f"{name} is larger than [0-9]+ bytes"):
             resolve(f"file://{place}", cache=tmp_path / "cache")
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
+        assert memory.peak() - before < 60e6
 
 
 @pytest.mark.parametrize(

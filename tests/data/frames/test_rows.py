@@ -148,9 +148,10 @@ def test_offsets_that_lead_beyond_the_file_are_an_error(tmp_path):
 
 
 LARGE = """
-import resource, sys
+import sys
 from pathlib import Path
 import torch
+from benchmarks import memory
 from dp_prior.data.frames.rows import FrameRows
 torch.set_num_threads(1)
 rows = FrameRows(Path(sys.argv[1]))
@@ -160,7 +161,7 @@ while seen < 6 << 30:
     first = torch.randint(0, len(rows) - 1, (64,), generator=generator)
     ids = torch.stack([first, first + 1], dim=1).flatten()
     seen += rows.rows(ids).numel()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print(memory.peak())
 """
 
 
