@@ -17,6 +17,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from tests.hub_server import TOKEN
 from tests.test_cli import command
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
@@ -36,7 +37,7 @@ def quick(request, monkeypatch):
     """Attempts run in the thread that would wait for them, unless a test is about the worker process."""
     trouble = getattr(getattr(request.node, "callspec", None), "params", {}).get("trouble")
     if "process" not in request.fixturenames and trouble not in ("silent", "dead"):  # these have to be killed
-        monkeypatch.setattr(UploadConfig, "in_process", True)
+        monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
 
 
 def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
