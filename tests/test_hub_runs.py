@@ -308,11 +308,12 @@ def test_export_loads_and_prints_its_hash(tmp_path):
 
 def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
     from dp_prior.tracking import TrackerConfig
+    from dp_prior.tracking.tracker import Tracker
 
     config = TrackerConfig.from_json(
         json.dumps({"save": [SAVER], "load": {"type": "remote", "reference": "hf://me/tiny"}})
     )
-    tracker = config.create(is_main=False, total_samples=1, directory=tmp_path / "run")
+    tracker = Tracker(tmp_path / "run", config)
     tracker.save(Saved(tmp_path, Progress(), {}, True, True))
     tracker.complete(tmp_path, {}, {})
     assert tracker.close() == []

@@ -101,7 +101,7 @@ class Assembly:
                 monitor=monitor.metric,
                 directory=self.directory,
             )
-            tracker = self.ranks.on_main(lambda: open_tracker(is_main=True)) or open_tracker(is_main=False)
+            tracker = self.ranks.on_main(open_tracker) or Tracker(self.directory, config.tracker)
 
             def deliver(saved: Saved) -> None:
                 self.ranks.stop.deadline.saved(saved.took_s)
