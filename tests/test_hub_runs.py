@@ -17,6 +17,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from tests.hub_server import TOKEN
 from tests.test_cli import command
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
@@ -36,7 +37,7 @@ def quick(request, monkeypatch):
     """Attempts run in the thread that would wait for them, unless a test is about the worker process."""
     trouble = getattr(getattr(request.node, "callspec", None), "params", {}).get("trouble")
     if "process" not in request.fixturenames and trouble not in ("silent", "dead"):  # these have to be killed
-        monkeypatch.setattr(UploadConfig, "in_process", True)
+        monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
 
 
 def test_a_run_ends_with_its_best_and_latest_on_the_hub(tmp_path, hub, process):
@@ -307,11 +308,12 @@ def test_export_loads_and_prints_its_hash(tmp_path):
 
 def test_only_the_first_rank_has_savers_and_asks_loaders(tmp_path, hub):
     from dp_prior.tracking import TrackerConfig
+    from dp_prior.tracking.tracker import Tracker
 
     config = TrackerConfig.from_json(
         json.dumps({"save": [SAVER], "load": {"type": "remote", "reference": "hf://me/tiny"}})
     )
-    tracker = config.create(is_main=False, total_samples=1, directory=tmp_path / "run")
+    tracker = Tracker(tmp_path / "run", config)
     tracker.save(Saved(tmp_path, Progress(), {}, True, True))
     tracker.complete(tmp_path, {}, {})
     assert tracker.close() == []

@@ -48,7 +48,7 @@ class RunLock(HeldDirectory):
             try:
                 make_directory(directory)
                 self.open()
-                opened.callback(self.close)
+                opened.callback(super().close)
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
                 opened.callback(os.close, self._file)
                 self._take(wait_s)
@@ -98,6 +98,8 @@ class RunLock(HeldDirectory):
         """Release the lock. Releasing twice is allowed."""
         with contextlib.suppress(OSError):
             self._opened.close()
+
+    close = release
 
     def __enter__(self) -> RunLock:
         return self

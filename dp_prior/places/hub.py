@@ -189,12 +189,12 @@ class HubSource:
     def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
         """See `Source`."""
         target.unlink(missing_ok=True)
-        link_or_copy(self._fetch(path, size, **({"force_download": True} if anew else {})).resolve(), target)
+        link_or_copy(self._fetch(path, size, anew=anew).resolve(), target)
 
-    def _fetch(self, path: str, most: int, **options: Any) -> Path:
+    def _fetch(self, path: str, most: int, *, anew: bool = False) -> Path:
         from huggingface_hub import hf_hub_download
 
-        options = {**self._options, **options}
+        options = {**self._options, "force_download": anew or self._options.get("force_download", False)}
         with self._told(path):
             found = hf_hub_download(self._repo, path, revision=self._revision, dry_run=True, **options)
             if not found.is_cached and found.file_size is not None and found.file_size > most:

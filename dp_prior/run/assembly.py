@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import platform
 from collections.abc import Callable, Iterable, Iterator
@@ -95,13 +94,10 @@ class Assembly:
         with self.ranks.on_main(store.lock) or contextlib.nullcontext():
             with contextlib.suppress(OSError):
                 self.place.open()
-            open_tracker = functools.partial(
-                config.tracker.create,
-                total_samples=config.train.total_samples(len(self.loader), self.loader.global_batch_size),
-                monitor=monitor.metric,
-                directory=self.directory,
-            )
-            tracker = self.ranks.on_main(lambda: open_tracker(is_main=True)) or open_tracker(is_main=False)
+            total = config.train.total_samples(len(self.loader), self.loader.global_batch_size)
+            tracker = self.ranks.on_main(
+                lambda: config.tracker.create(total_samples=total, monitor=monitor.metric, directory=self.directory)
+            ) or Tracker(self.directory, config.tracker)
 
             def deliver(saved: Saved) -> None:
                 self.ranks.stop.deadline.saved(saved.took_s)

@@ -29,7 +29,6 @@ from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write
 from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
-from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.guard import UnusableStepsError
 from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
@@ -102,7 +101,8 @@ class Run:
         signals = stop_on_signal(stop) if self._handles_signals else contextlib.nullcontext()
         try:
             with parts.place.explaining(), signals, parts.watched(), parts.services() as services:
-                outcome = self._run(resume, allow_changes, services)
+                trainer, found = self._start(resume, allow_changes, services)
+                outcome = self._run(trainer, found, services)
         except BaseException as error:
             if (place := parts.place.current()) is not None:
                 parts.exits.path = place / EXIT
@@ -120,9 +120,8 @@ class Run:
                 parts.exits.end(outcome.status, DONE, words)
         return outcome
 
-    def _run(self, resume: Resume, allow_changes: Iterable[str], services: Services) -> Outcome:
-        parts, ranks, tracker, store = self.parts, self.parts.ranks, services.tracker, services.store
-        trainer, found = self._start(resume, allow_changes, services)
+    def _run(self, trainer: PolicyTrainer, found: Path | None, services: Services) -> Outcome:
+        parts, ranks, store = self.parts, self.parts.ranks, services.store
         parts.report(plan(parts.config, parts, trainer, found))
         begun = trainer.progress, trainer.unmeasured
         self._fit(trainer, services)
@@ -133,11 +132,11 @@ class Run:
         progress, diverged_at = trainer.progress, trainer.divergence.since  # before the best weights are restored
         if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
             try:
-                self._test(trainer, tracker, best)
+                self._test(trainer, best)
             except Abandoned:  # only the result is missing; the next start measures it
                 status = "stopped"
         with ranks.busy():
-            failures = tracker.close(
+            failures = services.tracker.close(
                 self._end - time.time() - LAST_WORDS_S,
                 lambda: status != "stopped" and ranks.stop.reason is not None,
             )
@@ -168,12 +167,12 @@ class Run:
             with ranks.busy():
                 snapshot = read_checkpoint(found)
                 parts.restore(trainer, snapshot, allow_changes)
-        self._identify(trainer, services.tracker, snapshot)
+        self._identify(trainer, snapshot)
         ranks.decide(lambda: parts.integrity.note(parts.data.files))
         ranks.decide(lambda: replace_file(parts.directory / CONFIG, parts.config.to_json().encode()))
         return trainer, found
 
-    def _identify(self, trainer: PolicyTrainer, tracker: Tracker, snapshot: Snapshot | None) -> None:
+    def _identify(self, trainer: PolicyTrainer, snapshot: Snapshot | None) -> None:
         """Give loggers and checkpoints the run's identity, the same on all ranks and at every start."""
         directory, asked = self.parts.directory, self.parts.config.tracker
         inherited = snapshot and snapshot.documents.get(IDENTITY)
@@ -181,8 +180,8 @@ class Run:
             lambda: claim_identity(directory, run_id=asked.run_id, name=asked.run_name, inherited=inherited)
         )
         trainer.documents[IDENTITY] = asdict(identity)
-        tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
-        tracker.rewind(trainer.progress)
+        trainer.tracker.begin(identity, trainer.documents[CONFIG], self.parts.config.metrics)
+        trainer.tracker.rewind(trainer.progress)
 
     def _fit(self, trainer: PolicyTrainer, services: Services) -> None:
         """Train until the budget is spent or a stop, rolling back at most `train.rollback` times. All saves are then
@@ -218,9 +217,9 @@ class Run:
         trainer.tracker.log_error(message, trainer.progress)
         self.parts.report(f"warning: {message}")
 
-    def _test(self, trainer: PolicyTrainer, tracker: Tracker, best: Path) -> None:
+    def _test(self, trainer: PolicyTrainer, best: Path) -> None:
         """Measure the best weights once, draw the learning curve, and store both."""
-        parts, ranks = self.parts, self.parts.ranks
+        parts, ranks, tracker = self.parts, self.parts.ranks, trainer.tracker
         end = trainer.progress
         with ranks.busy():
             trainer.restore(read_checkpoint(best))

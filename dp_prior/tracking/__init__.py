@@ -85,24 +85,20 @@ class TrackerConfig(Config):
     def create(
         self,
         *,
-        is_main: bool,
         total_samples: int,
         monitor: str | None = None,
         directory: Path | None = None,
         stream: TextIO | None = None,
     ) -> Tracker:
-        """Open the loggers and savers of this process.
+        """Open the loggers and savers of a run, on its first rank; the others have a `Tracker` without any.
 
         Args:
-            is_main: False on all ranks but one; their tracker has no loggers and touches no file.
             total_samples: budget of the run, for the progress display.
             monitor: name of the metric that selects the best, for templates that mention `{metric}`.
             directory: takes the place of `data_path`.
             stream: where the console logger writes; standard output if None.
         """
         path = Path(self.data_path).expanduser() if directory is None else directory
-        if not is_main:
-            return Tracker(path, self)
         others = [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
         consoles = [record.create(stream, total_samples) for record in self.log if isinstance(record, ConsoleConfig)]
         return Tracker(

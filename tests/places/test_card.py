@@ -12,6 +12,7 @@ from dp_prior.places.card import LIBRARY, TAGS, model_card
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig
+from dp_prior.places.worker import Worker
 from tests.tiny import experiment, tiny
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 6}, "n_episodes": 4, "videos": 2}
@@ -21,7 +22,7 @@ SAVER = {"type": "huggingface", "repo": "me/card", "license": "apache-2.0"}
 @pytest.fixture
 def finished(tmp_path, hub, monkeypatch):
     """A run with rollouts at every best and a test at the end, all of it on the Hub."""
-    monkeypatch.setattr(UploadConfig, "in_process", True)
+    monkeypatch.setattr(UploadConfig, "worker", lambda record: Worker({}, record.destination))
     config = tiny(
         tmp_path,
         description="A policy for a test.",

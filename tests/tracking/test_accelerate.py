@@ -31,7 +31,7 @@ from dp_prior.tracking.identity import Identity
 place, config, first = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 at = lambda step: Progress(10 * step, step)
 record = {"patience_s": 100, "log": [{"type": "accelerate", "project": "toys", **config}]}
-tracker = TrackerConfig.from_json(json.dumps(record)).create(is_main=True, total_samples=9, directory=place / "run")
+tracker = TrackerConfig.from_json(json.dumps(record)).create(total_samples=9, directory=place / "run")
 tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16, "names": ["a"]}})
 tracker.rewind(at(first))
 for step in range(first + 1, first + 6):

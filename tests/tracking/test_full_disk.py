@@ -58,7 +58,7 @@ def test_rows_are_counted_and_the_run_goes_on(small_disk):
             {"retry_s": 0.01, "patience_s": 60, "log": [{"type": "console"}, *({"type": one} for one in LOGGERS)]}
         )
     )
-    tracker = record.create(is_main=True, total_samples=100, directory=small_disk / "run", stream=stream)
+    tracker = record.create(total_samples=100, directory=small_disk / "run", stream=stream)
     tracker.begin(Identity("a", "b"), {})
     tracker.rewind(at(0))
     for step in range(1, 6):

@@ -12,10 +12,11 @@ from dp_prior.config import ConfigError
 from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.identity import Identity, claim_identity
 from dp_prior.tracking.jsonl import ROWS, read_rows
+from dp_prior.tracking.tracker import Tracker
 
 
 def create(record, tmp_path, **options):
-    defaults = {"is_main": True, "total_samples": 100, "directory": tmp_path / "run", "stream": io.StringIO()}
+    defaults = {"total_samples": 100, "directory": tmp_path / "run", "stream": io.StringIO()}
     return record.create(**{**defaults, **options})
 
 
@@ -40,21 +41,20 @@ def test_numbers_reach_file_and_stream(tmp_path):
 
 def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
     record = TrackerConfig.from_json('{"save": [{"type": "local", "save_latest_to": "x"}]}')
-    stream = io.StringIO()
-    with create(record, tmp_path, is_main=False, stream=stream) as tracker:
+    with Tracker(tmp_path / "run", record) as tracker:
         tracker.rewind(Progress(0, 0))
         tracker.log({"train/loss": 0.5}, Progress(50, 1))
         tracker.log_images({"a": Path("a.png")}, Progress(50, 1))
         tracker.log_error("no")
         tracker.save(Saved(tmp_path, Progress(50, 1), {}, True, False))
-    assert stream.getvalue() == "" and list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_data_path_is_the_run_directory_unless_another_is_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for text, expected in [("a/b", "a/b"), ("~/c", "home/c")]:
-        TrackerConfig(data_path=text).create(is_main=True, total_samples=1, stream=io.StringIO()).close()
+        TrackerConfig(data_path=text).create(total_samples=1, stream=io.StringIO()).close()
         assert (tmp_path / expected / ROWS).exists()
     assert TrackerConfig().data_path == "runs/run"
 

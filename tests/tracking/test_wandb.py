@@ -46,7 +46,7 @@ def wait_for(condition):
 
 began = time.monotonic()
 tracker = TrackerConfig.from_json(json.dumps({**record, "log": [{"type": "wandb", **config}]})).create(
-    is_main=True, total_samples=100, directory=directory)
+    total_samples=100, directory=directory)
 loss = Metric("train/loss", "1", "lower", "The loss.")
 tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16}}, (loss,))
 tracker.rewind(at(0))
