@@ -22,7 +22,7 @@ EXTRAS = {
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],
     "trackio": ["trackio>=0.43"],
-    "serve": ["websockets>=13", "msgpack>=1.0.5"],  # the policy server and its client
+    "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
 TEST = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100", "diffusers>=0.36"]

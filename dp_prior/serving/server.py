@@ -170,8 +170,8 @@ class PolicyServer:
             state = "shutting down" if self._is_stopping else "ready" if self._is_ready else "warming up"
             return connection.respond(200 if self._is_ready else 503, f"{state}\n")
         if self._token is not None:
-            given = request.headers.get_all("Authorization")
-            if len(given) != 1 or not hmac.compare_digest(given[0].encode(), f"Api-Key {self._token}".encode()):
+            given = [value.encode(errors="surrogateescape") for value in request.headers.get_all("Authorization")]
+            if len(given) != 1 or not hmac.compare_digest(given[0], f"Api-Key {self._token}".encode()):
                 refusal = connection.respond(
                     401, "expected the header `Authorization: Api-Key KEY` with this server's key\n"
                 )

@@ -140,7 +140,12 @@ def test_a_server_that_is_not_there_or_says_nothing_is_told_in_time():
 def test_other_versions_and_other_servers_are_told_apart(first, line):
     from websockets.sync.server import serve
 
-    with serve(lambda connection: connection.send(first), "127.0.0.1", 0) as other:
+    def greet(connection):
+        connection.send(first)
+        for _ in connection:  # until the client closes
+            pass
+
+    with serve(greet, "127.0.0.1", 0) as other:
         thread = threading.Thread(target=other.serve_forever)
         thread.start()
         with pytest.raises(ServerError, match=line):

@@ -291,7 +291,6 @@ def test_compression_is_neither_offered_nor_accepted():
         ),
         (b"\x16\x03\x01\x02\x00", "405", "expected a websocket, or GET /health"),  # TLS
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "426", "You need a WebSocket client"),
-        (b"GET / HTTP/1.1\r\n" + b"x" * 9000 + b"\r\n\r\n", "431", "Failed to open a WebSocket connection"),
     ],
 )
 def test_other_protocols_are_told_what_is_spoken_here(request_, status, line):
