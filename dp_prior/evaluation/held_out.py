@@ -80,17 +80,10 @@ class SampledConfig(HeldOutConfig):
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
         """Numbers of sampling steps that the task's sampler cannot take."""
-        table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
             sampler = task.sampler.model_copy(update={"steps": steps})
-            try:
-                problems = list(sampler.faults())
-                sampler.timesteps(table)
-            except ValueError as error:
-                problems = [str(error)]
-            yield from (
-                f"eval_timesteps has {steps}, which task.sampler cannot take: {problem}" for problem in problems
-            )
+            for fault in (*sampler.faults(), *task.diffusion.sampler_faults(sampler)):
+                yield f"eval_timesteps has {steps}, which task.sampler cannot take: {fault}"
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""

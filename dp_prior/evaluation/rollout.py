@@ -136,10 +136,8 @@ class RolloutConfig(Config):
                 f"{task.n_obs_steps} leave room for {room} actions"
             )
         if self.sampler is not None:
-            try:
-                self.sampler.timesteps(task.diffusion.schedule.table())
-            except ValueError as error:
-                yield f"sampler does not fit task.diffusion.schedule: {error}"
+            for fault in task.diffusion.sampler_faults(self.sampler):
+                yield f"sampler does not fit task.diffusion.schedule: {fault}"
         if not isinstance(task, PolicyConfig):
             return
         if task.relative_to in self.blind:
