@@ -16,7 +16,6 @@ class Order(Protocol):
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """(end - begin,) int64 sample ids at these positions of an epoch."""
-        ...
 
 
 def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:

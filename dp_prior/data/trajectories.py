@@ -259,8 +259,8 @@ class Trajectories:
         self.files = store.files({each.key for each in wanted.values()})
         arrays, ends, self._warnings = read_selected(store, wanted)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
-        place = config.frame_cache, config.episodes.path
-        self.images = open_images(config.images, store, ends, *place, config.verify)
+        data_set = config.episodes.path
+        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings)
@@ -463,9 +463,8 @@ def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
 def _range_warnings(statistics: dict[str, Statistics]) -> list[str]:
     warnings = []
     for key, value in statistics.items():
-        for i in range(value.min.size):
-            low, high = value.min.ravel()[i], value.max.ravel()[i]
-            q01, q99 = value.q01.ravel()[i], value.q99.ravel()[i]
+        ends = (array.ravel() for array in (value.min, value.max, value.q01, value.q99))
+        for i, (low, high, q01, q99) in enumerate(zip(*ends, strict=True)):
             width = q99 - q01
             far = width > 0 and max(high - q99, q01 - low) > OUTLIER_WIDTHS * width
             if far or max(abs(low), abs(high)) > HUGE:
