@@ -97,12 +97,10 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device, non_blocking=True)
-
-        cond = {key: value.to(device, non_blocking=True) for key, value in self.cond.items()}
-        moved = {name: move(getattr(self, name)) for name in ("x", "mask", "ids", "positions", "denominator")}
+        own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        cond, moved = (
+            {key: value.to(device, non_blocking=True) for key, value in each.items()} for each in (self.cond, own)
+        )
         return replace(self, cond=cond, **moved)
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:

@@ -165,7 +165,7 @@ class Means:
 
         Args:
             value_sum: number, () or (k,) tensor. Of k values, number i is reported as `name` with i appended, so
-                that `add("loss_q", *by_quartile(loss, t, steps))` gives loss_q0 to loss_q3.
+                that `add("loss_q", *by_quartile(loss, t, steps, valid))` gives loss_q0 to loss_q3.
             count: as `value_sum`.
         """
         for totals, value in ((self._sums, value_sum), (self._counts, count)):
@@ -177,13 +177,10 @@ class Means:
                     totals[name] = totals[name].to(value.device)  # a loaded state may lie elsewhere
             totals[name] = totals[name] + value if name in totals else value
 
-    def add_batch(self, name: str, values: Tensor, weight: Tensor | None = None) -> None:
+    def add_batch(self, name: str, values: Tensor, weight: Tensor) -> None:
         """Add every element of `values`; `weight`, of the same shape, is how many elements each stands for."""
-        values = values.detach()
-        if weight is None:
-            self.add(name, values.sum(dtype=_wide(values.device)), values.numel())
-        else:
-            self.add(name, (values * weight).sum(dtype=_wide(values.device)), weight.sum(dtype=_wide(values.device)))
+        wide = _wide(values.device)
+        self.add(name, (values.detach() * weight).sum(dtype=wide), weight.sum(dtype=wide))
 
     def state(self) -> dict[str, Tensor]:
         """(2,) or (2, k) sums and counts by name: what this rank has added since the last `reduce`."""
@@ -236,22 +233,20 @@ def _total(ranks: Ranks | None, state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: total.view_as(pair) for (name, pair), total in zip(state.items(), parts, strict=True)}
 
 
-def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Sums and counts of `values` by quarter of the timestep range, least noisy first; for `Means.add`.
 
     Args:
         values: (B,).
         t: (B,) int64 in [0, steps).
-        weight: (B,) how many elements each value stands for; 1 each if None.
+        weight: (B,) how many elements each value stands for.
 
     Returns:
         (4,) sums and (4,) counts, float64 where the device has it.
     """
     inside = (t * 4 // steps)[:, None] == torch.arange(4, device=t.device)  # (B, 4)
-    counts = inside if weight is None else inside * weight[:, None]
-    # where, not a product: a NaN stays in its own quarter
-    sums = torch.where(inside, (values if weight is None else values * weight)[:, None], 0)
-    return sums.sum(0, dtype=_wide(t.device)), counts.sum(0, dtype=_wide(t.device))
+    sums = torch.where(inside, (values * weight)[:, None], 0)  # no product: a NaN stays in its own quarter
+    return sums.sum(0, dtype=_wide(t.device)), (inside * weight[:, None]).sum(0, dtype=_wide(t.device))
 
 
 def _wide(device: torch.device) -> torch.dtype:

@@ -292,7 +292,7 @@ def test_a_long_sum_of_small_float32_losses_is_not_swallowed():
 
 def test_batches_and_vectors_are_named_and_weighted():
     means = Means()
-    means.add_batch("plain", torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
+    means.add_batch("plain", torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.ones(2, 2))
     means.add_batch("masked", torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
     means.add("error_", torch.tensor([2.0, 9.0]), torch.tensor([1, 3]))
     means.add("share", torch.tensor([2.0, 4.0]), 2)
@@ -359,15 +359,16 @@ def test_adding_does_not_read_the_device():
     for _ in range(3):  # meta tensors have no values: any read would raise
         means.add("loss", torch.ones((), device="meta"), torch.ones((), device="meta"))
         means.add_batch("per_sample", torch.ones(4, device="meta"), torch.ones(4, device="meta"))
-        means.add("q", *by_quartile(*(torch.ones(4, device="meta", dtype=d) for d in (torch.float32, torch.int64)), 8))
+        values, t = (torch.ones(4, device="meta", dtype=dtype) for dtype in (torch.float32, torch.int64))
+        means.add("q", *by_quartile(values, t, 8, values))
 
 
-@given(st.lists(st.tuples(values, st.integers(0, 99), st.integers(0, 4)), max_size=20), st.booleans())
-def test_quartiles_equal_the_loop(rows, weighted):
+@given(st.lists(st.tuples(values, st.integers(0, 99), st.integers(0, 4)), max_size=20))
+def test_quartiles_equal_the_loop(rows):
     values, t, weight = (torch.tensor([row[i] for row in rows]) for i in range(3))
-    sums, counts = by_quartile(values, t.long(), 100, weight if weighted else None)
+    sums, counts = by_quartile(values, t.long(), 100, weight)
     for quarter in range(4):
-        inside = [(v, w if weighted else 1) for v, step, w in rows if quarter * 25 <= step < (quarter + 1) * 25]
+        inside = [(v, w) for v, step, w in rows if quarter * 25 <= step < (quarter + 1) * 25]
         np.testing.assert_allclose(sums[quarter], sum(v * w for v, w in inside), rtol=1e-9, atol=1e-6)
         assert counts[quarter] == sum(w for _, w in inside)
 
@@ -377,7 +378,7 @@ def test_quartiles_cover_any_number_of_steps_and_keep_nan_at_home(steps):
     t = torch.arange(steps)
     values = torch.ones(steps)
     values[-1] = torch.nan
-    sums, counts = by_quartile(values, t, steps)
+    sums, counts = by_quartile(values, t, steps, torch.ones(steps))
     assert counts.sum() == steps
     assert sums.isnan().sum() == 1 and sums[int(t[-1] * 4 // steps)].isnan()
 
@@ -401,8 +402,9 @@ trainer = Trainer(); trainer.accelerator = accelerator
 everything = torch.arange(7.0)
 found.append(pad_gather_reduce(trainer, everything[rank::world_size], weight=everything[rank::world_size]).item())
 means = Means()
-means.add_batch("loss", everything[rank::world_size])
-means.add("q", *by_quartile(everything[rank::world_size], torch.arange(7)[rank::world_size], 7))
+mine = everything[rank::world_size]
+means.add_batch("loss", mine, torch.ones(len(mine)))
+means.add("q", *by_quartile(mine, torch.arange(7)[rank::world_size], 7, torch.ones(len(mine))))
 found.append(means.reduce(accelerator))
 print(json.dumps(found))
 """

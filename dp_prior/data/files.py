@@ -29,17 +29,13 @@ SLACK = 64 << 20
 """Bytes that an array may declare whatever is stored; few enough to do no harm."""
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether the system refused to read, memory included, rather than read something wrong."""
-    return isinstance(error, (MemoryError, UnreadableError)) or (isinstance(error, OSError) and error.errno in REFUSED)
-
-
-def unreadable(path: Path | str, error: BaseException) -> UnreadableError:
-    """The error to raise where the system refused to read a file."""
+def raise_refusal(path: Path | str, error: Exception) -> None:
+    """Raises UnreadableError if the system refused to read, memory included, rather than read something wrong."""
     if isinstance(error, UnreadableError):
-        return error
-    code = error.errno if isinstance(error, OSError) else errno.ENOMEM
-    return UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path))
+        raise error
+    code = errno.ENOMEM if isinstance(error, MemoryError) else isinstance(error, OSError) and error.errno
+    if code in REFUSED:
+        raise UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path)) from error
 
 
 @contextlib.contextmanager
@@ -55,8 +51,7 @@ def reading(path: Path | str) -> Iterator[None]:
     except UnfitError as error:
         raise DataError(str(path), [error.problem]) from None
     except (OSError, MemoryError) as error:
-        if is_refusal(error):
-            raise unreadable(path, error) from error
+        raise_refusal(path, error)
         raise DataError(str(path), [f"cannot be read: {error.strerror or error}"]) from None
 
 
@@ -73,8 +68,7 @@ def decoding(where: Path | str, problem: str = "cannot be read") -> Iterator[Non
     except DataError:
         raise
     except Exception as error:
-        if is_refusal(error):
-            raise unreadable(where, error) from error
+        raise_refusal(where, error)
         raise DataError(str(where), [f"{problem}: {error or type(error).__name__}"]) from None
 
 

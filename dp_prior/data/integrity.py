@@ -88,7 +88,8 @@ class Integrity:
         if manifest is None:
             return
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-verify") as pool:
-            problems = list(filter(None, pool.map(self._compare, manifest.files, manifest.files.values())))
+            paths = [self._root / name for name in manifest.files]
+            problems = list(filter(None, pool.map(self._compare, paths, manifest.files.values())))
             for place in manifest.folders.keys() & self._places.keys():
                 problems += self._compare_folder(place, manifest.folders[place], pool)
         if problems:
@@ -109,7 +110,8 @@ class Integrity:
         known = self._read()
         notes = {} if known is None else dict(known.files)
         folders = {} if known is None else dict(known.folders)
-        names = [name for name in sorted(self._name(path) for path in files) if name not in notes]
+        given = sorted(path.relative_to(self._root).as_posix() for path in files)
+        names = [name for name in given if name not in notes]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="data-hash") as pool:
             notes |= zip(names, pool.map(self._take, names), strict=True)
             for place, endings in self._places.items():
@@ -139,15 +141,15 @@ class Integrity:
             raise DataError(str(self._path), [f"{problem}; delete it, and the next start writes it again"]) from None
         return manifest if manifest.root == self._root_name() else None
 
-    def _compare(self, name: str, expected: FileNote) -> str | None:
-        path = self._root / name
+    def _compare(self, path: Path | str, expected: FileNote, size: int | None = None) -> str | None:
+        """What has changed of one file; `size` is known where a folder was listed."""
         try:
             with reading(path):
-                size = os.stat(path).st_size
+                size = os.stat(path).st_size if size is None else size
                 if size != expected.size:
                     return f"{path} has {size} bytes, expected {expected.size}"
-                if self._verify == "hashes" and _sha256(path) != expected.sha256:
-                    return _changed(path)
+                if self._verify == "hashes" and expected.sha256 is not None and _sha256(path) != expected.sha256:
+                    return f"{path} has the right size, but not the SHA-256 that was noted: its content has changed"
         except DataError as error:
             return f"{path} {error.problems[0]}"
         return None
@@ -160,18 +162,9 @@ class Integrity:
             return [f"{place} {problem}" for problem in error.problems]
         problems = [f"{_join(place, name)} is missing" for name in sorted(expected.keys() - found.keys())]
         problems += [f"{_join(place, name)} was not there" for name in sorted(found.keys() - expected.keys())]
-        same = []
-        for name in sorted(expected.keys() & found.keys()):
-            if found[name] != expected[name].size:
-                problems.append(f"{_join(place, name)} has {found[name]} bytes, expected {expected[name].size}")
-            elif self._verify == "hashes" and expected[name].sha256 is not None:
-                same.append(name)
-        hashes = pool.map(lambda name: _sha256(_join(place, name)), same)
-        return problems + [
-            _changed(_join(place, name))
-            for name, sha256 in zip(same, hashes, strict=True)
-            if sha256 != expected[name].sha256
-        ]
+        both = sorted(expected.keys() & found.keys())
+        changes = pool.map(lambda name: self._compare(_join(place, name), expected[name], found[name]), both)
+        return problems + list(filter(None, changes))
 
     def _take(self, name: str) -> FileNote:
         path = self._root / name
@@ -190,9 +183,6 @@ class Integrity:
                 notes[name] = FileNote(size=notes[name].size, sha256=sha256)
         return notes
 
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._root).as_posix()
-
     def _root_name(self) -> str:
         return "" if self._root is None else str(self._root.absolute())
 
@@ -203,10 +193,6 @@ def _absolute(place: str) -> str:
 
 def _join(place: str, name: str) -> str:
     return place if name == "." else f"{place.rstrip('/')}/{name}"
-
-
-def _changed(path: Path | str) -> str:
-    return f"{path} has the right size, but not the SHA-256 that was noted: its content has changed"
 
 
 def _sha256(path: Path | str) -> str:

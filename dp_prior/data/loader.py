@@ -36,16 +36,13 @@ class Dataset(Protocol):
 
     def count_valid(self, ids: Tensor) -> int:
         """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
-        ...
 
     def fetch(self, ids: Tensor) -> Batch:
         """The samples at ids (B,) int64, which lie on the data set's device."""
-        ...
 
     @property
     def device(self) -> torch.device:
         """Where samples are gathered."""
-        ...
 
 
 @runtime_checkable
@@ -57,7 +54,6 @@ class DiskDataset(Dataset, Protocol):
 
     def read(self, ids: Tensor) -> dict[str, Tensor]:
         """What lies on disk of the samples at ids (B,) int64, by key, on the CPU; uses no accelerator."""
-        ...
 
     def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
         """See `Dataset`.
@@ -65,7 +61,6 @@ class DiskDataset(Dataset, Protocol):
         Args:
             read: what `read` found for them; None to read it now.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -13,11 +14,8 @@ from dp_prior.randomness import Randomness
 class Order(Protocol):
     """A permutation of n samples for every epoch. Several threads may ask it at a time."""
 
-    def __len__(self) -> int: ...
-
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """(end - begin,) int64 sample ids at these positions of an epoch."""
-        ...
 
 
 def epoch_order(seed: int, epoch: int, n: int) -> np.ndarray:
@@ -33,20 +31,11 @@ class FullOrder:
     """A full shuffle, for data in memory."""
 
     def __init__(self, seed: int, n: int):
-        self.seed = seed
-        self.n = n
-        self._epochs: dict[int, np.ndarray] = {}
-
-    def __len__(self) -> int:
-        return self.n
+        self._epoch = lru_cache(2)(lambda epoch: epoch_order(seed, epoch, n))
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """See `Order`."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = epoch_order(self.seed, epoch, self.n)
-            self._epochs = {known: kept for known, kept in self._epochs.items() if known == epoch - 1} | {epoch: found}
-        return found[begin:end]
+        return self._epoch(epoch)[begin:end]
 
 
 class BlockOrder:
@@ -63,11 +52,8 @@ class BlockOrder:
         self.n = n
         self.block_rows = block_rows
         self.shuffle_blocks = shuffle_blocks
-        self._blocks: tuple[int, np.ndarray] = (-1, np.zeros(0, np.int64))
-        self._windows: dict[tuple[int, int], np.ndarray] = {}
-
-    def __len__(self) -> int:
-        return self.n
+        self._window = lru_cache(2)(self._make_window)
+        self._block_order = lru_cache(1)(self._make_block_order)
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """See `Order`."""
@@ -78,16 +64,8 @@ class BlockOrder:
             parts.append(self._window(epoch, window)[max(begin - first, 0) : end - first])
         return np.concatenate(parts)
 
-    def _window(self, epoch: int, window: int) -> np.ndarray:
-        """The ids of a window in order; the two newest are kept."""
-        key = (epoch, window)
-        found = self._windows.get(key)
-        if found is None:
-            found = self._make_window(epoch, window)
-            self._windows = dict(list(self._windows.items())[-1:]) | {key: found}
-        return found
-
     def _make_window(self, epoch: int, window: int) -> np.ndarray:
+        """The ids of a window in order."""
         blocks = self._block_order(epoch)[window * self.shuffle_blocks : (window + 1) * self.shuffle_blocks]
         rows = blocks[:, None] * self.block_rows + np.arange(self.block_rows)  # (blocks, rows)
         if len(blocks) == self.shuffle_blocks:
@@ -95,13 +73,9 @@ class BlockOrder:
         tail = np.arange(self.n // self.block_rows * self.block_rows, self.n)
         return _sorted_by_hash(np.concatenate([rows.reshape(-1), tail]), self.seed, f"rows/{epoch}")
 
-    def _block_order(self, epoch: int) -> np.ndarray:
+    def _make_block_order(self, epoch: int) -> np.ndarray:
         """All whole blocks in the order of an epoch."""
-        known, blocks = self._blocks
-        if known != epoch:
-            blocks = _sorted_by_hash(np.arange(self.n // self.block_rows), self.seed, f"blocks/{epoch}")
-            self._blocks = (epoch, blocks)
-        return blocks
+        return _sorted_by_hash(np.arange(self.n // self.block_rows), self.seed, f"blocks/{epoch}")
 
 
 def _sorted_by_hash(ids: np.ndarray, seed: int, purpose: str) -> np.ndarray:

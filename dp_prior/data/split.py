@@ -11,6 +11,8 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.randomness import Randomness
 
+PARTS = ("train", "val", "test")
+
 
 @dataclass(frozen=True)
 class Split:

@@ -24,17 +24,15 @@ from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
-from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
+from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.images import ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
-from dp_prior.data.split import Split, SplitConfig
+from dp_prior.data.split import PARTS, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
 from dp_prior.normalizer import Limits, Statistics, varies_in
-
-PARTS = ("train", "val", "test")
 
 HUGE = 1e6
 """Larger magnitudes are worth a warning: they are more often a sentinel or a broken sensor than a measurement."""
@@ -119,9 +117,8 @@ class TrajectoriesConfig(Config):
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        places: dict[str, tuple[str, ...]] = {}
-        for record in self.embeddings.values():
-            places |= record.folder.places()
+        folders = [record.folder for record in self.embeddings.values()]
+        places = {place: endings for folder in folders for place, endings in folder.places().items()}
         return Integrity(manifest, self.episodes.path.expanduser(), self.verify, places)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
@@ -134,26 +131,7 @@ class TrajectoriesConfig(Config):
         Raises:
             DataError: the data set cannot be trained on; all problems in one report.
         """
-        return Trajectories(
-            store=self.episodes.create(),
-            frame_cache=self.frame_cache,
-            data_set=self.episodes.path,
-            verify=self.verify,
-            horizon=horizon,
-            n_obs_steps=horizon if all_obs else n_obs_steps,
-            n_action_steps=n_action_steps,
-            pad_before=n_obs_steps - 1,
-            **{name: value for name, value in self.arguments().items() if name not in _ELSEWHERE},
-        )
-
-
-_ELSEWHERE = (
-    "episodes",
-    "batch_size",
-    "verify",
-    "manifest",
-    "frame_cache",
-)  # settings that the samples do not depend on
+        return Trajectories(self, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
 
 
 class WindowSet:
@@ -185,7 +163,6 @@ class WindowSet:
         self.device = self._target if self._is_together else torch.device("cpu")
         self._is_valid, self._first = is_valid, first.to(self.device)
         self._horizon, self._n_obs_steps = horizon, n_obs_steps
-        self._length = len(first)
         self._x = columns[ACTION].runs(horizon)
         self._mask = MemoryColumn(is_valid).runs(horizon)
         self._cond = {key: column.runs(n_obs_steps) for key, column in columns.items() if key != ACTION}
@@ -201,7 +178,7 @@ class WindowSet:
         return cls(columns, *tensors, windows.horizon, n_obs_steps)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._first)
 
     def count_valid(self, ids: Tensor) -> int:
         """Number of True in the masks of the samples at ids (B,) int64, which lie on the CPU."""
@@ -273,45 +250,28 @@ class Trajectories:
     """
 
     def __init__(
-        self,
-        *,
-        store: EpisodeStore,
-        obs: dict[str, KeyConfig],
-        embeddings: dict[str, ObservationEmbeddingsConfig],
-        images: dict[str, ImageConfig],
-        frame_cache: Path | None,
-        data_set: Path,
-        verify: Verify,
-        action: KeyConfig,
-        split: SplitConfig,
-        mask_padding: bool,
-        device: str,
-        block_rows: int,
-        shuffle_blocks: int,
-        horizon: int,
-        n_obs_steps: int,
-        n_action_steps: int,
-        pad_before: int,
+        self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
     ):
-        self._placement = device
+        """See `TrajectoriesConfig.create`."""
+        self._config, self._horizon = config, horizon
+        store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self._described = store.describe()
-        self.files = store.files({wanted.key for wanted in (*obs.values(), action)})
-        self._horizon = horizon
-        arrays, ends, self._warnings = read_selected(store, {**obs, ACTION: action})
-        self._embeddings = {key: record.create(ends) for key, record in embeddings.items()}
-        self.images = open_images(images, store, ends, frame_cache, data_set, verify)
-        self._block_rows, self._shuffle_blocks = block_rows, shuffle_blocks
+        self.files = store.files({each.key for each in wanted.values()})
+        arrays, ends, self._warnings = read_selected(store, wanted)
+        self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
+        data_set = config.episodes.path
+        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
         self._lengths = np.diff(ends, prepend=0)
-        self._split = split.assign(len(ends))
-        self.split_ids = self._split.ids()
+        self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings)
+        steps = horizon if all_obs else n_obs_steps
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
-            cond_shapes={key: (n_obs_steps, *arrays[key].shape[1:]) for key in obs}
-            | {key: (n_obs_steps, *found.folder.shape) for key, found in self._embeddings.items()}
-            | {key: (n_obs_steps, *column.shape) for key, column in self.images.items()},
-            kinds={key: "image" for key in images},
-            fits={key: image.resize for key, image in images.items()},
+            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in config.obs}
+            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
+            | {key: (steps, *column.shape) for key, column in self.images.items()},
+            kinds={key: "image" for key in config.images},
+            fits={key: image.resize for key, image in config.images.items()},
         )
         self._statistics: dict[str, Statistics] | None = None
         self._counts: dict[str, dict[str, int]] = {}
@@ -320,7 +280,7 @@ class Trajectories:
         for name in PARTS:
             episodes = np.array(self.split_ids[name], dtype=np.int64)
             lengths = self._lengths[episodes]
-            windows = make_windows(lengths, horizon, pad_before, n_action_steps - 1)
+            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
             source = _rows_of(ends[episodes], lengths)[windows.source]
             columns: dict[str, Column] = {
                 key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
@@ -329,7 +289,7 @@ class Trajectories:
                 columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
             for key, column in self.images.items():
                 columns[key] = column.taking(torch.from_numpy(source))
-            sets[name] = WindowSet.of(columns, windows, n_obs_steps, mask_padding)
+            sets[name] = WindowSet.of(columns, windows, steps, config.mask_padding)
             self._counts[name] = {
                 "episodes": len(lengths),
                 "steps": int(lengths.sum()),
@@ -389,9 +349,10 @@ class Trajectories:
         """The batches of training; see `Loader` for the arguments."""
         if not self._embeddings:
             return Loader(self.train, seed=seed, **how)
-        order = BlockOrder(seed, len(self.train), block_rows=self._block_rows, shuffle_blocks=self._shuffle_blocks)
+        config = self._config
+        order = BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
         # A block of windows touches a few blocks of rows: validation episodes lie between those of training.
-        return Loader(self.train.cached(self._block_rows, 4 * self._shuffle_blocks), order=order, seed=seed, **how)
+        return Loader(self.train.cached(config.block_rows, 4 * config.shuffle_blocks), order=order, seed=seed, **how)
 
     def document(self) -> dict[str, Any]:
         """What identifies these data, to be stored with a run."""
@@ -412,7 +373,7 @@ class Trajectories:
         are read here.
         """
         device = torch.device(device)
-        if self._placement == "auto":
+        if self._config.device == "auto":
             room, moved = _free_bytes(device) // 2, []
             for key, size in sorted(self._column_bytes().items(), key=lambda item: item[1]):
                 room -= size
@@ -430,18 +391,20 @@ class Trajectories:
         """Counts per part, padding, ranges and warnings; JSON-able."""
         statistics = self.statistics()
         keys = {key: _describe_key(value) for key, value in statistics.items()}
-        range_warnings = [*_constant_warnings(keys), *_range_warnings(statistics)]
+        warnings = [*self._warnings]
+        if not self.split_ids["val"]:
+            warnings.append("no episode is left to validate on: val metrics will be missing")
         return {
             **self._described,
             "episodes": len(self._lengths),
             "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
-            "dropped_train_episodes": len(self._split.dropped),
+            "dropped_train_episodes": len(self.split_ids["dropped"]),
             "parts": self._counts,
             "keys": keys,
             "fingerprint": self.fingerprint,
-            "warnings": [*self._warnings, *_split_warnings(self._split), *range_warnings],
+            "warnings": [*warnings, *_constant_warnings(keys), *_range_warnings(statistics)],
         }
 
 
@@ -479,10 +442,6 @@ def _describe_key(statistics: Statistics) -> dict[str, Any]:
     return {"shape": list(statistics.min.shape), "min": low, "max": high, "constant_dimensions": constant}
 
 
-def _split_warnings(split: Split) -> list[str]:
-    return [] if split.val else ["no episode is left to validate on: val metrics will be missing"]
-
-
 def _called(key: str) -> str:
     return "action" if key == ACTION else f"{key!r}"
 
@@ -504,9 +463,8 @@ def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
 def _range_warnings(statistics: dict[str, Statistics]) -> list[str]:
     warnings = []
     for key, value in statistics.items():
-        for i in range(value.min.size):
-            low, high = value.min.ravel()[i], value.max.ravel()[i]
-            q01, q99 = value.q01.ravel()[i], value.q99.ravel()[i]
+        ends = (array.ravel() for array in (value.min, value.max, value.q01, value.q99))
+        for i, (low, high, q01, q99) in enumerate(zip(*ends, strict=True)):
             width = q99 - q01
             far = width > 0 and max(high - q99, q01 - low) > OUTLIER_WIDTHS * width
             if far or max(abs(low), abs(high)) > HUGE:

@@ -18,18 +18,12 @@ class Windows:
 
     Attributes:
         horizon: steps in a window, padding included.
-        episode: (n,) int64 number of the window's episode, counted among the episodes given.
-        offset: (n,) int64 first step of the window relative to the episode's first; negative where it begins before it.
-        length: (n,) int64 steps of the window's episode.
         first: (n,) int64 padded row where the window begins; it covers `horizon` rows from there.
         source: (m,) int64 for every padded row the step it repeats, counted over the episodes given.
         is_real: (m,) bool, False where a padded row is a repeated edge.
     """
 
     horizon: int
-    episode: np.ndarray
-    offset: np.ndarray
-    length: np.ndarray
     first: np.ndarray
     source: np.ndarray
     is_real: np.ndarray
@@ -38,19 +32,10 @@ class Windows:
         return len(self.first)
 
     @property
-    def pad_before(self) -> np.ndarray:
-        """(n,) steps of each window that lie before its episode."""
-        return np.maximum(-self.offset, 0)
-
-    @property
-    def pad_after(self) -> np.ndarray:
-        """(n,) steps of each window that lie after its episode."""
-        return np.maximum(self.offset + self.horizon - self.length, 0)
-
-    @property
     def valid_counts(self) -> np.ndarray:
         """(n,) steps of each window that lie inside its episode; at least 1."""
-        return self.horizon - self.pad_before - self.pad_after
+        real_before = np.cumsum(np.append(0, self.is_real))
+        return real_before[self.first + self.horizon] - real_before[self.first]
 
 
 def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: int) -> Windows:
@@ -71,16 +56,12 @@ def make_windows(lengths: np.ndarray, horizon: int, pad_before: int, pad_after: 
     lengths = np.asarray(lengths, dtype=np.int64)
     counts = np.maximum(lengths + pad_before + pad_after - horizon + 1, 1)
     padded_lengths = counts + horizon - 1
-
-    episode = np.repeat(np.arange(len(lengths)), counts)
-    offset = _count_within(counts) - pad_before
-    first = np.repeat(_starts(padded_lengths), counts) + offset + pad_before
+    first = np.repeat(_starts(padded_lengths), counts) + _count_within(counts)
 
     step = _count_within(padded_lengths) - pad_before
-    padded_episode = np.repeat(np.arange(len(lengths)), padded_lengths)
-    clamped = np.clip(step, 0, lengths[padded_episode] - 1)
-    source = _starts(lengths)[padded_episode] + clamped
-    return Windows(horizon, episode, offset, lengths[episode], first, source, step == clamped)
+    episode = np.repeat(np.arange(len(lengths)), padded_lengths)
+    clamped = np.clip(step, 0, lengths[episode] - 1)
+    return Windows(horizon, first, source=_starts(lengths)[episode] + clamped, is_real=step == clamped)
 
 
 def _starts(lengths: np.ndarray) -> np.ndarray:

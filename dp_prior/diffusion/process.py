@@ -87,6 +87,13 @@ class DiffusionConfig(Config):
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
 
+    def sampler_faults(self, sampler: SamplerConfig) -> Iterator[str]:
+        """Why a sampler cannot visit timesteps of this schedule, if it cannot."""
+        try:
+            sampler.timesteps(self.schedule.table())
+        except ValueError as error:
+            yield str(error)
+
     def create(self) -> DiffusionProcess:
         """The process; it has no trained parameters."""
         return DiffusionProcess(self)

@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
-from torch import nn
 
-from dp_prior.clock import Cadence, Progress
+from dp_prior.clock import Cadence
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
+from dp_prior.evaluation.models import device_of, with_steps
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
@@ -69,21 +68,15 @@ class ActionErrorConfig(SampledConfig):
 class ActionErrorEvaluator(HeldOutEvaluator):
     """See `ActionErrorConfig`."""
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
-        """Measure; a collective when there are several ranks."""
-        result = Measurement({})
-        for name, policy in pick_models(models, self.config.models, self.config.name).items():
-            for steps in self.config.eval_timesteps:
-                with evaluation_mode(policy):
-                    table = self._by_index(policy, with_steps(policy.sampler, steps), ranks)
-                result.tables[f"{self.config.name}/{name}/by_index[steps={steps}]"] = table
-                chunk = range(len(table))
-                executed = [index for index in chunk if table[index]["executed"]]
-                for kind, indices in (("", executed), ("_chunk", chunk)):
-                    for error in ("mse", "mae"):
-                        metric = f"{self.config.name}/{name}/{error}{kind}[steps={steps}]"
-                        result.metrics[metric] = _mean(table, error, indices)
-        return self.report(result, progress, ranks)
+    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+        """See `HeldOutEvaluator`."""
+        for steps in self.config.eval_timesteps:
+            table = self._by_index(model, with_steps(model.sampler, steps), ranks)
+            result.tables[f"{name}/by_index[steps={steps}]"] = table
+            executed = [row for row in table if row["executed"]]
+            for kind, rows in (("", executed), ("_chunk", table)):
+                for error in ("mse", "mae"):
+                    result.metrics[f"{name}/{error}{kind}[steps={steps}]"] = _mean(rows, error)
 
     def _by_index(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> list[dict[str, Any]]:
         """One row per index of the chunk: mse, mae and how many real actions they are over."""
@@ -108,8 +101,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         ]
 
 
-def _mean(table: list[dict[str, Any]], error: str, indices: Any) -> float:
-    """Mean over the real actions at some indices of the chunk; NaN if there are none."""
-    rows = [table[index] for index in indices if table[index]["n"]]
+def _mean(rows: list[dict[str, Any]], error: str) -> float:
+    """Mean over the real actions of some rows of the table; NaN if there are none."""
     count = sum(row["n"] for row in rows)
-    return sum(row[error] * row["n"] for row in rows) / count if count else float("nan")
+    return sum(row[error] * row["n"] for row in rows if row["n"]) / count if count else float("nan")

@@ -49,8 +49,6 @@ class Film:
         Args:
             draw: gives (len(rows), height, width, 3) uint8 pictures of some rows.
         """
-        if not self.episodes:
-            return
         rows = np.flatnonzero(~self._over)
         if not len(rows):
             return

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
+from torch import nn
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.samples import rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
@@ -80,17 +82,10 @@ class SampledConfig(HeldOutConfig):
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
         """Numbers of sampling steps that the task's sampler cannot take."""
-        table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
             sampler = task.sampler.model_copy(update={"steps": steps})
-            try:
-                problems = list(sampler.faults())
-                sampler.timesteps(table)
-            except ValueError as error:
-                problems = [str(error)]
-            yield from (
-                f"eval_timesteps has {steps}, which task.sampler cannot take: {problem}" for problem in problems
-            )
+            for fault in (*sampler.faults(), *task.diffusion.sampler_faults(sampler)):
+                yield f"eval_timesteps has {steps}, which task.sampler cannot take: {fault}"
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""
@@ -98,7 +93,7 @@ class SampledConfig(HeldOutConfig):
 
 
 class HeldOutEvaluator:
-    """Base class of the evaluators; a subclass has `run`."""
+    """Base class of the evaluators; a subclass has `measure`."""
 
     def __init__(self, config: Any, samples: Any, output_dir: Path | None = None):
         """
@@ -111,6 +106,18 @@ class HeldOutEvaluator:
         self.every = config.every
         self.samples = samples
         self.output_dir = output_dir
+
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+        """Measure; a collective when there are several ranks."""
+        result = Measurement({})
+        for name, model in pick_models(models, self.config.models, self.config.name).items():
+            with evaluation_mode(model):
+                self.measure(model, f"{self.config.name}/{name}", ranks, result)
+        return self.report(result, progress, ranks)
+
+    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+        """Add what is measured of one model, under names that begin with `name`."""
+        raise NotImplementedError
 
     def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
         """Write the result to disk on the main rank, if there is a folder for it."""

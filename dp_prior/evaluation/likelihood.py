@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
 
-from dp_prior.clock import Cadence, Progress
+from dp_prior.clock import Cadence
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.models import device_of
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, Ranks
@@ -63,23 +62,9 @@ class LikelihoodConfig(HeldOutConfig):
 class LikelihoodEvaluator(HeldOutEvaluator):
     """See `LikelihoodConfig`."""
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
-        """Measure; a collective when there are several ranks."""
-        result = Measurement({})
-        for name, model in pick_models(models, self.config.models, self.config.name).items():
-            with evaluation_mode(model):
-                means = self._means(model, ranks)
-            for total in _TOTALS:
-                result.metrics[f"{self.config.name}/{name}/{total}"] = means.get(total, float("nan"))
-            result.tables[f"{self.config.name}/{name}/by_timestep"] = [
-                {"timestep": t, **{part: means.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
-                for t in range(model.process.steps)
-            ]
-        return self.report(result, progress, ranks)
-
-    def _means(self, model: Any, ranks: Ranks | None) -> dict[str, float]:
-        config, steps = self.config, model.process.steps
-        means = Means()
+    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+        """See `HeldOutEvaluator`."""
+        config, steps, means = self.config, model.process.steps, Means()
         for total in _TOTALS:
             means.add(total, 0.0, 0.0)  # a rank without samples must add the same names
         for part in _BY_TIMESTEP:
@@ -92,4 +77,10 @@ class LikelihoodEvaluator(HeldOutEvaluator):
             for part in _BY_TIMESTEP:
                 sums = (getattr(bits, part) * valid[:, None]).sum(0)
                 means.add(f"{part}_t", sums, valid.sum().expand(steps))
-        return means.reduce(ranks)
+        found = means.reduce(ranks)
+        for total in _TOTALS:
+            result.metrics[f"{name}/{total}"] = found.get(total, float("nan"))
+        result.tables[f"{name}/by_timestep"] = [
+            {"timestep": t, **{part: found.get(f"{part}_t{t}", float("nan")) for part in _BY_TIMESTEP}}
+            for t in range(steps)
+        ]

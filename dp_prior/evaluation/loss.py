@@ -6,15 +6,15 @@ The number depends on the weights alone, not on batch size, number of ranks or s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
-from torch import nn
 
-from dp_prior.clock import Cadence, Progress
+from dp_prior.clock import Cadence
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
-from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models
+from dp_prior.evaluation.models import device_of
 from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, Ranks, by_quartile
@@ -54,12 +54,7 @@ class LossConfig(HeldOutConfig):
 
     def metric_names(self) -> list[str]:
         """What `run` will measure, but for the terms of a loss that has several."""
-        return self.names_of(("loss",))
-
-    def names_of(self, terms: tuple[str, ...]) -> list[str]:
-        """Names of the metrics of these terms."""
-        parts = ("", *(f"_q{quarter}" for quarter in range(4)))
-        return [f"{self.name}/{model}/{term}{part}" for model in self.models for term in terms for part in parts]
+        return [name for model in self.models for name in _names(f"{self.name}/{model}/loss")]
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> LossEvaluator:
         """
@@ -73,26 +68,22 @@ class LossConfig(HeldOutConfig):
 class LossEvaluator(HeldOutEvaluator):
     """See `LossConfig`."""
 
-    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
-        """Measure; a collective when there are several ranks. A quarter without samples is NaN."""
-        means, picked = Means(), pick_models(models, self.config.models, self.config.name)
-        process = next(iter(picked.values())).process  # the models are copies of one
-        names = self.config.names_of(("loss", *process.term_names))
-        for name in names:
-            means.add(name, 0.0, 0.0)  # ranks without samples must add the same names
-        for name, model in picked.items():
-            with evaluation_mode(model):
-                self._add(means, f"{self.config.name}/{name}", model, ranks)
-        found = means.reduce(ranks)
-        return Measurement({name: found.get(name, float("nan")) for name in names})
-
-    def _add(self, means: Means, name: str, model: nn.Module, ranks: Ranks | None) -> None:
-        config = self.config
-        device = device_of(model)
+    def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
+        """See `HeldOutEvaluator`. A quarter without samples is NaN."""
+        config, means, device = self.config, Means(), device_of(model)
+        terms = [f"{name}/{term}" for term in ("loss", *model.process.term_names)]
+        for term in terms:  # ranks without samples must add the same names
+            means.add(term, 0.0, 0.0)
+            means.add(f"{term}_q", *torch.zeros(2, 4, device=device))
         for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device):
             loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
-            for term, values in {"loss": loss.per_sample, **loss.terms}.items():
-                means.add_batch(f"{name}/{term}", values, loss.valid)
-                sums, counts = by_quartile(values, loss.t, model.process.steps, loss.valid)
-                for quartile in range(4):
-                    means.add(f"{name}/{term}_q{quartile}", sums[quartile], counts[quartile])
+            for term, values in zip(terms, (loss.per_sample, *loss.terms.values()), strict=True):
+                means.add_batch(term, values, loss.valid)
+                means.add(f"{term}_q", *by_quartile(values, loss.t, model.process.steps, loss.valid))
+        found = means.reduce(ranks)
+        result.metrics.update({each: found.get(each, float("nan")) for term in terms for each in _names(term)})
+
+
+def _names(term: str) -> list[str]:
+    """The metric of a term of the loss, and those of the quarters of the timestep range."""
+    return [term, *(f"{term}_q{quarter}" for quarter in range(4))]

@@ -136,10 +136,8 @@ class RolloutConfig(Config):
                 f"{task.n_obs_steps} leave room for {room} actions"
             )
         if self.sampler is not None:
-            try:
-                self.sampler.timesteps(task.diffusion.schedule.table())
-            except ValueError as error:
-                yield f"sampler does not fit task.diffusion.schedule: {error}"
+            for fault in task.diffusion.sampler_faults(self.sampler):
+                yield f"sampler does not fit task.diffusion.schedule: {fault}"
         if not isinstance(task, PolicyConfig):
             return
         if task.relative_to in self.blind:
@@ -213,9 +211,8 @@ class RolloutEvaluator:
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
-        is_main = rank_and_size(ranks)[0] == 0
         stem = None
-        if self.output_dir is not None and is_main:
+        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
         env = self._open(policy, ranks)
         try:
@@ -276,15 +273,14 @@ class RolloutEvaluator:
         config = self.config
         rank, size = rank_and_size(ranks)
         starts = range(0, config.n_episodes, env.n_envs)
-        rounds, film = [], None
+        rounds = []
+        film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
         for first in range(0, len(starts), size):
             rows = np.full((env.n_envs, 4), -1.0)  # -1: no episode
             error = None
             if first + rank < len(starts):
                 start = starts[first + rank]
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
-                if start == 0 and stem and config.videos:
-                    film = Film(stem.with_suffix(".mp4"), config.videos, env.fps)
                 try:
                     rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
                 except Exception as caught:  # reported to the other ranks first: they wait in the gather

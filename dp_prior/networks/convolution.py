@@ -22,14 +22,13 @@ class Convolution(nn.Module):
 
     taps: Taps
     torch_form: tuple[int, int, int]
-    """Permutation of the weight's dimensions to the counterpart's."""
+    """Permutation of the weight's dimensions to the counterpart's, and back: it exchanges two of them."""
 
     def __init__(self, shape: tuple[int, int, int]):
         """Args: shape: of the counterpart's weight; initialised like it, uniform in +-1 / sqrt(fan in)."""
         super().__init__()
         bound = 1 / math.sqrt(shape[1] * shape[2])
-        inverse = [self.torch_form.index(dim) for dim in range(3)]
-        self.weight = nn.Parameter(torch.empty([shape[dim] for dim in inverse]).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty([shape[dim] for dim in self.torch_form]).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(shape[0]).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,10 +63,6 @@ class Convolution(nn.Module):
         is_wide = x.shape[2] * self.bias.shape[0] >= 128 * 128
         return "products" if is_wide and (positions <= 4 or x.dtype is torch.bfloat16) else "library"
 
-    def _from_torch_form(self, weight: Tensor) -> Tensor:
-        inverse = [self.torch_form.index(dim) for dim in range(3)]
-        return weight.permute(inverse).contiguous()
-
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "weight"] = destination[prefix + "weight"].permute(self.torch_form)
@@ -75,7 +70,7 @@ class Convolution(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         weight = state_dict.get(prefix + "weight")
         if weight is not None and weight.dim() == 3:
-            state_dict[prefix + "weight"] = self._from_torch_form(weight)
+            state_dict[prefix + "weight"] = weight.permute(self.torch_form).contiguous()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
@@ -83,6 +78,7 @@ class Conv1d(Convolution):
     """`nn.Conv1d` of stride 1 and odd kernel, padded to keep the number of positions; weight (O, taps, C)."""
 
     torch_form = (0, 2, 1)
+    stride = 1
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int):
         super().__init__((out_channels, in_channels, kernel_size))
@@ -92,27 +88,20 @@ class Conv1d(Convolution):
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         kernel = weight.transpose(1, 2).unsqueeze(2)
-        return as_sequence(F.conv2d(as_image(x), kernel, bias, padding=(0, self.reach)))
+        return as_sequence(F.conv2d(as_image(x), kernel, bias, stride=(1, self.stride), padding=(0, self.reach)))
 
     def one_product(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return windows_product(x, weight, bias, before=self.reach, after=self.reach, stride=1)
+        return windows_product(x, weight, bias, padding=self.reach, stride=self.stride)
 
 
-class Downsample1d(Convolution):
-    """`nn.Conv1d` of kernel 3, stride 2, padding 1: halves an even number of positions; weight (O, taps, C)."""
+class Downsample1d(Conv1d):
+    """`nn.Conv1d` of kernel 3, stride 2, padding 1: halves an even number of positions."""
 
-    taps = Taps((Tap(1, 0, -1), Tap(0, 0, 0), Tap(1, 0, 0)), sources=2, targets=1, tap_first=(1, 0, 2))
-    torch_form = (0, 2, 1)
+    stride = 2
 
     def __init__(self, channels: int):
-        super().__init__((channels, channels, 3))
-
-    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        kernel = weight.transpose(1, 2).unsqueeze(2)
-        return as_sequence(F.conv2d(as_image(x), kernel, bias, stride=(1, 2), padding=(0, 1)))
-
-    def one_product(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return windows_product(x, weight, bias, before=1, after=0, stride=2)
+        super().__init__(channels, channels, kernel_size=3)
+        self.taps = Taps((Tap(1, 0, -1), Tap(0, 0, 0), Tap(1, 0, 0)), sources=2, targets=1, tap_first=(1, 0, 2))
 
 
 class Upsample1d(Convolution):

@@ -236,7 +236,7 @@ class Run:
                 parts.report(f"no learning curve was drawn: {error}")
             for film in [path for path in media.values() if path.suffix == ".mp4"][:1]:
                 try:
-                    write_gif(film, film.with_suffix(".gif"), every=2)
+                    write_gif(film, film.with_suffix(".gif"))
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media), end)

@@ -80,10 +80,8 @@ class PolicyConfig(Config):
                 f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
             )
         yield from self.backbone.horizon_faults(self.horizon)
-        try:
-            self.sampler.timesteps(self.diffusion.schedule.table())
-        except ValueError as error:
-            yield f"sampler does not fit diffusion.schedule: {error}"
+        for fault in self.diffusion.sampler_faults(self.sampler):
+            yield f"sampler does not fit diffusion.schedule: {fault}"
         for key, encoder in self.encoders.items():
             if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
                 yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,12 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.checkpoints.format import (
-    Manifest,
-    Snapshot,
-    read_checkpoint,
-    write_checkpoint,
-)
+from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
 from dp_prior.config import Config, members
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Parcel
@@ -92,7 +88,11 @@ class Pretrained(nn.Module):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
         record_type = _record_type(config["task"], cls.record_type, directory)
-        name = _weights_file(config, weights, directory)
+        averages = list(config.get("train", {}).get("ema", {}))
+        if weights is not None and weights not in averages:
+            known = ", ".join(map(repr, averages)) or "one set without a name"
+            raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
+        name = "model.safetensors" if weights is None else weights_file(weights, averages)
         tensors = read_checkpoint(directory, [name]).tensors[name]  # at once, since a running training may prune it
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
@@ -215,15 +215,9 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     return record
 
 
-def _weights_file(config: dict[str, Any], weights: str | None, directory: Path) -> str:
+def weights_file(name: str, averages: Sequence[str]) -> str:
     """The file of an average: `model.safetensors` for the first, `model_NAME.safetensors` for the others."""
-    averages = list(config.get("train", {}).get("ema", {}))
-    if weights is None or weights in averages[:1]:
-        return "model.safetensors"
-    if weights not in averages:
-        known = ", ".join(map(repr, averages)) or "one set without a name"
-        raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
-    return f"model_{weights}.safetensors"
+    return "model.safetensors" if name == averages[0] else f"model_{name}.safetensors"
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], what: str, hint: str) -> None:

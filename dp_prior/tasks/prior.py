@@ -81,10 +81,8 @@ class PriorConfig(Config):
 
     def faults(self) -> Iterator[str]:
         diffusion = self.diffusion
-        try:
-            self.sampler.timesteps(diffusion.schedule.table())
-        except ValueError as error:
-            yield f"sampler does not fit diffusion.schedule: {error}"
+        for fault in diffusion.sampler_faults(self.sampler):
+            yield f"sampler does not fit diffusion.schedule: {fault}"
         if diffusion.guidance is not None and not self.text_dropout:
             yield (
                 "diffusion.guidance needs a model without text, but training never drops the text; "

@@ -118,17 +118,12 @@ class EMA:
             step: optimizer step just taken, counted from 1.
             finite: () bool on the model's device; False leaves the average as it is.
         """
-        _lerp(self._averages, self._weights, (1.0 - self.decay.at(step)) * finite)
+        fraction = (1.0 - self.decay.at(step)) * finite
+        if fraction.device.type != "cpu":  # without a copy to the host
+            difference = torch._foreach_sub(self._weights, self._averages)
+            torch._foreach_mul_(difference, fraction)
+            torch._foreach_add_(self._averages, difference)
+        elif fraction.item() != 0:  # otherwise 0 * NaN would reach the averages
+            torch._foreach_lerp_(self._averages, self._weights, fraction.item())
         if self._buffers:
             torch._foreach_copy_(self._buffers, self._sources)
-
-
-def _lerp(averages: list[Tensor], weights: list[Tensor], fraction: Tensor) -> None:
-    """Move `averages` towards `weights` by () `fraction`, without a device-to-host copy on an accelerator."""
-    if fraction.device.type == "cpu":
-        if fraction.item() != 0:  # otherwise 0 * NaN would reach the averages
-            torch._foreach_lerp_(averages, weights, fraction.item())
-        return
-    difference = torch._foreach_sub(weights, averages)
-    torch._foreach_mul_(difference, fraction)
-    torch._foreach_add_(averages, difference)

@@ -178,26 +178,16 @@ class AdamW:
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Trainable parameters by name: those with weight decay, and those without (biases, norms, embeddings, scalars)."""
-    norms_and_embeddings = (
-        nn.modules.batchnorm._NormBase,
-        nn.GroupNorm,
-        nn.LayerNorm,
-        nn.RMSNorm,
-        nn.Embedding,
-    )
+    norms_and_embeddings = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.Embedding)
     exempt = {
         id(parameter)
         for module in model.modules()
         if isinstance(module, norms_and_embeddings)
         for parameter in module.parameters(recurse=False)
     }
-    decayed: dict[str, nn.Parameter] = {}
-    free: dict[str, nn.Parameter] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            is_free = parameter.ndim < 2 or id(parameter) in exempt
-            (free if is_free else decayed)[name] = parameter
-    return decayed, free
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    free = {name: found for name, found in trained.items() if found.ndim < 2 or id(found) in exempt}
+    return {name: found for name, found in trained.items() if name not in free}, free
 
 
 def set_learning_rate(optimizer: AdamW, rate: float) -> None:

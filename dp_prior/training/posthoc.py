@@ -33,7 +33,7 @@ from dp_prior.checkpoints.scan import STEP, Stored, scan
 from dp_prior.config import Config, ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.pretrained import load_checkpoint, vacant
+from dp_prior.tasks.pretrained import load_checkpoint, vacant, weights_file
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
@@ -194,14 +194,14 @@ def _consistent(checkpoints: list[list[Average]]) -> list[Average]:
     return [average for averages in checkpoints for average in averages]
 
 
-def _some(averages: set[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
-
-
 def _note(average: Average, coefficient: float) -> dict[str, Any]:
     """One entry of `average.json`."""
     profile, where = average.profile, {"checkpoint": average.checkpoint.name, "average": average.name}
     return {**where, "relative_width": profile.relative_width, "coefficient": coefficient}
+
+
+def _some(averages: set[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} {width:g}" for name, width in sorted(averages)) or "none"
 
 
 def _chain(reference: str | Path) -> list[Stored]:
@@ -228,10 +228,11 @@ def _averages(stored: Stored) -> Iterator[Average]:
         config = read_checkpoint(stored.path, ["config.json"]).documents["config.json"]
     except DamagedError as damage:
         raise _with_advice(damage) from None
-    for place, (name, decay) in enumerate(config.get("train", {}).get("ema", {}).items()):
+    averages = config.get("train", {}).get("ema", {})
+    for name, decay in averages.items():
         if decay.get("type") == "power_function" and stored.manifest.step > 0:
-            file = f"model_{name}.safetensors" if place else "model.safetensors"
-            yield Average(stored.path, name, file, Profile(decay["relative_width"], stored.manifest.step))
+            profile = Profile(decay["relative_width"], stored.manifest.step)
+            yield Average(stored.path, name, weights_file(name, list(averages)), profile)
 
 
 def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:

@@ -14,6 +14,7 @@ from dp_prior.clock import Progress
 from dp_prior.data.loader import Loader
 from dp_prior.job.ranks import Ranks
 from dp_prior.metrics import Means
+from dp_prior.tasks.pretrained import weights_file
 from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
 from dp_prior.training.ema import EMA
@@ -51,11 +52,8 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
     each further one, `training.safetensors` the trained weights, the optimizer's moments and the running means.
     """
-    exported, *others = trainer.averages or ["online"]
-    models = trainer.models
-    tensors = {"model.safetensors": dict(models[exported].state_dict())}
-    for name in others:
-        tensors[f"model_{name}.safetensors"] = dict(models[name].state_dict())
+    names, models = list(trainer.averages) or ["online"], trainer.models
+    tensors = {weights_file(name, names): dict(models[name].state_dict()) for name in names}
     online = trainer.online.state_dict() if trainer.averages else {}
     training = {f"online.{key}": value for key, value in online.items()}
     training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
@@ -89,10 +87,9 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
     """
-    exported, *others = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
+    names = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
     training = snapshot.tensors["training.safetensors"]
-    averages = {exported: snapshot.tensors["model.safetensors"]}
-    averages |= {name: snapshot.tensors[f"model_{name}.safetensors"] for name in others}
+    averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = averages.get("online") or _under("online.", training)
     trainer.online.load_state_dict(online)
     for name, average in trainer.averages.items():

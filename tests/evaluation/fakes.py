@@ -12,8 +12,16 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.clock import Progress
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
+from dp_prior.evaluation.video import import_av
 
 NOW = Progress(samples_seen=1600, global_step=100)
+
+
+def read_video(path):
+    """The frames of a video, (height, width, 3) uint8 each, in order."""
+    with import_av().open(str(path)) as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
 
 
 class TinyPolicy(nn.Module):

@@ -33,7 +33,7 @@ def curve(folder):
 def gif(folder):
     rollout(folder.parent / "rollouts")
     video = next((folder.parent / "rollouts").glob("*.mp4"))
-    write_gif(video, folder / "film.gif", width=32)
+    write_gif(video, folder / "film.gif")
 
 
 def action_error(folder):

@@ -11,9 +11,9 @@ from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.evaluation.video import VideoWriter, read_video
+from dp_prior.evaluation.video import VideoWriter
 from dp_prior.run.config import TrainConfig
-from tests.evaluation.fakes import NOW, TinyPolicy
+from tests.evaluation.fakes import NOW, TinyPolicy, read_video
 from tests.tiny import tiny
 
 

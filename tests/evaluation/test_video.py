@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from dp_prior.envs.toy import ToyConfig, expert_action
+from dp_prior.evaluation import video
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.rollout import RolloutConfig
-from dp_prior.evaluation.video import VideoWriter, read_video, write_gif
-from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
+from dp_prior.evaluation.video import VideoWriter, write_gif
+from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks, read_video
 
 pytest.importorskip("av")
 POLICY = TinyPolicy(keys={"agent_pos": (2,), "goal": (2,)})
@@ -63,19 +64,23 @@ def test_video_of_a_failed_run_does_not_appear(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_gif_shows_the_video(tmp_path):
+def test_gif_shows_the_video(tmp_path, monkeypatch):
     from PIL import Image
 
     with VideoWriter(tmp_path / "v.mp4", fps=10) as writer:
         for frame in frames(30):
             writer.write(frame)
-    path = write_gif(tmp_path / "v.mp4", tmp_path / "new" / "v.gif", width=24, every=2, speed=2.0, max_frames=12)
-    with Image.open(path) as gif:
-        assert gif.n_frames == 12 and gif.size == (24, 17) and gif.info["loop"] == 0 and gif.info["duration"] == 100
+    write_gif(tmp_path / "v.mp4", tmp_path / "new" / "v.gif")
+    with Image.open(tmp_path / "new" / "v.gif") as gif:
+        assert gif.n_frames == 15 and gif.size == (320, 227) and gif.info["loop"] == 0 and gif.info["duration"] == 200
         gif.seek(5)
-        picture = np.asarray(gif.convert("RGB")).astype(int)
-    assert np.abs(picture[8, :, 0] - frames(30)[10][16, ::2, 0]).mean() < 25
-    assert len(write_gif(tmp_path / "v.mp4", tmp_path / "w.gif", width=48).read_bytes()) > path.stat().st_size
+        picture = np.asarray(gif.convert("RGB").resize((48, 34))).astype(int)
+    assert np.abs(picture[16, :, 0] - frames(30)[10][16, :, 0]).mean() < 25
+    monkeypatch.setattr(video, "GIF_FRAMES", 12)
+    monkeypatch.setattr(video, "GIF_WIDTH", 24)
+    write_gif(tmp_path / "v.mp4", tmp_path / "short.gif")
+    with Image.open(tmp_path / "short.gif") as gif:
+        assert gif.n_frames == 12 and gif.size == (24, 17)
 
 
 def run_film(path, episodes, n=5, steps=24):

@@ -19,7 +19,7 @@ from torch import nn
 
 from dp_prior.batch import Spec
 from dp_prior.config import Config
-from dp_prior.data.columns.memmap import map_npy
+from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
@@ -64,6 +64,20 @@ class CropEncoder(Encoder):
         return self.layers(pixels).unflatten(0, value.shape[:2])
 
 
+class MappedColumn(DiskColumn):
+    """The rows of a .npy file, which the system pages in as they are read."""
+
+    def __init__(self, path):
+        self.values = torch.from_numpy(np.load(path, mmap_mode="c"))
+        self.dtype, self.shape = self.values.dtype, tuple(self.values.shape[1:])
+
+    def __len__(self):
+        return len(self.values)
+
+    def rows(self, ids):
+        return self.values.index_select(0, ids)
+
+
 class FramesConfig(Config):
     """A folder with `frames.npy`, uint8, `action.npy` and `ends.npy`."""
 
@@ -91,7 +105,7 @@ class Frames:
     def __init__(self, config, horizon, n_obs_steps, n_action_steps):
         self.files = sorted(config.path.glob("*.npy"))
         action, ends = (np.load(config.path / f"{name}.npy") for name in ("action", "ends"))
-        self.frames, self.action = map_npy(config.path / "frames.npy"), torch.from_numpy(action)
+        self.frames, self.action = MappedColumn(config.path / "frames.npy"), torch.from_numpy(action)
         self.fingerprint = hashlib.sha256(action.tobytes()).hexdigest()
         self.spec = Spec(
             x_shape=(horizon, action.shape[1]),

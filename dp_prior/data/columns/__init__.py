@@ -32,24 +32,18 @@ class Column(Protocol):
 
     def __len__(self) -> int:
         """N."""
-        ...
 
     def rows(self, ids: Tensor) -> Tensor:
         """(B, *shape) rows at ids, (B,) int64 from 0 to N - 1, any order, repeats allowed."""
-        ...
 
     def taking(self, index: Tensor) -> Column:
         """The column of m rows whose row i is row index[i] of this one; index is (m,) int64 on the CPU."""
-        ...
 
     def runs(self, length: int) -> Column:
         """The column of N - length + 1 rows whose row i is rows i to i + length - 1 of this one: (length, *shape)."""
-        ...
 
     def cached(self, block_rows: int, n_blocks: int) -> Column:
         """The same rows, with up to n_blocks blocks of block_rows rows kept in memory where they come from disk."""
-        ...
 
     def to(self, device: torch.device | str) -> Column:
         """The same rows on another device; a column on disk may stay where it is."""
-        ...

@@ -96,11 +96,6 @@ class BlockColumn(EmbeddingColumn):
         self._array = np.empty((self.n_blocks * block_rows, folder.rows.dimension), folder.rows.dtype)
         self._slots: dict[int, int] = {}  # block: place in the array, least recently used first
 
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the cache."""
-        return self._array.nbytes
-
     def _gather(self, ids: np.ndarray) -> np.ndarray:
         """See `EmbeddingColumn`. If the rows touch more blocks than fit, they are read without being kept."""
         blocks = ids // self.block_rows

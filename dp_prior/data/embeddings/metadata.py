@@ -56,10 +56,8 @@ def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterat
             from pyarrow import csv
 
             types = dict.fromkeys(names, pa.string()) if as_text else None
-            convert, parse = (
-                csv.ConvertOptions(include_columns=names, column_types=types),
-                csv.ParseOptions(newlines_in_values=True),
-            )
+            convert = csv.ConvertOptions(include_columns=names, column_types=types)
+            parse = csv.ParseOptions(newlines_in_values=True)
             with files.open(path) as again:
                 check_columns(path, csv.open_csv(again, parse_options=parse).schema.names, names)
             yield from csv.open_csv(file, convert_options=convert, parse_options=parse)

@@ -22,11 +22,12 @@ from dp_prior.config import Change, Config
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.embeddings.parts import PARTS, EmbeddingSplitConfig
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
+from dp_prior.data.split import PARTS
 from dp_prior.normalizer import Statistics
 
 IMAGE = "x"
@@ -78,11 +79,13 @@ class EmbeddingsConfig(Config):
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        places: dict[str, tuple[str, ...]] = {}
-        for record in (self.image, self.text, self.text_encodings):
-            if record is not None:
-                places |= record.places()
+        places = {place: endings for folder in self.folders().values() for place, endings in folder.places().items()}
         return Integrity(manifest, None, self.verify, places)
+
+    def folders(self) -> dict[str, FolderConfig]:
+        """The folders that are given, by name in a batch."""
+        named = {IMAGE: self.image, "text": self.text, "text_encodings": self.text_encodings}
+        return {name: record for name, record in named.items() if record is not None}
 
     def create(self) -> EmbeddingPairs:
         """Open the folders, compare their headers and scan their rows.
@@ -148,11 +151,9 @@ class EmbeddingPairs:
     def __init__(self, config: EmbeddingsConfig):
         self.files: tuple[Path, ...] = ()
         self._config = config
-        wanted = {IMAGE: config.image, "text": config.text, "text_encodings": config.text_encodings}
         self.folders = {
             name: record.create(needs_length=name != "text_encodings")  # there zeros are padding
-            for name, record in wanted.items()
-            if record is not None
+            for name, record in config.folders().items()
         }
         rows = {folder.path: folder.count for folder in self.folders.values()}
         if len(set(rows.values())) > 1:

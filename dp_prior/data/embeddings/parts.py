@@ -17,10 +17,9 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder
 from dp_prior.data.errors import DataError
-from dp_prior.data.split import fraction_faults
+from dp_prior.data.split import PARTS, fraction_faults
 from dp_prior.randomness import Randomness
 
-PARTS = ("train", "val", "test")
 CHUNK = 16_384
 CHUNKS_KEPT = 128
 

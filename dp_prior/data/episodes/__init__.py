@@ -25,24 +25,18 @@ class EpisodeStore(Protocol):
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Feature shape, without the row axis, of every key the data set has."""
-        ...
 
     def dtype(self, key: str) -> str:
         """Stored type of a key as numpy names it, such as uint8, from the metadata; other text if numpy has no such."""
-        ...
 
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) all rows of a key, in the stored dtype."""
-        ...
 
     def locate(self, key: str, row: int) -> str:
         """The file (and array) that holds a row, for messages."""
-        ...
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """The files that hold these keys and the episode ends, those of the format itself included."""
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Format, path and other identification of the data set; JSON-able."""
-        ...

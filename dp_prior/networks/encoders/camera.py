@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -42,11 +42,6 @@ class CameraEncoderConfig(Config):
     def resolve(self) -> Self:
         """The record with all that its weights' files say about the architecture; itself where nothing is missing."""
         return self
-
-    def arguments(self) -> dict[str, Any]:
-        """See `Config.arguments`; without the fields that `camera` takes."""
-        fields = super().arguments()
-        return {name: value for name, value in fields.items() if name not in ("crop", "jitter", "mean", "std")}
 
     def camera(self, shape: tuple[int, ...], *, mean: Rgb, std: Rgb) -> Camera:
         """The way from frames of `shape` (height, width, 3) to images."""

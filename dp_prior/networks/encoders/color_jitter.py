@@ -30,22 +30,24 @@ class ColorJitterConfig(Config):
 
     def create(self) -> ColorJitter:
         """The module that draws the maps."""
-        return ColorJitter(**self.arguments())
+        return ColorJitter(self)
 
 
 class ColorJitter(nn.Module):
-    """See `ColorJitterConfig` for the arguments.
+    """See `ColorJitterConfig`.
 
     Contrast pivots on mid-grey rather than on the frame's own mean, so the map is a function of the random row alone.
     """
 
-    def __init__(self, *, brightness: float, contrast: float, saturation: float, hue: float):
+    def __init__(self, config: ColorJitterConfig):
         super().__init__()
         yiq = torch.tensor(_YIQ, dtype=torch.float64, device="cpu")
         inverse = torch.linalg.inv(yiq)
         quarter_turn = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64, device="cpu")
         buffers = {
-            "strengths": torch.tensor([brightness, contrast, saturation, hue], device="cpu"),
+            "strengths": torch.tensor(
+                [config.brightness, config.contrast, config.saturation, config.hue], device="cpu"
+            ),
             "identity": torch.eye(3, device="cpu"),
             "grey": torch.tensor(_LUMA, device="cpu").expand(3, 3).clone(),  # RGB -> its grey, three times
             "turned": (inverse @ quarter_turn @ yiq).float(),  # RGB -> its chroma, rotated by a quarter turn

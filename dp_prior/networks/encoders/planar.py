@@ -46,26 +46,18 @@ class PlanarEncoderConfig(Config):
                 f"the planar encoder reads (agent x, agent y, object x, object y, angle), but the observation has "
                 f"shape {shape}; choose five numbers with `slice` or use another encoder"
             )
-        return PlanarEncoder(**self.arguments())
+        return PlanarEncoder(self)
 
 
 class PlanarEncoder(Encoder):
-    """See `PlanarEncoderConfig` for the arguments."""
+    """See `PlanarEncoderConfig`."""
 
-    def __init__(
-        self,
-        *,
-        points: tuple[tuple[float, float], ...],
-        origin: tuple[float, float],
-        scale: float,
-        near: float,
-    ):
+    def __init__(self, config: PlanarEncoderConfig):
         super().__init__()
-        self.register_buffer("points", torch.tensor(points), persistent=False)  # (P, 2)
-        self.register_buffer("origin", torch.tensor(origin), persistent=False)
-        self.scale = scale
-        self.near = near
-        self.output_dim = 6 + 4 * len(points)
+        self.register_buffer("points", torch.tensor(config.points), persistent=False)  # (P, 2)
+        self.register_buffer("origin", torch.tensor(config.origin), persistent=False)
+        self.scale, self.near = config.scale, config.near
+        self.output_dim = 6 + 4 * len(config.points)
 
     def forward(self, state: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, 5) -> (B, n_obs_steps, output_dim): places, heading, points as seen from the agent."""

@@ -7,13 +7,13 @@ ImageNet, and the encoders of Stanford's and LeRobot's image policies; see `rena
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
@@ -27,7 +27,6 @@ _EXPANSION = 4  # channels of a bottleneck's output for one of its middle
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Norm = Literal["group", "frozen_batch"]
-Stem = Literal["conv", "patch"]
 
 
 class ResNetEncoderConfig(CameraEncoderConfig):
@@ -49,7 +48,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     bottleneck: bool = False
     """Whether a block has three convolutions around a narrow middle and four times the channels, as in ResNet-50."""
 
-    stem: Stem = "conv"
+    stem: Literal["conv", "patch"] = "conv"
     """conv: 7x7 convolution and max-pooling, as in the paper. patch: one 4x4 convolution of stride 4, which costs less;
     up to 3 pixels at the right and lower edge are ignored."""
 
@@ -78,14 +77,11 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     weights_prefix: str = ""
     """Only tensors of `weights` whose names begin with this are read, for example "diffusion.rgb_encoder."."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> ResNetEncoderConfig:
+    def faults(self) -> Iterator[str]:
         if self.norm == "group" and self.width % CHANNELS_PER_GROUP:
             below = self.width - self.width % CHANNELS_PER_GROUP
             nearest = f"{below} or {below + CHANNELS_PER_GROUP}" if below else f"{CHANNELS_PER_GROUP}"
-            raise ValueError(
-                f"width is {self.width}, but group norm has {CHANNELS_PER_GROUP} channels per group. Take {nearest}"
-            )
+            yield f"width is {self.width}, but group norm has {CHANNELS_PER_GROUP} channels per group. Take {nearest}"
         if self.weights is None:
             for field, found in (
                 ("norm 'frozen_batch'", self.norm == "frozen_batch"),
@@ -93,14 +89,13 @@ class ResNetEncoderConfig(CameraEncoderConfig):
                 ("weights_prefix", self.weights_prefix != ""),
             ):
                 if found:
-                    raise ValueError(f"{field} needs pretrained weights, but weights is null. Give a safetensors file")
-        return self
+                    yield f"{field} needs pretrained weights, but weights is null. Give a safetensors file"
 
     def create(self, shape: tuple[int, ...]) -> ResNetEncoder:
         """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if self.norm == "frozen_batch" else ((0.5,) * 3, (0.5,) * 3)
         camera = self.camera(shape, mean=self.mean or mean, std=self.std or std)
-        return ResNetEncoder(camera=camera, **self.arguments())
+        return ResNetEncoder(self, camera)
 
 
 class FrozenBatchNorm(nn.Module):
@@ -133,12 +128,12 @@ class Block(nn.Module):
     The stride of a bottleneck is that of its middle convolution, as in torchvision.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *, stride: int, bottleneck: bool, norm: Norm):
+    def __init__(self, config: ResNetEncoderConfig, in_channels: int, out_channels: int, *, stride: int):
         super().__init__()
-        narrow = out_channels // _EXPANSION
+        norm, narrow = config.norm, out_channels // _EXPANSION
         sizes = (
             ((in_channels, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, out_channels, 1, 1))
-            if bottleneck
+            if config.bottleneck
             else ((in_channels, out_channels, 3, stride), (out_channels, out_channels, 3, 1))
         )
         self.n_convs = len(sizes)
@@ -160,20 +155,21 @@ class Block(nn.Module):
 
 
 class ResNet(FineTuned):
-    """torchvision's ResNet without its classifier; see `ResNetEncoderConfig` for the arguments."""
+    """torchvision's ResNet without its classifier; see `ResNetEncoderConfig`."""
 
-    def __init__(self, *, width: int, blocks: tuple[int, ...], bottleneck: bool, stem: Stem, norm: Norm):
+    def __init__(self, config: ResNetEncoderConfig):
         super().__init__()
-        expansion = _EXPANSION if bottleneck else 1
-        self.conv1 = _conv(3, width, 7, 2) if stem == "conv" else nn.Conv2d(3, width, 4, 4, bias=False)
-        self.bn1 = _norm(norm, width)
-        self.maxpool = nn.MaxPool2d(3, 2, padding=1) if stem == "conv" else nn.Identity()
-        self.n_levels = len(blocks)
+        width, expansion = config.width, _EXPANSION if config.bottleneck else 1
+        self.is_patch = config.stem == "patch"
+        self.conv1 = nn.Conv2d(3, width, 4, 4, bias=False) if self.is_patch else _conv(3, width, 7, 2)
+        self.bn1 = _norm(config.norm, width)
+        self.maxpool = nn.Identity() if self.is_patch else nn.MaxPool2d(3, 2, padding=1)
+        self.n_levels = len(config.blocks)
         channels = [width, *(expansion * width * 2**level for level in range(self.n_levels))]
-        for level, ((dim_in, dim), count) in enumerate(zip(pairwise(channels), blocks, strict=True)):
+        for level, ((dim_in, dim), count) in enumerate(zip(pairwise(channels), config.blocks, strict=True)):
             sizes = [(dim_in, 1 if level == 0 else 2), *[(dim, 1)] * (count - 1)]
-            level_blocks = (Block(size, dim, stride=stride, bottleneck=bottleneck, norm=norm) for size, stride in sizes)
-            self.add_module(f"layer{level + 1}", nn.Sequential(*level_blocks))
+            blocks = (Block(config, size, dim, stride=stride) for size, stride in sizes)
+            self.add_module(f"layer{level + 1}", nn.Sequential(*blocks))
         self.channels = channels[-1]
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -189,57 +185,39 @@ class ResNet(FineTuned):
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
         """Height and width of the feature maps of images of this size."""
-        is_patch = isinstance(self.maxpool, nn.Identity)
         factor = 2 ** (self.n_levels - 1)
-        height, width = (math.ceil((n // 4 if is_patch else math.ceil(n / 4)) / factor) for n in size)
+        height, width = (math.ceil((n // 4 if self.is_patch else math.ceil(n / 4)) / factor) for n in size)
         return height, width
 
     def pixels(self, cells: Tensor) -> Tensor:
         """The middle, in pixels of an image's row or column, of what a cell of the feature maps sees."""
         stride = 4 * 2 ** (self.n_levels - 1)
-        return stride * cells + (1.5 if isinstance(self.maxpool, nn.Identity) else 0.0)
+        return stride * cells + (1.5 if self.is_patch else 0.0)
 
 
 class ResNetEncoder(Pretrained):
-    """Camera, backbone, pooling, projection; see `ResNetEncoderConfig` for the arguments."""
+    """Camera, backbone, pooling, projection; see `ResNetEncoderConfig`."""
 
     draws: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        camera: Camera,
-        width: int,
-        blocks: tuple[int, ...],
-        bottleneck: bool,
-        stem: Stem,
-        norm: Norm,
-        pool: Literal["spatial_softmax", "mean"],
-        keypoints: int,
-        output_dim: int | None,
-        weights: str | None,
-        weights_prefix: str,
-        lr_scale: float,
-        freeze: bool,
-    ):
+    def __init__(self, config: ResNetEncoderConfig, camera: Camera):
         super().__init__()
         self.camera = camera
-        self.backbone = ResNet(width=width, blocks=blocks, bottleneck=bottleneck, stem=stem, norm=norm)
-        self.backbone.lr_scale = lr_scale
-        self.backbone.requires_grad_(not freeze)
+        self.backbone = ResNet(config)
+        self.backbone.lr_scale = config.lr_scale
+        self.backbone.requires_grad_(not config.freeze)
         size = self.backbone.output_size(camera.crop.size)
         if 0 in size:
             raise ValueError(f"stem 'patch' needs images of at least 4x4 pixels; the crop is {camera.crop.size}")
         channels = self.backbone.channels
         self.pool = (
             MeanPool(channels=channels)
-            if pool == "mean"
-            else SpatialSoftmax(channels=channels, size=size, keypoints=keypoints)
+            if config.pool == "mean"
+            else SpatialSoftmax(channels=channels, size=size, keypoints=config.keypoints)
         )
-        pooled = self.pool.output_dim
-        self.project = None if output_dim is None else Linear(pooled, output_dim)
-        self.output_dim = pooled if output_dim is None else output_dim
-        self.weights, self.weights_prefix = weights, weights_prefix
+        self.output_dim = config.output_dim or self.pool.output_dim
+        self.project = None if config.output_dim is None else Linear(self.pool.output_dim, self.output_dim)
+        self.weights, self.weights_prefix = config.weights, config.weights_prefix
 
     def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, height, width, 3) uint8 -> (B, n_obs_steps, output_dim).

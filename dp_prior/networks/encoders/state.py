@@ -33,20 +33,20 @@ class StateEncoderConfig(Config):
 
     def create(self, shape: tuple[int, ...]) -> StateEncoder:
         """Build it for observations of `shape`, the shape at one step."""
-        return StateEncoder(**self.arguments(), shape=shape)
+        return StateEncoder(self, shape)
 
 
 class StateEncoder(Encoder):
-    """See `StateEncoderConfig` for the arguments."""
+    """See `StateEncoderConfig`."""
 
-    def __init__(self, *, hidden_dims: tuple[int, ...], output_dim: int | None, shape: tuple[int, ...]):
+    def __init__(self, config: StateEncoderConfig, shape: tuple[int, ...]):
         super().__init__()
-        dims = (math.prod(shape), *hidden_dims)
+        dims = (math.prod(shape), *config.hidden_dims)
         layers = [layer for pair in pairwise(dims) for layer in (Linear(*pair), Mish())]
-        if output_dim is not None:
-            layers.append(Linear(dims[-1], output_dim))
+        self.output_dim = config.output_dim or dims[-1]
+        if config.output_dim is not None:
+            layers.append(Linear(dims[-1], self.output_dim))
         self.layers = nn.Sequential(*layers)
-        self.output_dim = dims[-1] if output_dim is None else output_dim
 
     def forward(self, value: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim)."""

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
 from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
-
-Pool = Literal["cls", "mean", "attention"]
 
 
 class Family(NamedTuple):
@@ -82,7 +81,7 @@ class VitEncoderConfig(CameraEncoderConfig):
     image_size: int | None = Field(default=None, ge=1)
     """Height and width that images are resized to, a multiple of the model's patch size; null: the model's own."""
 
-    pool: Pool = "attention"
+    pool: Literal["cls", "mean", "attention"] = "attention"
     """cls: the class token; mean: the mean over patches; attention: learned queries attend to all tokens."""
 
     tokens: int = Field(default=1, ge=1)
@@ -100,31 +99,31 @@ class VitEncoderConfig(CameraEncoderConfig):
     lr_scale: float = Field(default=0.1, gt=0)
     """Learning rate of the backbone as a multiple of the optimizer's."""
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> VitEncoderConfig:
+    def faults(self) -> Iterator[str]:
         if self.tokens > 1 and self.pool != "attention":
-            raise ValueError(f"tokens is {self.tokens}, but pool {self.pool!r} gives one; use pool 'attention'")
+            yield f"tokens is {self.tokens}, but pool {self.pool!r} gives one; use pool 'attention'"
         if self.architecture is None:
-            return self
+            return
         family = self.architecture.get("model_type")
         if family not in FAMILIES:
-            raise ValueError(f"architecture.model_type is {family!r}; expected one of {', '.join(FAMILIES)}")
+            yield f"architecture.model_type is {family!r}; expected one of {', '.join(FAMILIES)}"
+            return
         unknown = sorted(set(self.architecture) - {"model_type", *_SIZES})
         missing = [name for name in _NEEDED if name not in self.architecture]
         if unknown or missing:
-            raise ValueError(f"architecture has unknown keys {unknown} and lacks {missing}; known: {', '.join(_SIZES)}")
+            yield f"architecture has unknown keys {unknown} and lacks {missing}; known: {', '.join(_SIZES)}"
+            return
         if self.pool == "cls" and not FAMILIES[family].has_cls:
-            raise ValueError(f"pool is 'cls', but {family} has no class token; use 'mean' or 'attention'")
+            yield f"pool is 'cls', but {family} has no class token; use 'mean' or 'attention'"
+        if self.architecture.get("num_channels", 3) != 3:
+            yield f"architecture has num_channels {self.architecture['num_channels']}; expected 3, RGB"
         size, patch = self.image_size or self.architecture["image_size"], self.architecture["patch_size"]
         if not isinstance(size, int) or not isinstance(patch, int):
-            raise ValueError(f"architecture has image_size {size} and patch_size {patch}; expected square ones")
-        if self.architecture.get("num_channels", 3) != 3:
-            raise ValueError(f"architecture has num_channels {self.architecture['num_channels']}; expected 3, RGB")
-        if size % patch:
+            yield f"architecture has image_size {size} and patch_size {patch}; expected square ones"
+        elif size % patch:
             below = size - size % patch
             nearest = f"{below} or {below + patch}" if below else f"{patch}"
-            raise ValueError(f"image_size is {size}, no multiple of the model's patch size {patch}. Take {nearest}")
-        return self
+            yield f"image_size is {size}, no multiple of the model's patch size {patch}. Take {nearest}"
 
     def resolve(self) -> VitEncoderConfig:
         """The record with `architecture`, `mean` and `std` read from `weights`; itself once it has them.
@@ -154,7 +153,7 @@ class VitEncoderConfig(CameraEncoderConfig):
             raise RuntimeError("the architecture of a vit encoder is not known yet; create it from record.resolve()")
         family = FAMILIES[self.architecture["model_type"]]
         camera = self.camera(shape, mean=self.mean or family.mean, std=self.std or family.std)
-        return VitEncoder(camera=camera, **self.arguments())
+        return VitEncoder(self, camera)
 
 
 class Source(NamedTuple):
@@ -310,7 +309,7 @@ class AttentionPool(nn.Module):
 
 
 class VitEncoder(Pretrained):
-    """Camera, backbone, pooling, projection; see `VitEncoderConfig` for the arguments.
+    """Camera, backbone, pooling, projection; see `VitEncoderConfig`.
 
     Attributes:
         n_tokens: tokens of each observation step; `forward` gives them one after the other in the last axis.
@@ -318,32 +317,21 @@ class VitEncoder(Pretrained):
 
     draws: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        camera: Camera,
-        weights: str,
-        architecture: dict[str, Any],
-        image_size: int | None,
-        pool: Pool,
-        tokens: int,
-        output_dim: int | None,
-        lr_scale: float,
-        freeze: bool,
-    ):
+    def __init__(self, config: VitEncoderConfig, camera: Camera):
         super().__init__()
+        architecture, tokens = config.architecture, config.tokens
         self.camera = camera
-        self.weights = weights
-        self.image_size = image_size or architecture["image_size"]
+        self.weights = config.weights
+        self.image_size = config.image_size or architecture["image_size"]
         self.backbone = VisionTransformer(architecture, image_size=self.image_size)
-        self.backbone.lr_scale = lr_scale
-        self.backbone.requires_grad_(not freeze)
-        self.pool = pool
+        self.backbone.lr_scale = config.lr_scale
+        self.backbone.requires_grad_(not config.freeze)
+        self.pool = config.pool
         dim, heads = self.backbone.dim, architecture["num_attention_heads"]
-        self.attention = AttentionPool(dim=dim, heads=heads, tokens=tokens) if pool == "attention" else None
-        self.project = nn.Identity() if output_dim is None else Linear(dim, output_dim)
+        self.attention = AttentionPool(dim=dim, heads=heads, tokens=tokens) if self.pool == "attention" else None
+        self.project = nn.Identity() if config.output_dim is None else Linear(dim, config.output_dim)
         self.n_tokens = tokens
-        self.output_dim = tokens * (output_dim or dim)
+        self.output_dim = tokens * (config.output_dim or dim)
 
     def forward(self, frames: Tensor, random: Randomness | None = None) -> Tensor:
         """(B, n_obs_steps, height, width, 3) uint8 -> (B, n_obs_steps, output_dim).

@@ -143,12 +143,12 @@ def _gather(parts: list[Tensor]) -> Tensor:
     return x.view(batch, n * len(parts), channels)
 
 
-def windows_product(x: Tensor, weight: Tensor, bias: Tensor, *, before: int, after: int, stride: int) -> Tensor:
+def windows_product(x: Tensor, weight: Tensor, bias: Tensor, *, padding: int, stride: int) -> Tensor:
     """A convolution in one product: windows of the padded input, each a row, times the whole weight (O, taps, C).
 
     For inference: its backward pass is slow.
     """
-    x = F.pad(x, (0, 0, before, after)) if before or after else x.contiguous()
+    x = F.pad(x, (0, 0, padding, padding)) if padding else x.contiguous()
     batch, length, channels = x.shape
     n = (length - weight.shape[1]) // stride + 1
     size = weight.shape[1] * channels

@@ -121,7 +121,7 @@ def test_an_epoch_reads_every_row_once_and_a_seek_no_more_than_a_window():
 def test_memory_is_what_is_stated_and_does_not_grow():
     rows = Counted(embeddings(4096, 2))
     pool = cached(rows, 64, 8)
-    assert pool.cache_bytes == 8 * 64 * 2 * 4
+    assert pool._array.nbytes == 8 * 64 * 2 * 4
     generator = np.random.default_rng(0)
     for _ in range(50):
         ids = generator.integers(0, 4096, 5)
@@ -130,7 +130,7 @@ def test_memory_is_what_is_stated_and_does_not_grow():
     ids = generator.integers(0, 4096, 500)  # more blocks than there is room for
     assert np.array_equal(gather(pool, ids), rows.data[ids])
     small = cached(Counted(embeddings(10, 2)), 64, 8)
-    assert small.cache_bytes == 64 * 2 * 4
+    assert small._array.nbytes == 64 * 2 * 4
 
 
 def test_a_read_that_fails_leaves_no_block_behind():

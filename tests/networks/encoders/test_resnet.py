@@ -105,7 +105,7 @@ def disturbed(module, seed=1):
 def test_the_network_is_torchvisions_with_group_norm_and_loads_by_its_names(width, blocks, bottleneck, patch):
     plain = disturbed(PlainResNet(width, blocks, norm=group_norm, bottleneck=bottleneck, patch=patch))
     stem = "patch" if patch else "conv"
-    ours = ResNet(width=width, blocks=blocks, bottleneck=bottleneck, stem=stem, norm="group")
+    ours = ResNet(ResNetEncoderConfig(width=width, blocks=blocks, bottleneck=bottleneck, stem=stem))
     weights = {name: value for name, value in plain.state_dict().items() if not name.startswith("fc.")}
     ours.load_state_dict(weights)
     images = torch.randn(2, 3, 44, 61)
@@ -123,7 +123,7 @@ def test_the_network_is_torchvisions_with_group_norm_and_loads_by_its_names(widt
 @pytest.mark.parametrize("size", [(84, 84), (33, 50), (4, 4), (7, 9), (97, 64)])
 @pytest.mark.parametrize("stem", ["conv", "patch"])
 def test_the_size_of_the_feature_maps_is_known_before_they_are(size, stem):
-    network = ResNet(width=16, blocks=(1, 1, 1), bottleneck=False, stem=stem, norm="group")
+    network = ResNet(ResNetEncoderConfig(width=16, blocks=(1, 1, 1), stem=stem))
     assert network(torch.zeros(1, 3, *size)).shape[2:] == network.output_size(size)
 
 
