@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -244,6 +244,24 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")
     click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
+
+
+@main.command("import")
+@click.argument("source")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run directory to write; must be empty.")
+@click.option(
+    "--format", "layout", type=click.Choice(["lerobot", "diffusion_policy"]), help="By default what the files are."
+)
+@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name an observation otherwise; repeatable.")
+def import_policy(
+    source: str, out: Path, layout: Literal["lerobot", "diffusion_policy"] | None, rename: tuple[str, ...]
+) -> None:
+    """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
+    from dp_prior.run import imported
+
+    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
+    click.echo(imported.import_policy(source, out, layout, names))
+    click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")
 
 
 @main.command()
