@@ -248,6 +248,24 @@ def export(checkpoint: str, directory: Path, whole: bool) -> None:
     click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
 
 
+@main.command("import")
+@click.argument("source")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run directory to write; must be empty.")
+@click.option(
+    "--format", "layout", type=click.Choice(["lerobot", "diffusion_policy"]), help="By default what the files are."
+)
+@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name an observation otherwise; repeatable.")
+def import_policy(
+    source: str, out: Path, layout: Literal["lerobot", "diffusion_policy"] | None, rename: tuple[str, ...]
+) -> None:
+    """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
+    from dp_prior.run import imported
+
+    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
+    click.echo(imported.import_policy(source, out, layout, names))
+    click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")
+
+
 @main.command()
 @click.argument("run")
 @click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")

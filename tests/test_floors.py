@@ -18,7 +18,7 @@ FLOORS = [
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
-    {"training", "inference"},
+    {"training", "inference", "published"},
     {"evaluation", "serving"},
     {"run", "cli", "__init__", "__main__"},
 ]

@@ -49,10 +49,11 @@ class _Sampler(Config):
     """Number of sampling steps; null visits every timestep trained, or as many as `spacing` says."""
 
     spacing: Spacing = "trailing"
-    """Which timesteps are visited, always beginning with the noisiest. `trailing`: equal strides down from the last.
+    """Which timesteps are visited, beginning with the noisiest. `trailing`: equal strides down from the last.
     `linspace`: the last to the first. `leading`: equal strides up from the first. `ddim`: the same, for a stride that
     gives exactly this many steps. `quadratic`: dense at the clean end. `karras`: even in sigma^(1/7). A list of counts,
-    clean end first: that many from each of as many equal sections."""
+    clean end first: that many from each of as many equal sections. `diffusers`: as leading, but begins below the
+    noisiest, for the same actions as a policy of another library."""
 
     renoise: float = Field(default=0.5, gt=0, le=1)
     """Share of the steps that is redone, on a noised copy, where a previous sample is given to start from."""

@@ -12,7 +12,7 @@ from pydantic import Field
 from dp_prior.diffusion.table import NoiseTable
 
 Spacing = (
-    Literal["trailing", "linspace", "leading", "ddim", "quadratic", "karras"]
+    Literal["trailing", "linspace", "leading", "ddim", "diffusers", "quadratic", "karras"]
     | Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
 )
 
@@ -25,7 +25,7 @@ def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> 
     """Timesteps to visit, noisiest first, beginning with the noisiest one trained.
 
     Some published spacings begin below it, where the network would be told less noise than there is; their first step
-    is moved up.
+    is moved up, except that of `diffusers`.
 
     Args:
         steps: how many; None for all, or for the sum of the sections.
@@ -40,7 +40,7 @@ def spaced_timesteps(table: NoiseTable, steps: int | None, spacing: Spacing) -> 
                 f"the sampler has {steps} steps, but only {trained} timesteps are trained; lower its steps"
             )
         rising = _rising(table, steps, spacing)
-    return trained - 1, *reversed(rising[:-1])
+    return rising[-1] if spacing == "diffusers" else trained - 1, *reversed(rising[:-1])
 
 
 def _rising(table: NoiseTable, steps: int, spacing: str) -> list[int]:
@@ -50,7 +50,7 @@ def _rising(table: NoiseTable, steps: int, spacing: str) -> list[int]:
             return [round(i * trained / steps) - 1 for i in range(1, steps + 1)]
         case "linspace":
             return [round(i * last / gaps) for i in range(steps)]
-        case "leading":
+        case "leading" | "diffusers":
             return [i * (trained // steps) for i in range(steps)]
         case "quadratic":
             return _distinct([last * (i / gaps) ** 2 for i in range(steps)], trained)

@@ -178,6 +178,11 @@ class HubSource:
         self._revision = revision
         self._options = options
 
+    @property
+    def revision(self) -> str | None:
+        """The commit, once a file was found; before that the revision that was asked for."""
+        return self._revision
+
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""
         found = self._fetch(path, most)

@@ -18,7 +18,9 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run.imported import SOURCE
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card
+from dp_prior.run.start import take_weights
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -42,7 +44,8 @@ def evaluate_checkpoint(
         ConfigError: the checkpoint holds no training state.
     """
     directory = resolve(reference)
-    if "training.safetensors" not in read_manifest(directory).files:
+    files = read_manifest(directory).files
+    if SOURCE not in files and "training.safetensors" not in files:
         problem = "holds only the files for inference; name the checkpoint, or a copy by `dp-prior export --whole`"
         raise ConfigError(str(directory), [problem])
     snapshot = read_checkpoint(directory)
@@ -54,12 +57,15 @@ def evaluate_checkpoint(
         parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
+        if SOURCE in files:
+            take_weights(parts.model, str(directory), ranks)
         trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
-        parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
+        if SOURCE not in files:
+            parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
         ranks.end()
-    stored, run = snapshot.documents["progress.json"]["metrics"], directory.parent.parent
+    stored, run = snapshot.documents.get("progress.json", {"metrics": {}})["metrics"], directory.parent.parent
     if has_result_of(run, directory):
         stored |= read_result(run)["test"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []

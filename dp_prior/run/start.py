@@ -32,7 +32,7 @@ def find_checkpoint(
     The run's own newest checkpoint wins over the one that `load` names.
 
     Raises:
-        ConfigError: `resume` is never and there is a checkpoint, or must and there is none.
+        ConfigError: `resume` is never and there is a checkpoint, or must and there is none; or the run is an import.
     """
     own, directory = store.latest(), store.root.parent
     if resume == "never":
@@ -46,6 +46,9 @@ def find_checkpoint(
             )
         return None
     if own is not None:
+        if "training.safetensors" not in read_manifest(own).files:
+            problem = f"{directory} is an imported policy, which has no training state to resume"
+            raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
     reference = load.recall(directory)
     if reference is None and resume == "must":

@@ -53,6 +53,7 @@ def test_spacings_are_those_published():
     assert spaced_timesteps(Cosine(steps=101).table(), 5, "quadratic") == (100, 56, 25, 6, 0)
     assert spaced_timesteps(table, 5, "leading") == (99, 60, 40, 20, 0)
     assert spaced_timesteps(table, 5, "ddim") == (99, 60, 40, 20, 0)
+    assert spaced_timesteps(table, 5, "diffusers") == (80, 60, 40, 20, 0)
     assert spaced_timesteps(table, 34, "ddim")[:3] == (99, 96, 93)
     # improved-diffusion: space_timesteps(300, [10, 15, 20]) has 0..99 with 10, 100..199 with 15, 200..299 with 20
     sections = spaced_timesteps(Cosine(steps=300).table(), None, (10, 15, 20))
