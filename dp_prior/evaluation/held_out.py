@@ -80,12 +80,11 @@ class SampledConfig(HeldOutConfig):
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
         """Numbers of sampling steps that the task's sampler cannot take."""
-        table = task.diffusion.schedule.table()
         for steps in self.eval_timesteps:
             sampler = task.sampler.model_copy(update={"steps": steps})
             try:
                 problems = list(sampler.faults())
-                sampler.timesteps(table)
+                task.diffusion.visits(sampler)
             except ValueError as error:
                 problems = [str(error)]
             yield from (

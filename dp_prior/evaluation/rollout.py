@@ -137,7 +137,7 @@ class RolloutConfig(Config):
             )
         if self.sampler is not None:
             try:
-                self.sampler.timesteps(task.diffusion.schedule.table())
+                task.diffusion.visits(self.sampler)
             except ValueError as error:
                 yield f"sampler does not fit task.diffusion.schedule: {error}"
         if not isinstance(task, PolicyConfig):

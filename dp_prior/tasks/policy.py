@@ -81,7 +81,7 @@ class PolicyConfig(Config):
             )
         yield from self.backbone.horizon_faults(self.horizon)
         try:
-            self.sampler.timesteps(self.diffusion.schedule.table())
+            self.diffusion.visits(self.sampler)
         except ValueError as error:
             yield f"sampler does not fit diffusion.schedule: {error}"
         for key, encoder in self.encoders.items():

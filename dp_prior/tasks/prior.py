@@ -32,6 +32,8 @@ from dp_prior.tasks.pretrained import Pretrained
 class PriorDiffusionConfig(DiffusionConfig):
     """The diffusion process, with the defaults of a prior."""
 
+    start: ClassVar = "noise"  # from zeros all candidates would be the same
+
     objective: ObjectiveConfig = X0()
     """The prediction target of the network."""
 
@@ -82,7 +84,7 @@ class PriorConfig(Config):
     def faults(self) -> Iterator[str]:
         diffusion = self.diffusion
         try:
-            self.sampler.timesteps(diffusion.schedule.table())
+            diffusion.visits(self.sampler)
         except ValueError as error:
             yield f"sampler does not fit diffusion.schedule: {error}"
         if diffusion.guidance is not None and not self.text_dropout:
