@@ -62,23 +62,27 @@ ROWS = [
 ]
 
 
-def train(run: str, runs: Path, data: Path, samples: int) -> None:
-    """Train one policy, in a process of its own, unless it is finished."""
-    if (runs / run / "result.json").exists():
-        return
-    config, changes = CONFIGS[run]
-    settings = [
-        f"data.episodes.path={data}",
+def settings(directory: Path, samples: int) -> list[str]:
+    """Changes to the configuration of every run: its budget, and no rollouts on the way, so the last weights count."""
+    return [
         f"train.samples={samples}",
         f"train.save_every.samples={max(1, samples // 8)}",
         'train.monitor={"metric":"validation/ema/loss","mode":"min"}',
         f'evaluate=[{{"type":"loss","every":{{"samples":{samples}}}}}]',
         "test=[]",
-        f"tracker.data_path={runs / run}",
-        *(change.format(runs=runs) if "{runs}" in change else change for change in changes),
+        f"tracker.data_path={directory}",
     ]
+
+
+def train(run: str, runs: Path, data: Path, samples: int) -> None:
+    """Train one policy, in a process of its own, unless it is finished."""
+    if (runs / run / "result.json").exists():
+        return
+    config, changes = CONFIGS[run]
+    changes = [change.replace("{runs}", str(runs)) for change in changes]
     command = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{config}.json"]
-    command += [word for setting in settings for word in ("--set", setting)]
+    for setting in [f"data.episodes.path={data}", *settings(runs / run, samples), *changes]:
+        command += ["--set", setting]
     with open(runs / f"{run}.log", "a", encoding="utf-8") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
 
@@ -132,9 +136,9 @@ def main(
     scores = json.loads(store.read_text(encoding="utf-8")) if store.exists() else {}
     for run in only or CONFIGS:
         train(run, runs, data.resolve(), samples)
-        for row in [row for row in ROWS if row.run == run and f"{row.run}, {row.name}" not in scores]:
-            scores[f"{row.run}, {row.name}"] = measure(row, runs, episodes, first_seed)
-            store.write_text(json.dumps(scores, indent=1), encoding="utf-8")
+    for row in [row for row in ROWS if row.run in (only or CONFIGS) and f"{row.run}, {row.name}" not in scores]:
+        scores[f"{row.run}, {row.name}"] = measure(row, runs, episodes, first_seed)
+        store.write_text(json.dumps(scores, indent=1), encoding="utf-8")
     click.echo(table(scores))
     if page is not None:
         before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)

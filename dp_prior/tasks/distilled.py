@@ -28,6 +28,8 @@ from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 
+WEIGHTS = "model.safetensors"
+
 UNSUPPORTED = ("start", "draws", "self_condition", "guidance", "variance", "weighting")
 """Fields of `diffusion` that a distilled policy leaves at their defaults: guidance is part of what it learns, and other
 weightings leave the noisiest timestep out."""
@@ -95,9 +97,12 @@ def digest_of(teacher: str) -> str:
         ConfigError: there are none.
     """
     try:
-        return read_manifest(resolve(teacher, whole=False)).files["model.safetensors"].sha256
-    except (OSError, ValueError, KeyError) as error:
+        files = read_manifest(resolve(teacher, whole=False)).files
+    except (OSError, ValueError) as error:
         raise ConfigError("task.teacher", [str(error)]) from None
+    if WEIGHTS not in files:
+        raise ConfigError("task.teacher", [f"{teacher!r} has no {WEIGHTS}; name a run, a checkpoint or an export"])
+    return files[WEIGHTS].sha256
 
 
 class Teacher:
@@ -120,11 +125,11 @@ class Teacher:
         """
         if self._policy is None:
             reference, digest = self.record.teacher, self.record.teacher_sha256
-            found = DiffusionPolicy.from_pretrained(reference)
-            problems = list(_misfits(found, student, self.sampler))
             if digest not in (None, digest_of(reference)):
-                problems.append(f"the weights of {reference!r} have changed since this run began; name the checkpoint")
-            if problems:
+                problem = f"the weights of {reference!r} have changed since this run began; name the checkpoint"
+                raise ConfigError("task.teacher", [problem])
+            found = DiffusionPolicy.from_pretrained(reference)
+            if problems := list(_misfits(found, student, self.sampler)):
                 raise ConfigError("task.teacher", problems)
             self._policy = found
         return self._policy.to(device)
