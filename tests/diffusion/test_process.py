@@ -10,6 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.prior import PriorDiffusionConfig
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 
@@ -555,6 +556,12 @@ def test_policy_that_starts_at_zeros_is_deterministic_and_warm_starts_add_no_noi
 def test_start_at_zeros_that_means_nothing_is_refused(change, message):
     with pytest.raises(ConfigError, match=message):
         config(**{**MIP, "objective": {"type": "x0"}, **change})
+
+
+def test_prior_has_no_start_since_its_candidates_would_all_be_the_same():
+    with pytest.raises(ConfigError, match="start: unknown key"):
+        PriorDiffusionConfig.from_json(json.dumps({**MIP, "clip": {"type": "l2norm"}}))
+    assert PriorDiffusionConfig().create().config.start == "noise"
 
 
 def test_noise_that_is_given_belongs_to_x_0():
