@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -21,7 +21,14 @@ from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance,
 from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States, last_state
 from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
-from dp_prior.diffusion.timesteps import LossAwareSampler, LossSecondMoment, TimestepsConfig, UniformTimesteps
+from dp_prior.diffusion.table import NoiseTable
+from dp_prior.diffusion.timesteps import (
+    ListedTimesteps,
+    LossAwareSampler,
+    LossSecondMoment,
+    TimestepsConfig,
+    UniformTimesteps,
+)
 from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig, decoder_nll, normal_kl
 from dp_prior.diffusion.weighting import Uniform, WeightingConfig
 from dp_prior.randomness import Randomness, derive_seed
@@ -53,6 +60,11 @@ class DiffusionConfig(Config):
     timesteps: TimestepsConfig = UniformTimesteps()
     """Which timesteps are trained."""
 
+    start: Literal["noise", "zeros"] = "noise"
+    """What x is at the noisiest timestep, in training and at the start of sampling. With `zeros` and a sampler without
+    fresh noise a sample is a function of its condition alone: two flow timesteps and `zeros` are MIP (Pan et al. 2025,
+    arXiv:2512.01809), see docs/few_steps.md."""
+
     draws: int = Field(default=1, ge=1)
     """Timesteps and noises that a training step draws for each sample; the loss is their mean. Its condition is encoded
     once, so that with camera encoders 4 cost little more than 1."""
@@ -76,23 +88,54 @@ class DiffusionConfig(Config):
 
     def faults(self) -> Iterator[str]:
         try:
-            self.objective.check(self.schedule.table())
+            table = self.schedule.table()
+            self.objective.check(table)
         except ValueError as error:
             yield str(error)
+        else:
+            yield from self._start_faults(table)
         if self.draws > 1 and isinstance(self.timesteps, LossSecondMoment):
             yield (
                 f"draws is {self.draws}, but timesteps 'loss_second_moment' learn from one draw per sample; set draws "
                 f"to 1, or use other timesteps"
             )
+        if isinstance(self.timesteps, ListedTimesteps) and max(self.timesteps.listed) >= self.schedule.steps:
+            yield f"timesteps lists {max(self.timesteps.listed)}, but the last of schedule is {self.schedule.steps - 1}"
         if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
             yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
 
+    def _start_faults(self, table: NoiseTable) -> Iterator[str]:
+        if self.start == "noise":
+            return
+        alpha, sigma = table.levels[len(table) - 1]
+        weight = self.weighting.weight(table.snr, self.objective.error_scale(table.alpha, table.sigma))
+        if alpha:
+            yield (
+                f"start is 'zeros', but schedule {self.schedule.type!r} ends with signal (alpha {alpha:.2g}); use "
+                f"schedule 'flow', or zero_terminal_snr"
+            )
+        elif self.objective.mixture(alpha, sigma)[0]:
+            yield f"start is 'zeros', from which objective {self.objective.type!r} cannot be predicted; use x0 or v"
+        elif not weight[-1]:
+            yield (
+                f"start is 'zeros', but weighting {self.weighting.type!r} gives the noisiest timestep no weight; use "
+                f"'uniform'"
+            )
+        if isinstance(self.criterion, VLB) or isinstance(self.variance, Learned | LearnedRange):
+            yield "start is 'zeros', which has no likelihood to train; use criterion 'l2' and variance 'fixed_small'"
+
     def sampler_faults(self, sampler: SamplerConfig) -> Iterator[str]:
-        """Why a sampler cannot visit timesteps of this schedule, if it cannot."""
+        """Why a sampler cannot visit its timesteps: the schedule does not have them, or they are never trained."""
         try:
-            sampler.timesteps(self.schedule.table())
+            visited = sampler.timesteps(self.schedule.table())
         except ValueError as error:
             yield str(error)
+            return
+        if isinstance(self.timesteps, ListedTimesteps) and (untrained := sorted({*visited} - {*self.timesteps.listed})):
+            yield (
+                f"the sampler visits the timesteps {list(visited)}, of which {untrained} are never trained; "
+                f"diffusion.timesteps lists {list(self.timesteps.listed)}"
+            )
 
     def create(self) -> DiffusionProcess:
         """The process; it has no trained parameters."""
@@ -163,7 +206,10 @@ class DiffusionProcess(nn.Module):
         self.input_factor = 2 if config.self_condition else 1
         alpha, sigma = self.table.alpha, self.table.sigma
         weight = config.weighting.weight(self.table.snr, self.objective.error_scale(alpha, sigma))
-        self._exact = {"levels": torch.stack([alpha, sigma, weight, *self.table.reverse_steps()])}
+        noise = sigma.clone()  # std of the noise in x_t
+        if config.start == "zeros":
+            noise[-1] = 0.0
+        self._exact = {"levels": torch.stack([alpha, sigma, noise, weight, *self.table.reverse_steps()])}
         for name, weights in (("dim_weights", config.dim_weights), ("horizon_weights", config.horizon_weights)):
             self._exact[name] = None if weights is None else torch.tensor(weights)
         for name, values in self._exact.items():
@@ -208,6 +254,7 @@ class DiffusionProcess(nn.Module):
         random: Randomness,
         denominator: Tensor | None = None,
         *,
+        eps: Tensor | None = None,
         positions: Tensor | None = None,
         self_condition: bool = False,
         bounds: Bounds | None = None,
@@ -222,6 +269,7 @@ class DiffusionProcess(nn.Module):
             mask: (B, *x_shape[:-1]) bool, True where x_0 is real; None if everywhere.
             random: B rows; timestep and noise of a sample are functions of its row.
             denominator: () valid positions that the sum is divided by; None counts those of this batch.
+            eps: (B, *x_shape) noise that belongs to x_0; None draws it.
             positions: (B,) int64 of the samples in the order of the run, for stratified timesteps.
             self_condition: show the network its own estimate; `self_conditions` decides it in training, and sampling is
                 like True.
@@ -229,9 +277,9 @@ class DiffusionProcess(nn.Module):
             known: bool, broadcasts against x_0; elements that the network sees without noise and that have no cost.
         """
         t, factor = self.timesteps.draw(random.stream("timestep"), positions)
-        eps = random.stream("noise").normal(*x_0.shape[1:])
-        alpha, sigma, weight, *step = (level.view(-1, *[1] * (x_0.dim() - 1)) for level in self.levels[:, t])
-        x_t = alpha * x_0 + sigma * eps
+        eps = random.stream("noise").normal(*x_0.shape[1:]) if eps is None else eps
+        alpha, sigma, noise, weight, *step = (level.view(-1, *[1] * (x_0.dim() - 1)) for level in self.levels[:, t])
+        x_t = alpha * x_0 + noise * eps
         if known is not None:
             x_t = torch.where(known, x_0, x_t)
         if self.config.self_condition:
@@ -356,6 +404,8 @@ class DiffusionProcess(nn.Module):
             how: see `denoiser`.
         """
         noise = random.stream("start").normal(*x_shape)
+        if self.config.start == "zeros":
+            noise = torch.zeros_like(noise)
         noise = noise if start is None else start(noise)
         timesteps = sampler.timesteps(self.table)
         if previous is not None:
@@ -389,7 +439,7 @@ class DiffusionProcess(nn.Module):
         mean = ElementMean(x_0, mask, known=known)
         vb, x_0_error = [], []
         for t in reversed(range(self.steps)):
-            alpha, sigma, _, *step = self.levels[:, t]
+            alpha, sigma, _, _, *step = self.levels[:, t]
             x_t = alpha * x_0 + sigma * random.stream("bits", t).normal(*x_0.shape[1:])
             estimate, raw, _ = denoiser.estimate(x_t, t)
             vb.append(mean(self._bound(x_0 - estimate, x_0, self.indices[t], raw, step)))

@@ -146,6 +146,22 @@ class DDIM(_Sampler):
             x_t, _ = self._step(x_t, clean, unclipped, table, t, s, 0.0)
         return x_t
 
+    def lead(self, denoise: Denoise, x_t: Tensor, t: Tensor, table: NoiseTable) -> Tensor:
+        """Where the deterministic sampler (eta 0) leads rows that start at different timesteps.
+
+        Args:
+            x_t: (B, ...), each row at its own timestep.
+            t: (B,) int64, each one that the sampler visits.
+
+        Returns:
+            (B, ...) samples.
+        """
+        for here, s in pairwise([*self.timesteps(table), -1]):
+            x_0, _, unclipped = Denoiser.of(denoise).estimate(x_t, here)
+            x_s, _ = self._step(x_t, x_0, unclipped, table, here, s, 0.0)
+            x_t = torch.where((t >= here).view(-1, *[1] * (x_t.dim() - 1)), x_s, x_t)
+        return x_t
+
     def _step(
         self, x_t: Tensor, x_0: Tensor, unclipped: Tensor, table: NoiseTable, t: int, s: int, eta: float
     ) -> tuple[Tensor, float]:

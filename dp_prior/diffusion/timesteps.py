@@ -72,6 +72,21 @@ class LossSecondMoment(_Timesteps):
         return LossAwareSampler(steps, self.history, self.uniform, self.stratified)
 
 
+class ListedTimesteps(_Timesteps):
+    """Some timesteps are equally likely, and the others are never trained."""
+
+    type: Literal["listed"] = "listed"
+
+    listed: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+    """The timesteps; samplers must visit no others."""
+
+    def create(self, steps: int) -> TimestepSampler:
+        """A sampler of one of `steps` timesteps."""
+        chosen = torch.zeros(steps, dtype=torch.float64)
+        chosen[list(self.listed)] = 1 / len(set(self.listed))
+        return TimestepSampler(chosen, self.stratified)
+
+
 class TimestepSampler(nn.Module):
     """Draws timesteps from a fixed distribution."""
 
@@ -153,4 +168,6 @@ class LossAwareSampler(TimestepSampler):
         self.counts.add_(size[:-1])
 
 
-TimestepsConfig = Annotated[UniformTimesteps | LogitNormal | LossSecondMoment, Field(discriminator="type")]
+TimestepsConfig = Annotated[
+    UniformTimesteps | LogitNormal | LossSecondMoment | ListedTimesteps, Field(discriminator="type")
+]

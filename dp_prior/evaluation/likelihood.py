@@ -7,6 +7,7 @@ so only values of models with the same data and normalizer can be compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field
 
 from dp_prior.clock import Cadence
+from dp_prior.diffusion.timesteps import ListedTimesteps
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of
@@ -21,6 +23,7 @@ from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Means, Ranks
 from dp_prior.randomness import Randomness
+from dp_prior.tasks import TaskConfig
 
 _TOTALS = {  # by name: better, meaning
     "bits_per_dim": ("lower", "Upper bound on the negative log likelihood of normalised values."),
@@ -49,6 +52,11 @@ class LikelihoodConfig(HeldOutConfig):
 
     max_samples: int | None = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split; null for all."""
+
+    def task_faults(self, task: TaskConfig) -> Iterator[str]:
+        """The bound needs a noisy x at every timestep."""
+        if task.diffusion.start == "zeros" or isinstance(task.diffusion.timesteps, ListedTimesteps):
+            yield "type is 'likelihood', but the task does not train a noisy x at every timestep; remove the evaluator"
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> LikelihoodEvaluator:
         """

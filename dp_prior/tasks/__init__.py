@@ -4,10 +4,11 @@ A record's `kind` decides which evaluators can measure its model and that `load_
 """
 
 from dp_prior.config import family
+from dp_prior.tasks.distilled import DistilledPolicyConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.prior import PriorConfig
 
-TaskConfig = family("tasks", PolicyConfig, InpaintingPolicyConfig, PriorConfig)
+TaskConfig = family("tasks", PolicyConfig, InpaintingPolicyConfig, DistilledPolicyConfig, PriorConfig)
 Pretrained.tasks = TaskConfig  # whose members import that file

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.compilation import compiled
-from dp_prior.diffusion.denoiser import Network
+from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.networks.dropout import dropout_rows
@@ -169,6 +169,12 @@ class DiffusionModel(nn.Module):
     ) -> tuple[Tensor, Tensor] | None:
         """`known` of `sample` -> the same for the diffused variable, normalised; it includes all of `shown`."""
         return None if known is None else (self.inside(known[0], cond), known[1])
+
+    def denoiser(self, cond: dict[str, Tensor]) -> Denoiser:
+        """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
+        network, unconditional = self._networks(cond)
+        shape = len(next(iter(cond.values()))), *self.x_shape
+        return self.process.denoiser(network, shape, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
 
     def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
         """The network with its condition and, for guidance, the network without it."""

@@ -32,6 +32,8 @@ from dp_prior.tasks.pretrained import Pretrained
 class PriorDiffusionConfig(DiffusionConfig):
     """The diffusion process, with the defaults of a prior."""
 
+    start: ClassVar = "noise"  # from zeros all candidates would be the same
+
     objective: ObjectiveConfig = X0()
     """The prediction target of the network."""
 

@@ -10,6 +10,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.prior import PriorDiffusionConfig
 
 OBJECTIVES = ["eps", "x0", "v", "flow"]
 
@@ -325,12 +326,14 @@ FIELDS = {
     "dim_weights": [1.0, 2.0],
     "horizon_weights": [1.0, 1.0, 1.0, 1.0, 2.0],
     "timesteps": {"type": "logit_normal"},
+    "start": "zeros",
     "variance": {"type": "fixed_large"},
     "data_step": 0.01,
     "self_condition": 0.5,
     "clip": {"type": "fixed", "bound": 0.5},
     "guidance": {"scale": 2.0},
 }
+NEEDED = {"start": {"schedule": {"type": "flow", "steps": 10}, "objective": {"type": "x0"}}}  # for a change of a field
 
 
 @pytest.mark.parametrize("field", [name for name in DiffusionConfig.model_fields if name != "draws"])  # tasks/model.py
@@ -346,12 +349,13 @@ def test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood(
         bits = process.bits_per_dim(net, x_0, mask, rows(6), unconditional=lambda x, t: x[..., :2])
         return loss.total, sample.sum(), bits.total.sum()
 
-    assert results(config().create()) != results(config(**{field: FIELDS[field]}).create())
+    base = NEEDED.get(field, {})
+    assert results(config(**base).create()) != results(config(**base, **{field: FIELDS[field]}).create())
 
 
 def test_config_survives_json():
-    for data in FIELDS.items():
-        built = config(**dict([data]))
+    for field, value in FIELDS.items():
+        built = config(**NEEDED.get(field, {}), **{field: value})
         assert DiffusionConfig.from_json(built.to_json()) == built
 
 
@@ -470,3 +474,103 @@ def test_inpainting_with_the_exact_denoiser_draws_from_the_conditional_law(sampl
     assert residual.mean().item() == pytest.approx(0, abs=5 * 0.6 / count**0.5)
     assert residual.std().item() == pytest.approx(0.6, rel=0.04)
     assert torch.corrcoef(torch.stack([residual, o]))[0, 1].item() == pytest.approx(0, abs=5 / count**0.5)
+
+
+MIP = {"schedule": {"type": "flow", "steps": 2, "scale": 9}, "start": "zeros", "clip": None}
+"""Timestep 0 is t* = 0.9 of the paper, with 0.9 of the chunk and 0.1 of noise; timestep 1 is its t = 0."""
+
+
+def mip_policy(action, time):
+    """pi(o, I, t) of the paper, for one o; shapes (H, A)."""
+    return torch.tanh(1.3 * action + 0.5 * time) + torch.linspace(-1, 1, 10).view(5, 2)
+
+
+def mip_network(objective, table):
+    """The same policy as a network with this objective."""
+
+    def network(x_t, t):
+        outputs = []
+        for row, step in zip(x_t, t.tolist(), strict=True):
+            alpha, sigma = table.levels[step]
+            estimate = mip_policy(row, [0.9, 0.0][step])
+            velocity = (alpha * row - (alpha**2 + sigma**2) * estimate) / sigma
+            outputs.append(estimate if objective == "x0" else velocity)
+        return torch.stack(outputs)
+
+    return network
+
+
+@pytest.mark.parametrize("objective", ["x0", "v"])
+def test_two_flow_timesteps_and_zeros_are_mip(objective):
+    """Pan et al. 2025 (arXiv:2512.01809): the terms of the loss, and the policy that acts."""
+    process = config(**MIP, objective={"type": objective}).create()
+    assert process.table.levels[0] == pytest.approx((0.9, 0.1)) and process.table.levels[1] == (0.0, 1.0)
+    network = mip_network(objective, process.table)
+    first = mip_policy(torch.zeros(5, 2), 0.0)
+    acted = mip_policy(0.9 * first, 0.9)
+    chunks = process.sample(network, (5, 2), rows(3), DDIM(steps=2))
+    torch.testing.assert_close(chunks, acted.expand(3, 5, 2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(process.sample(network, (5, 2), rows(3), DDIM(steps=1)), first.expand(3, 5, 2))
+
+    x_0, _ = example(batch=40)
+    loss = process.loss(network, x_0, None, rows(40))
+    eps = rows(40).stream("noise").normal(5, 2)
+    scale = {"x0": [1.0, 1.0], "v": [(0.82 / 0.1) ** 2, 1.0]}[objective]
+    for i, t in enumerate(loss.t.tolist()):
+        seen, time = [(0.9 * x_0[i] + 0.1 * eps[i], 0.9), (torch.zeros(5, 2), 0.0)][t]
+        error = ((mip_policy(seen, time) - x_0[i]) ** 2).mean()
+        assert loss.per_sample[i].item() == pytest.approx(scale[t] * error.item(), rel=1e-4)
+    assert set(loss.t.tolist()) == {0, 1}
+
+
+def test_half_of_every_global_batch_of_mip_starts_from_zeros_whatever_the_rank():
+    process = config(**MIP, objective={"type": "x0"}, timesteps={"type": "uniform", "stratified": True}).create()
+    network, (x_0, _), places = mip_network("x0", process.table), example(batch=64), torch.arange(640, 704)
+    whole = process.loss(network, x_0, None, rows(64), positions=places)
+    assert abs(whole.t.sum().item() - 32) <= 1
+    for rank in range(4):
+        mine = slice(rank, None, 4)
+        part = process.loss(network, x_0[mine], None, rows(64)[mine], positions=places[mine])
+        assert torch.equal(part.t, whole.t[mine]) and torch.equal(part.per_sample, whole.per_sample[mine])
+
+
+def test_policy_that_starts_at_zeros_is_deterministic_and_warm_starts_add_no_noise():
+    process = config(**MIP, objective={"type": "x0"}).create()
+    network, previous = mip_network("x0", process.table), example(batch=2)[0]
+    one, other = (process.sample(network, (5, 2), rows(2, start), DDIM(steps=2), previous=previous) for start in (0, 7))
+    assert torch.equal(one, other)
+    torch.testing.assert_close(one, torch.stack([mip_policy(0.9 * chunk, 0.9) for chunk in previous]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schedule": {"type": "cosine"}}, "start is 'zeros', but schedule 'cosine' ends with signal"),
+        ({"objective": {"type": "flow"}}, "zeros', from which objective 'flow' cannot be predicted; use x0 or v"),
+        ({"weighting": {"type": "min_snr"}}, "weighting 'min_snr' gives the noisiest timestep no weight; use"),
+        ({"criterion": {"type": "vlb"}}, "start is 'zeros', which has no likelihood to train"),
+        ({"variance": {"type": "learned"}}, "start is 'zeros', which has no likelihood to train"),
+        ({"timesteps": {"type": "listed", "listed": [2]}}, "timesteps lists 2, but the last of schedule is 1"),
+    ],
+)  # fmt: skip
+def test_start_at_zeros_that_means_nothing_is_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**{**MIP, "objective": {"type": "x0"}, **change})
+
+
+def test_prior_has_no_start_since_its_candidates_would_all_be_the_same():
+    with pytest.raises(ConfigError, match="start: unknown key"):
+        PriorDiffusionConfig.from_json(json.dumps({**MIP, "clip": {"type": "l2norm"}}))
+    assert PriorDiffusionConfig().create().config.start == "noise"
+
+
+def test_noise_that_is_given_belongs_to_x_0():
+    process = config(objective={"type": "v"}).create()
+    x_0, mask = example()
+    drawn = rows(6).stream("noise").normal(5, 2)
+    assert torch.equal(
+        process.loss(network, x_0, mask, rows(6), eps=drawn).total, process.loss(network, x_0, mask, rows(6)).total
+    )
+    assert (
+        process.loss(network, x_0, mask, rows(6), eps=-drawn).total != process.loss(network, x_0, mask, rows(6)).total
+    )

@@ -212,6 +212,19 @@ def test_encoding_a_gaussian_gives_its_quantiles():
     assert torch.isfinite(DDIM(steps=None).encode(exact_gaussian(Flow().table()), z, Flow().table())).all()
 
 
+@pytest.mark.parametrize("clipped", [False, True])
+def test_rows_of_different_timesteps_are_led_as_if_each_were_alone(clipped):
+    process = DiffusionConfig(clip={"type": "fixed", "bound": 0.5}).create()
+    sampler = DDIM(steps=5, use_clipped_model_output=clipped)
+    x_t, path = rows(10).normal(3), sampler.timesteps(process.table)
+    denoise = process.denoiser(lambda x_t, t: torch.tanh(x_t + t[:, None] / 100), (10, 3))
+    t = torch.tensor(2 * list(path))
+    led = sampler.lead(denoise, x_t, t, process.table)
+    for i, start in enumerate(t.tolist()):
+        *_, (alone, _) = sampler.progressive(denoise, x_t, process.table, rows(10), [s for s in path if s <= start])
+        assert torch.equal(led[i], alone[i])
+
+
 @pytest.mark.parametrize("sampler", [*MEMBERS, DDIM(eta=0.7), DPMSolver(stochastic=True)], ids=repr)
 def test_a_row_is_the_same_whatever_its_neighbours(sampler):
     table, random = Cosine().table(), rows(8)

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal
 
 from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.timesteps import LogitNormal, LossSecondMoment, UniformTimesteps
+from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
 from dp_prior.randomness import Randomness
 
 COUNT = 100_000
@@ -33,6 +33,16 @@ def test_logit_normal_timesteps_are_those_of_a_continuous_time(mean, std):
     probability = Normal(mean, std).cdf(edges).diff()
     assert probability.sum() == pytest.approx(1)
     check_frequencies(LogitNormal(mean=mean, std=std).create(50).draw(RANDOM)[0], probability)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("listed", [(0,), (9,), (9, 3, 0), tuple(range(10)), (3, 3, 7)])
+def test_listed_timesteps_are_equally_likely_and_no_others_are_drawn(listed, stratified):
+    probability = torch.zeros(10).double()
+    probability[list(listed)] = 1 / len(set(listed))
+    t, _ = ListedTimesteps(listed=listed, stratified=stratified).create(10).draw(RANDOM, POSITIONS)
+    assert set(t.tolist()) == set(listed)
+    check_frequencies(t, probability)
 
 
 @pytest.mark.parametrize("record", [UniformTimesteps(), LogitNormal(), LossSecondMoment()], ids=repr)
@@ -156,6 +166,8 @@ def test_the_total_loss_carries_the_factors_and_the_samples_do_not():
         (LogitNormal(), "stratified", True),
         (LogitNormal(), "mean", 1.0),
         (LogitNormal(), "std", 0.5),
+        (ListedTimesteps(listed=(3, 5)), "stratified", True),
+        (ListedTimesteps(listed=(3, 5)), "listed", (3, 6)),
         (LossSecondMoment(), "stratified", True),
         (LossSecondMoment(), "history", 3),
         (LossSecondMoment(), "uniform", 0.5),

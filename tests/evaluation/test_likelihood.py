@@ -7,6 +7,8 @@ import torch
 
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.policy import PolicyConfig
+from tests.diffusion.test_process import MIP
 from tests.evaluation.fakes import NOW, TinyPolicy, data, on_ranks
 
 SMALL = {"schedule": {"type": "cosine", "steps": 20}}
@@ -64,3 +66,17 @@ def test_other_knobs_are_kept():
     config = LikelihoodConfig.from_json('{"every": {"steps": 7}, "batch_size": 3}')
     assert config.create(SPLIT).every.steps == 7 and config.batch_size == 3
     assert config.measured_models() == ("ema",)
+
+
+@pytest.mark.parametrize(
+    ("diffusion", "sampler"),
+    [
+        ({**MIP, "objective": {"type": "x0"}}, {"type": "ddim", "steps": 2}),
+        ({"timesteps": {"type": "listed", "listed": [99]}}, {"type": "ddim", "steps": 1}),
+        ({}, {"type": "ddim"}),
+    ],
+)  # fmt: skip
+def test_policies_that_are_not_trained_at_every_timestep_have_no_likelihood(diffusion, sampler):
+    task = PolicyConfig.from_json(json.dumps({"diffusion": diffusion, "sampler": sampler}))
+    problem = "type is 'likelihood', but the task does not train a noisy x at every timestep; remove the evaluator"
+    assert list(LikelihoodConfig().task_faults(task)) == ([problem] if diffusion else [])

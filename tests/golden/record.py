@@ -106,6 +106,16 @@ RUNS = {
         {"schedule": {"type": "flow", "steps": 20}, "objective": {"type": "flow"}},
         encoders={"goal": {"type": "state", "hidden_dims": [16], "output_dim": 8}},
     ),
+    "two_step": _policy(
+        UNET,
+        {
+            "schedule": {"type": "flow", "steps": 2, "scale": 9},
+            "objective": {"type": "x0"},
+            "timesteps": {"type": "uniform", "stratified": True},
+            "start": "zeros",
+        },
+        sampler={"type": "ddim", "steps": 2},
+    ),
     "prior": _prior(),
 }
 

@@ -1,0 +1,185 @@
+"""The distilled policy: one or two network evaluations lead where many steps of a trained policy, its teacher, lead.
+
+DDIM maps a noisy chunk x_t to a clean one. The student learns that map of the teacher, at the timesteps that its own
+sampler visits. Its loss is the usual one with another x_0 and eps: the end of the teacher's trajectory from x_t, and
+the noise that makes x_t of it. Network, checkpoint and samplers are those of a policy, and acting needs no teacher.
+
+Source: Luhman and Luhman 2021 (arXiv:2101.02388), for one step. Two steps are the multistep sampling of consistency
+models (Song et al. 2023, arXiv:2303.01469, algorithm 1), which is DDIM with eta 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dp_prior.batch import Batch
+from dp_prior.checkpoints.format import read_manifest
+from dp_prior.config import Change, ConfigError
+from dp_prior.diffusion.process import DiffusionConfig, Loss
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.diffusion.timesteps import ListedTimesteps
+from dp_prior.networks.dropout import dropout_rows
+from dp_prior.places.reference import resolve
+from dp_prior.randomness import Randomness
+from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+
+WEIGHTS = "model.safetensors"
+
+UNSUPPORTED = ("start", "draws", "self_condition", "guidance", "variance", "weighting")
+"""Fields of `diffusion` that a distilled policy leaves at their defaults: guidance is part of what it learns, and other
+weightings leave the noisiest timestep out."""
+
+
+class DistilledPolicyConfig(PolicyConfig):
+    """A policy that learns the samples of another one, its teacher, in fewer steps.
+
+    It starts from the teacher's weights, which `train.init_from` names too, and has the teacher's data, network and
+    noise schedule.
+    """
+
+    type: Literal["distilled_policy"] = "distilled_policy"
+
+    cond_dropout: ClassVar = {}
+
+    teacher: Annotated[str, Change("harmless")]
+    """The policy to distil: a run, a checkpoint, or another reference that `load_policy` reads. Only training and the
+    `loss` evaluator need it."""
+
+    teacher_steps: int = Field(default=8, ge=1)
+    """Steps of DDIM in which the teacher goes from noise to a chunk; a training step evaluates the teacher as often."""
+
+    teacher_sha256: str | None = None
+    """Hash of the teacher's weights; null: a run fills it in when it starts, and refuses to resume with others."""
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        diffusion = self.diffusion
+        for name in UNSUPPORTED:
+            if getattr(diffusion, name) != DiffusionConfig.model_fields[name].default:
+                yield f"diffusion.{name} has no meaning in a distilled policy; remove it"
+        try:
+            visited = self.sampler.timesteps(diffusion.schedule.table())
+            known = DDIM(steps=self.teacher_steps).timesteps(diffusion.schedule.table())
+        except ValueError as error:
+            yield f"teacher_steps or sampler does not fit diffusion.schedule: {error}"
+            return
+        listed = diffusion.timesteps.listed if isinstance(diffusion.timesteps, ListedTimesteps) else None
+        if listed is None:
+            yield (
+                f"diffusion.timesteps is {diffusion.timesteps.type!r}, but only those that the sampler visits should "
+                f'be trained; use {{"type": "listed", "listed": {sorted(visited)}}}'
+            )
+        elif unknown := sorted({*listed} - {*known}):
+            yield (
+                f"diffusion.timesteps lists {unknown}, which the {self.teacher_steps} steps of the teacher do not "
+                f"visit; they visit {list(known)}"
+            )
+
+    def resolve(self) -> Self:
+        """See `PolicyConfig.resolve`; fills in `teacher_sha256`."""
+        found = super().resolve()
+        digest = found.teacher_sha256 or digest_of(found.teacher)
+        return found.model_copy(update={"teacher_sha256": digest})
+
+    def _build(self, policy: type[DiffusionPolicy], *parts: Any) -> DistilledPolicy:
+        return super()._build(DistilledPolicy, *parts)
+
+
+def digest_of(teacher: str) -> str:
+    """SHA-256 of the weights that a reference means.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    try:
+        files = read_manifest(resolve(teacher, whole=False)).files
+    except (OSError, ValueError) as error:
+        raise ConfigError("task.teacher", [str(error)]) from None
+    if WEIGHTS not in files:
+        raise ConfigError("task.teacher", [f"{teacher!r} has no {WEIGHTS}; name a run, a checkpoint or an export"])
+    return files[WEIGHTS].sha256
+
+
+class Teacher:
+    """The trained policy, loaded when a loss first asks for it; copies of the student share it."""
+
+    def __init__(self, record: DistilledPolicyConfig):
+        self.record = record
+        self.sampler = DDIM(steps=record.teacher_steps)
+        self._policy: DiffusionPolicy | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
+        return self
+
+    @torch.compiler.disable
+    def policy(self, student: DiffusionPolicy, device: torch.device) -> DiffusionPolicy:
+        """The teacher of this student, on a device.
+
+        Raises:
+            ConfigError: it cannot teach this student, or its weights are not those that the run began with.
+        """
+        if self._policy is None:
+            reference, digest = self.record.teacher, self.record.teacher_sha256
+            if digest not in (None, digest_of(reference)):
+                problem = f"the weights of {reference!r} have changed since this run began; name the checkpoint"
+                raise ConfigError("task.teacher", [problem])
+            found = DiffusionPolicy.from_pretrained(reference)
+            if problems := list(_misfits(found, student, self.sampler)):
+                raise ConfigError("task.teacher", problems)
+            self._policy = found
+        return self._policy.to(device)
+
+
+def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) -> Iterator[str]:
+    """Why a student cannot learn from this teacher."""
+    theirs, ours = teacher.record, student.record
+    for name, found, wanted in (
+        ("shapes", teacher.spec, student.spec),
+        ("diffusion.schedule", theirs.diffusion.schedule, ours.diffusion.schedule),
+        ("relative_to", theirs.relative_to, ours.relative_to),
+    ):
+        if found != wanted:
+            yield f"the teacher has {name} {found!r}, this policy {wanted!r}; they must be equal"
+            return
+    for fault in theirs.diffusion.sampler_faults(sampler):
+        yield f"the teacher cannot take task.teacher_steps: {fault}"
+    normal, normal_student = teacher.normalizer.state_dict(), student.normalizer.state_dict()
+    if any(not torch.equal(value, normal_student[name].cpu()) for name, value in normal.items()):
+        yield "the teacher normalises otherwise; set train.init_from to the teacher, which has its normalizer"
+
+
+class DistilledPolicy(DiffusionPolicy):
+    """Acts like any policy; only its loss reads the teacher."""
+
+    record_type = DistilledPolicyConfig
+
+    def __init__(self, *, record: DistilledPolicyConfig, **parts: Any):
+        super().__init__(record=record, **parts)
+        self.teacher = Teacher(record)
+
+    def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
+        """See `DiffusionModel.forward`."""
+        with dropout_rows(self, random.stream("dropout")):
+            tokens = self.encode(batch.cond, random.stream("condition") if self.training else None)
+            x_0, eps = self._taught(batch, random)
+            bounds = self.normalizer.bounds("x")
+            return self.process.loss(
+                self.network(tokens, in_loss=True), x_0, batch.mask, random, batch.denominator, eps=eps,
+                positions=batch.positions, bounds=bounds,
+            )  # fmt: skip
+
+    @torch.no_grad()
+    def _taught(self, batch: Batch, random: Randomness) -> tuple[Tensor, Tensor]:
+        """Where the teacher leads x_t, and the noise that makes the same x_t of it; both (B, horizon, action_dim)."""
+        x_0, process = self.inside(batch.x, batch.cond), self.process
+        t, _ = process.timesteps.draw(random.stream("timestep"), batch.positions)
+        alpha, sigma = process.levels[:2, t, None, None]
+        x_t = alpha * x_0 + sigma * random.stream("noise").normal(*x_0.shape[1:])
+        teacher = self.teacher.policy(self, x_0.device)
+        end = self.teacher.sampler.lead(teacher.denoiser(batch.cond), x_t, t, process.table)
+        return end, (x_t - alpha * end) / sigma

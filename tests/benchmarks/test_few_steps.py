@@ -1,0 +1,46 @@
+"""The comparison of few steps: its rows fit its runs, and a repeated command does nothing twice."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import few_steps
+from dp_prior.run.config import TrainConfig
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.parametrize("run", few_steps.CONFIGS)
+def test_rows_visit_timesteps_that_their_run_trains(run):
+    name, changes = few_steps.CONFIGS[run]
+    config = TrainConfig.from_json_path(
+        ROOT / f"configs/policy/{name}.json", changes + few_steps.settings(Path("r"), 9)
+    )
+    rows = [row for row in few_steps.ROWS if row.run == run]
+    assert rows
+    for row in rows:
+        assert not list(config.task.diffusion.sampler_faults(row.sampler))
+        visited = len(row.sampler.timesteps(config.task.diffusion.schedule.table()))
+        assert row.evaluations == (round(row.sampler.renoise * visited) if row.warm_start else visited)
+
+
+def test_repeated_command_trains_and_measures_nothing_and_fills_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(few_steps, "measure", None)
+    for run in few_steps.CONFIGS:
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "result.json").write_text("{}")
+    found = {"score": 0.5, "score_ci_low": 0.4, "score_ci_high": 0.6, "success_rate": 0.25, "ms": 3.0}
+    scores = {f"{row.run}, {row.name}": found for row in few_steps.ROWS}
+    assert len(scores) == len(few_steps.ROWS), "names are distinct"
+    (tmp_path / "scores_100.json").write_text(json.dumps(scores))
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{few_steps.BEGIN}\nold\n{few_steps.END}\n\nMore.\n")
+    arguments = ["--runs", str(tmp_path), "--data", str(page), "--page", str(page)]
+    for _ in range(2):
+        done = CliRunner().invoke(few_steps.main, arguments, catch_exceptions=False)
+        assert done.exit_code == 0
+        before, table, after = page.read_text().partition(few_steps.table(scores))
+        assert before == f"# Title\n\n{few_steps.BEGIN}\n" and after == f"\n{few_steps.END}\n\nMore.\n" and table
+    assert "| `two_step` | ddim 2 | 2 | 0.500 (0.400 to 0.600) | 25% | 3.0 |" in table

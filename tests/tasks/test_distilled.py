@@ -1,0 +1,272 @@
+"""A distilled policy learns where many steps of its teacher lead, resumes exactly, and acts without the teacher."""
+
+import copy
+import json
+import math
+import shutil
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from dp_prior import load_policy
+from dp_prior.batch import Batch, Spec
+from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.randomness import Randomness
+from dp_prior.run.changes import kind_of
+from dp_prior.run.commands import evaluate_checkpoint
+from dp_prior.tasks.distilled import DistilledPolicy, DistilledPolicyConfig
+from dp_prior.tasks.policy import PolicyConfig
+from tests.tasks.test_policy import statistics
+from tests.test_elastic import assert_one_run, go
+from tests.test_resume import assert_same_run
+from tests.tiny import experiment, rows, state, tiny, train, train_and_die, write
+
+EVALUATE = [
+    {"type": "loss", "every": {"steps": 7}},
+    {"type": "action_error", "eval_timesteps": [1, 2], "every": {"steps": 7}},
+]
+
+
+def distilled(teacher, **change):
+    """Changes that make `tiny` a policy of two steps, distilled from a run in 4 steps of 10 timesteps."""
+    return {
+        "task__type": "distilled_policy",
+        "task__teacher": str(teacher),
+        "task__teacher_steps": 4,
+        "task__diffusion__timesteps": {"type": "listed", "listed": [4, 9]},
+        "task__sampler": {"type": "ddim", "steps": 2, "eta": 1.0},
+        "train__init_from": str(teacher),
+        "evaluate": EVALUATE,
+        "train__monitor": {"metric": "validation/ema/loss"},
+        "train__steps": 20,
+        **change,
+    }
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A trained tiny policy."""
+    place = tmp_path_factory.mktemp("teacher")
+    experiment(tiny(place, evaluate=[])).run()
+    return place / "run"
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(teacher, tmp_path_factory):
+    place = tmp_path_factory.mktemp("distilled")
+    assert train(write(place, **distilled(teacher))).exit_code == 0
+    return place / "run"
+
+
+class GaussianDenoiser(nn.Module):
+    """E[x_0 | x_t] of normal data."""
+
+    def __init__(self, table, mean, std):
+        super().__init__()
+        self.table, self.mean, self.std = table, mean, std
+
+    def forward(self, x_t, t, cond):
+        alpha, sigma = self.table.levels[int(t[0])]
+        gain = alpha * self.std**2 / (alpha**2 * self.std**2 + sigma**2)
+        return self.mean + gain * (x_t - alpha * self.mean)
+
+
+class Lines(nn.Module):
+    """A line for each timestep."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.slope, self.offset = nn.Parameter(torch.ones(steps)), nn.Parameter(torch.zeros(steps))
+
+    def forward(self, x_t, t, cond):
+        return self.slope[t].view(-1, 1, 1) * x_t + self.offset[t].view(-1, 1, 1)
+
+
+@pytest.mark.parametrize("steps", [4, 20, 80])
+def test_distilled_map_of_a_gaussian_approaches_that_of_the_ode(steps):
+    """For normal data the ODE keeps every sample at its quantile; DDIM's error is of first order in its step."""
+    mean, std, listed, tolerance = 0.4, 0.3, (39, 79), 1.1 / steps
+    fields = {"horizon": 4, "n_obs_steps": 1, "n_action_steps": 1, "backbone": {"type": "mlp", "hidden_dim": 8}}
+    fields["diffusion"] = {"schedule": {"type": "flow", "steps": 80}, "objective": {"type": "x0"}, "clip": None}
+    spec = Spec(x_shape=(4, 1), cond_shapes={"state": (1, 1)})
+    taught = {"timesteps": {"type": "listed", "listed": list(listed)}}
+    more = {"type": "distilled_policy", "teacher": "none", "teacher_steps": steps}
+    more |= {"diffusion": fields["diffusion"] | taught, "sampler": {"type": "ddim", "steps": 2}}
+    policy = PolicyConfig.from_json(json.dumps(fields)).create(spec)
+    student = DistilledPolicyConfig.from_json(json.dumps(fields | more)).create(spec)
+    for model in (policy, student):
+        ends = torch.tensor([[-1.0], [1.0]])
+        model.fit({"x": statistics(ends), "state": statistics(ends)}, None)
+    policy.backbone, student.backbone = GaussianDenoiser(policy.process.table, mean, std), Lines(80)
+    student.teacher = SimpleNamespace(sampler=DDIM(steps=steps), policy=lambda model, device: policy)
+
+    x = mean + std * torch.randn(512, 4, 1, generator=torch.Generator().manual_seed(0))
+    ids = torch.arange(512)
+    batch = Batch(x=x, cond={"state": torch.zeros(512, 1, 1)}, mask=None, ids=ids, positions=ids)
+    random = Randomness.from_counts(0, "test", ids)
+    optimizer = torch.optim.LBFGS(student.parameters(), max_iter=50, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss = student(batch, random).total
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 100 * closure()
+    for t in listed:
+        alpha, sigma = policy.process.table.levels[t]
+        slope = std / math.sqrt(alpha**2 * std**2 + sigma**2)
+        assert student.backbone.slope[t].item() == pytest.approx(slope, abs=tolerance)
+        assert student.backbone.offset[t].item() == pytest.approx(mean - slope * alpha * mean, abs=tolerance)
+
+
+def built(place, teacher, **change):
+    """A student with the teacher's weights, and a batch."""
+    one = experiment(tiny(place, **distilled(teacher, **change)))
+    one.parts.model.load_state_dict(load_policy(teacher).state_dict())
+    return one.parts.model.eval(), one.parts.data.train.fetch(torch.arange(16))
+
+
+def test_target_is_the_end_of_the_teachers_trajectory_from_the_same_noisy_chunk(teacher, tmp_path):
+    student, batch = built(tmp_path, teacher)
+    random = Randomness.from_counts(0, "test", batch.ids)
+    end, eps = student._taught(batch, random)
+    t = student(batch, random).t
+    assert set(t.tolist()) == {4, 9}
+    alpha, sigma = student.process.levels[:2, t, None, None]
+    drawn = random.stream("noise").normal(*end.shape[1:])
+    x_t = alpha * student.inside(batch.x, batch.cond) + sigma * drawn
+    torch.testing.assert_close(alpha * end + sigma * eps, x_t, rtol=0, atol=1e-5)
+    policy = load_policy(teacher)
+    for start, path in ((9, (9, 7, 4, 1)), (4, (4, 1))):
+        sampler = DDIM(steps=4)
+        *_, (alone, _) = sampler.progressive(policy.denoiser(batch.cond), x_t, policy.process.table, random, path)
+        assert torch.equal(end[t == start], alone[t == start])
+
+
+def test_teacher_is_shared_by_copies_and_not_saved(teacher, tmp_path):
+    student, batch = built(tmp_path, teacher)
+    student(batch, Randomness.from_counts(0, "test", batch.ids))
+    assert copy.deepcopy(student).teacher is student.teacher and student.teacher._policy is not None
+    assert student.state_dict().keys() == load_policy(teacher).state_dict().keys()
+    assert not any(parameter.requires_grad for parameter in student.teacher._policy.parameters())
+
+
+def test_killed_run_started_again_equals_the_uninterrupted_one(teacher, tmp_path, uninterrupted):
+    config = write(tmp_path, **distilled(teacher))
+    assert train_and_die(config, "step", 13) == -signal.SIGKILL
+    assert train(config).exit_code == 0
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+MIP = {
+    "task__diffusion": {
+        "schedule": {"type": "flow", "steps": 2, "scale": 9},
+        "objective": {"type": "x0"},
+        "timesteps": {"type": "uniform", "stratified": True},
+        "start": "zeros",
+    }
+}
+
+
+@pytest.mark.parametrize("policy", ["distilled", pytest.param("MIP", marks=pytest.mark.slow)])
+def test_two_ranks_and_two_micro_batches_are_one_run(policy, teacher, tmp_path, run_ranks):
+    change = {**(MIP if policy == "MIP" else distilled(teacher)), "evaluate": [], "train__steps": 6}
+    for shape in ((1, 8, 1), (2, 2, 2)):
+        (tmp_path / str(shape[0])).mkdir()
+        go(tmp_path / str(shape[0]), shape, run_ranks, **change)
+    assert_one_run(tmp_path / "2" / "run", tmp_path / "1" / "run")
+
+
+def test_acts_and_is_evaluated_without_its_teacher(teacher, tmp_path):
+    lent = shutil.copytree(teacher, tmp_path / "lent")
+    experiment(tiny(tmp_path, **distilled(lent, evaluate=EVALUATE[1:], train__monitor={
+        "metric": "action_error/ema/mse[steps=2]"}))).run()  # fmt: skip
+    shutil.rmtree(lent)
+    policy = load_policy(tmp_path / "run")
+    assert isinstance(policy, DistilledPolicy)
+    obs = {key: torch.zeros(3, 2, 2) for key in ("agent_pos", "goal")}
+    assert policy.predict(obs, Randomness.from_counts(0, "test", torch.arange(3))).shape == (3, 4, 2)
+    assert all(now == stored for _, now, stored in evaluate_checkpoint(str(tmp_path / "run")))
+
+
+def test_every_field_of_its_own_matters(teacher, tmp_path, uninterrupted):
+    assert set(DistilledPolicyConfig.model_fields) - set(PolicyConfig.model_fields) == {
+        "teacher", "teacher_steps", "teacher_sha256"}  # fmt: skip
+    for name in ("steps", "other"):
+        (tmp_path / name).mkdir()
+    experiment(tiny(tmp_path / "steps", **distilled(teacher, task__teacher_steps=10))).run()
+    assert rows(tmp_path / "steps" / "run")[-1]["train/loss"] != rows(uninterrupted)[-1]["train/loss"]
+    experiment(tiny(tmp_path / "other", evaluate=[], seed=1)).run()
+    change = distilled(tmp_path / "other" / "run")
+    experiment(tiny(tmp_path, **change)).run()
+    assert rows(tmp_path / "run")[-1]["train/loss"] != rows(uninterrupted)[-1]["train/loss"]
+    assert (kind_of("task.teacher"), kind_of("task.teacher_sha256")) == ("harmless", "architecture")
+
+
+def test_resuming_with_a_teacher_that_has_changed_is_refused(teacher, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        experiment(tiny(tmp_path / name, evaluate=[], seed=len(name))).run()
+    where = tmp_path / "link"
+    where.symlink_to(tmp_path / "first" / "run")
+    experiment(tiny(tmp_path, **distilled(where, train__steps=3))).run()
+    where.unlink()
+    where.symlink_to(tmp_path / "second" / "run")
+    with pytest.raises(ConfigError, match=r"task.teacher_sha256: '\w+' in the checkpoint, '\w+' now \(architecture\)"):
+        experiment(tiny(tmp_path, **distilled(where, train__steps=6))).run()
+    known = state(tmp_path / "run")["progress"] and load_policy(tmp_path / "run").record.teacher_sha256
+    with pytest.raises(ConfigError, match="the weights of .* have changed since this run began; name the checkpoint"):
+        experiment(tiny(tmp_path, **distilled(where, train__steps=6, task__teacher_sha256=known))).run()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task__diffusion__timesteps": {"type": "uniform"}}, r'trained; use {"type": "listed", "listed": \[4, 9\]}'),
+        ({"task__diffusion__timesteps__listed": [4, 5, 9]}, r"lists \[5\], which the 4 steps of the teacher do not"),
+        ({"task__diffusion__timesteps__listed": [4]}, r"visits the timesteps \[9, 4\], of which \[9\] are never"),
+        ({"task__diffusion__timesteps__listed": [4, 10]}, "timesteps lists 10, but the last of schedule is 9"),
+        ({"task__sampler__steps": 4}, r"of which \[1, 7\] are never trained; diffusion.timesteps lists \[4, 9\]"),
+        ({"task__teacher_steps": 11}, "has 11 steps, but only 10 timesteps are trained"),
+        ({"task__diffusion__draws": 2}, "diffusion.draws has no meaning in a distilled policy; remove it"),
+        ({"task__diffusion__weighting": {"type": "min_snr"}}, "diffusion.weighting has no meaning"),
+        ({"task__diffusion__guidance": {"scale": 2.0}}, "diffusion.guidance has no meaning"),
+        ({"task__cond_dropout": {"goal": 0.1}}, "task.cond_dropout: unknown key"),
+        ({"evaluate": [{"type": "action_error", "eval_timesteps": [4]}]}, r"eval_timesteps has 4, .* never trained"),
+        ({"evaluate": [{"type": "likelihood"}]}, "does not train a noisy x at every timestep; remove the evaluator"),
+    ],
+)  # fmt: skip
+def test_settings_without_meaning_are_refused(change, message, teacher, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        experiment(tiny(tmp_path, **{**distilled(teacher), **change}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"task__teacher": "nowhere"},
+            r"task.teacher: 1 problem\n +no checkpoint at nowhere: there is no such directory",
+        ),
+        ({"task__horizon": 5, "train__init_from": None}, r"the teacher has shapes .* they must be equal"),
+        ({"task__diffusion__schedule__beta_max": 0.9}, r"the teacher has diffusion.schedule .* they must be equal"),
+        ({"task__relative_to": "agent_pos", "train__init_from": None}, "the teacher has relative_to None, this policy"),
+        (
+            {"task__normalizer": {"action": {"type": "gaussian"}}, "train__init_from": None},
+            "the teacher normalises otherwise; set train.init_from to the teacher",
+        ),
+    ],
+)
+def test_teacher_that_cannot_teach_is_refused(change, message, teacher, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        experiment(tiny(tmp_path, **{**distilled(teacher), **change})).run()
+
+
+def test_distilled_teacher_is_refused(uninterrupted, tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot take task.teacher_steps: the sampler visits .* \[1, 7\] are never"):
+        experiment(tiny(tmp_path, **distilled(uninterrupted))).run()
