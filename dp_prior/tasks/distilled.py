@@ -116,7 +116,6 @@ class Teacher:
     def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
         return self
 
-    @torch.compiler.disable
     def policy(self, student: DiffusionPolicy, device: torch.device) -> DiffusionPolicy:
         """The teacher of this student, on a device.
 
@@ -131,8 +130,8 @@ class Teacher:
             found = DiffusionPolicy.from_pretrained(reference)
             if problems := list(_misfits(found, student, self.sampler)):
                 raise ConfigError("task.teacher", problems)
-            self._policy = found
-        return self._policy.to(device)
+            self._policy = found.to(device)
+        return self._policy
 
 
 def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) -> Iterator[str]:
@@ -161,6 +160,12 @@ class DistilledPolicy(DiffusionPolicy):
     def __init__(self, *, record: DistilledPolicyConfig, **parts: Any):
         super().__init__(record=record, **parts)
         self.teacher = Teacher(record)
+
+    def train(self, mode: bool = True) -> Self:
+        """Also loads the teacher, because the first step may be compiled."""
+        if mode:
+            self.teacher.policy(self, next(self.parameters()).device)
+        return super().train(mode)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
         """See `DiffusionModel.forward`."""
