@@ -17,11 +17,13 @@ from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
 from dp_prior.inference.agent import Agent, Policy
 
 History = Literal["client", "server"]
-FIELDS = ("episode", "step")
-"""What a request may hold in the map `OWN_FIELDS`."""
-
 CONTINUATION = ("prefix", "delay")
-"""The same for a policy that continues a chunk under way; its name in `fields` is all that is needed."""
+"""Fields of a request to a policy that continues a chunk under way."""
+
+
+def known_fields(policy: Policy) -> tuple[str, ...]:
+    """What a request may hold in the map `OWN_FIELDS`; no policy has `CONTINUATION` so far."""
+    return ("episode", "step")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,6 @@ class Session:
                 episode, and the answer is a whole chunk.
         """
         self.agent = Agent(policy, seed=seed)
-        self.fields = FIELDS
         self._history = history
         self._step = 0
         self._has_warned = False
@@ -75,7 +76,7 @@ class Session:
         return Answer(reply, {**seconds, "encode": time.perf_counter() - predicted})
 
     def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
-        fields, policy = _own_fields(request, self.fields), self.agent.policy
+        fields, policy = _own_fields(request, known_fields(self.agent.policy)), self.agent.policy
         obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
         if fields.get("episode", self.agent.episode) != self.agent.episode:
             self.agent.reset(fields["episode"])
@@ -122,7 +123,7 @@ def metadata(policy: Policy, name: str, history: History) -> dict[str, Any]:
         "n_action_steps": policy.n_action_steps,
         "action_dim": spec.x_shape[-1],
         "history": history,
-        "fields": list(FIELDS),
+        "fields": list(known_fields(policy)),
     }
 
 
