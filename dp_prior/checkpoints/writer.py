@@ -34,6 +34,7 @@ class CheckpointWriter:
         self._store = store
         self._on_durable = on_durable
         self._memory = SnapshotMemory()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._running: concurrent.futures.Future[None] | None = None
         self._failed: list[CheckpointError] = []  # saves in a row
 
@@ -65,8 +66,8 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Wait for the running save, if any; raises like `check`."""
-        if self._running is not None:
-            concurrent.futures.wait([self._running])
+        if self._pool is not None:
+            self._pool.shutdown()  # joins the thread
         self.check()
 
     def close(self) -> None:
@@ -81,9 +82,9 @@ class CheckpointWriter:
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
         """Run a task in a thread of its own, which the interpreter waits for before it exits."""
-        pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
-        self._running = pool.submit(task, *arguments)
-        pool.shutdown(wait=False)
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
+        self._running = self._pool.submit(task, *arguments)
+        self._pool.shutdown(wait=False)
 
     def _save(
         self, begun: float, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool
