@@ -37,7 +37,7 @@ def tolerance(name: str) -> float:
 
 
 def values(numbers: float | list | dict) -> np.ndarray:
-    return np.array([numbers[name] for name in sorted(numbers)] if isinstance(numbers, dict) else numbers)
+    return np.array([numbers[name] for name in sorted(numbers)] if isinstance(numbers, dict) else numbers, dtype=float)
 
 
 def assert_same(found: dict, expected: dict, rel: float) -> None:
