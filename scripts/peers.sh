@@ -2,7 +2,7 @@
 # Put the image policies of LeRobot and Stanford into a folder, for comparisons with ours:
 #
 #     scripts/peers.sh /tmp/peers
-#     DP_PRIOR_PEERS=/tmp/peers python -m pytest -m slow tests/networks/encoders/test_peers.py
+#     DP_PRIOR_PEERS=/tmp/peers python -m pytest -m slow tests/benchmarks/test_peers.py tests/published/test_peers.py
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks image_step
 #
 # Nothing enters the project's own environment: the packages come without their dependencies, torch is the project's.
