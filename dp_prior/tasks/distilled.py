@@ -116,7 +116,6 @@ class Teacher:
     def __deepcopy__(self, memo: dict[int, Any]) -> Teacher:
         return self
 
-    @torch.compiler.disable
     def policy(self, student: DiffusionPolicy, device: torch.device) -> DiffusionPolicy:
         """The teacher of this student, on a device.
 
