@@ -122,7 +122,7 @@ class Ensemble(_Merge):
 
     def combine(self, actions: Sequence[Tensor]) -> Tensor:
         """See `_Merge.combine`."""
-        weights = torch.tensor([math.exp(-self.decay * i) for i in range(len(actions))])
+        weights = actions[0].new_tensor([math.exp(-self.decay * i) for i in range(len(actions))])
         return torch.tensordot(weights / weights.sum(), torch.stack(list(actions)), 1)
 
 
