@@ -175,6 +175,12 @@ def test_a_chunk_is_requested_long_before_the_queue_is_empty_and_whatever_the_ro
     assert [tick for tick, *_ in world.requests] == list(range(0, 40, 4)) and agent.held == 0
 
 
+def test_a_chunk_that_would_run_out_is_replaced_early():
+    world = World(itertools.chain([0], itertools.repeat(3)))
+    agent, fresh = world.run(80, n_action_steps=100, delay=3)
+    assert all(fresh) and [tick for tick, *_ in world.requests[:3]] == [0, 12, 24]  # 15 actions, the last 3 in flight
+
+
 def test_the_delay_is_the_largest_of_the_last_ten_and_bounded_by_what_the_policy_knows():
     world = World([0, 3, *[1] * 30])
     agent, _ = world.run(120, delay=0)

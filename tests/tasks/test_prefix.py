@@ -87,6 +87,17 @@ def test_each_sample_is_given_the_actions_up_to_a_delay_of_its_own():
     assert torch.equal(PrefixConfig(max_delay=5).draw(half[0], 1, half[1])[..., 0], given[100:200])
 
 
+def test_every_draw_of_a_sample_has_a_delay_of_its_own():
+    policy, data = build(diffusion={**X0, "draws": 2}).train(), batch(100)
+    policy.backbone = spy = Spy()
+    policy(data, rows(100))
+    first, second = spy.calls[0][..., 2].chunk(2)
+    single = build(diffusion=X0)
+    single.backbone = other = Spy()
+    single(data, rows(100))
+    assert torch.equal(first, other.calls[0][..., 2]) and not torch.equal(first, second)
+
+
 def test_what_is_given_has_no_cost_and_the_rest_its_mean():
     policy, data, n = (
         build(diffusion={"objective": {"type": "x0"}, "schedule": {"type": "cosine", "steps": 10}}),
