@@ -229,7 +229,21 @@ def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):
     assert all(torch.equal(value, weights[name]) for name, value in names["policy"].state_dict().items())
 
 
+def test_a_robot_acts_in_real_time_as_told(embedded):
+    class Robot:
+        sent = []
+
+        def observe(self):
+            return {"agent_pos": np.full(2, 200.0), "state": np.full(5, 200.0)}
+
+        def send(self, action):
+            self.sent.append(action)
+
+    run_page("docs/realtime.md", {"robot": Robot()})
+    assert np.shape(Robot.sent) == (20, 2) and np.isfinite(Robot.sent).all()
+
+
 def test_every_page_with_python_is_run():
-    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "hub"))}
+    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "hub", "realtime"))}
     snippets = {page for page in PAGES for _, _, text in blocks(page, "python") if not text.startswith("# ")}
     assert snippets == run

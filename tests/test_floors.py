@@ -15,7 +15,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "durable", "metric_names", "metrics", "normalizer"}
     | {"observations", "randomness", "redact", "regular_files", "renderers", "resize"},
-    {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
+    {"diffusion", "networks", "data", "checkpoints", "job", "envs", "client"},
     {"places"},
     {"tasks", "tracking"},
     {"training", "inference", "published"},

@@ -22,6 +22,7 @@ from dp_prior.diffusion.objective import Eps, ObjectiveConfig
 from dp_prior.diffusion.sampler import SamplerConfig, States, last_state
 from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
 from dp_prior.diffusion.table import NoiseTable
+from dp_prior.diffusion.target import Target
 from dp_prior.diffusion.timesteps import (
     ListedTimesteps,
     LossAwareSampler,
@@ -325,6 +326,7 @@ class DiffusionProcess(nn.Module):
         bounds: Bounds | None = None,
         known: tuple[Tensor, Tensor] | None = None,
         shown: Tensor | None = None,
+        target: Target | None = None,
     ) -> Denoiser:
         """The network as samplers see it: (x_t, t) -> estimate of x_0, guided, clipped and with known values in place.
 
@@ -336,6 +338,7 @@ class DiffusionProcess(nn.Module):
             known: values (B, *x_shape) and where they are known, bool; see `fixed_values`.
             shown: bool; those of the known elements that the network was trained to see without noise, `known` of
                 `loss`. It is given them so at every step; the others reach it noised, as in training.
+            target: values that every estimate is guided toward before known values and the clip.
 
         Raises:
             ValueError: an argument that the configuration needs is missing.
@@ -360,10 +363,15 @@ class DiffusionProcess(nn.Module):
             x_0 = torch.mul(output, b)
             return x_0.add_(x_t, alpha=a) if a else x_0, raw
 
-        def estimate(x_t: Tensor, t: int) -> Estimate:
+        def mixed(x_t: Tensor, t: int) -> tuple[Tensor, Tensor | None]:
             x_0, raw = read(network, x_t, t)
-            if guidance is not None:
-                x_0 = guidance.mix(x_0, read(unconditional, x_t, t)[0])
+            return x_0 if guidance is None else guidance.mix(x_0, read(unconditional, x_t, t)[0]), raw
+
+        def estimate(x_t: Tensor, t: int) -> Estimate:
+            if target is None:
+                x_0, raw = mixed(x_t, t)
+            else:
+                x_0, raw = target.guided(lambda x_t: mixed(x_t, t), x_t, self.table.levels[t])
             for stage in before_clip:
                 x_0 = stage(x_0)
             unclipped = x_0

@@ -35,6 +35,7 @@ from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
 from dp_prior.evaluation.video import import_av
 from dp_prior.evaluation.view import CameraView, cameras
 from dp_prior.inference.agent import VectorAgent
+from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
 from dp_prior.networks.encoders.camera import CameraEncoderConfig
@@ -103,6 +104,13 @@ class RolloutConfig(Config):
     """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
     of the sampler; takes fewer steps."""
 
+    delay: int = Field(default=0, ge=0)
+    """Control steps between an observation and the first executed action of its chunk, as on a robot that acts while
+    the chunk is predicted; 0 predicts in no time. The first chunk of an episode is waited for."""
+
+    merge: MergeConfig | None = None
+    """How a chunk follows the unfinished one; a delay needs it. null: naive, the robot jumps to the new chunk."""
+
     blind: list[str] = []
     """Observations that the policy does not get: it sees mid-grey frames, and vectors at their mean in training. A
     control: the same weights must score worse without an observation that they use."""
@@ -135,11 +143,16 @@ class RolloutConfig(Config):
                 f"n_action_steps is {self.n_action_steps}, but horizon {task.horizon} and n_obs_steps "
                 f"{task.n_obs_steps} leave room for {room} actions"
             )
+        elif fault := delay_fault(self.merge, self.delay, self.n_action_steps or task.n_action_steps, room):
+            yield fault
         if self.sampler is not None:
             for fault in task.diffusion.sampler_faults(self.sampler):
                 yield f"sampler does not fit task.diffusion.schedule: {fault}"
         if not isinstance(task, PolicyConfig):
             return
+        trained = task.prefix.max_delay if task.prefix is not None else 0
+        if isinstance(self.merge, Prefix) and self.delay > trained:
+            yield f"merge is 'prefix' and delay {self.delay}, but task.prefix trains delays up to {trained}; raise it"
         if task.relative_to in self.blind:
             yield f"blind names {task.relative_to!r}, which actions are relative to (task.relative_to); remove it"
         seeing = [encoder for encoder in task.encoders.values() if isinstance(encoder, CameraEncoderConfig)]
@@ -320,6 +333,8 @@ class RolloutEvaluator:
             seed=config.noise_seed,
             sampler=config.sampler,
             warm_start=config.warm_start,
+            merge=config.merge,
+            delay=config.delay,
         )
         agent.reset(episodes)
         n = len(episodes)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_prior.batch import Spec
+from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, next_chunk
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 
@@ -22,23 +22,17 @@ if TYPE_CHECKING:
     from dp_prior.diffusion.sampler import SamplerConfig
 
 
-class Policy(Protocol):
-    """The interface of a policy that an agent uses; a policy is also a `torch.nn.Module`."""
+class _Plan(NamedTuple):
+    """A chunk and when it is executed."""
 
-    spec: Spec
-    horizon: int
-    n_obs_steps: int
-    n_action_steps: int
+    present: int
+    """Control step that its action at index n_obs_steps - 1 is meant for."""
 
-    def predict(
-        self,
-        obs: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        previous: Tensor | None = None,
-    ) -> Tensor:
-        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`."""
+    begin: int
+    """First control step at which it may be executed."""
+
+    chunk: Tensor
+    """(n, horizon, action_dim) on the CPU."""
 
 
 class VectorAgent:
@@ -56,6 +50,8 @@ class VectorAgent:
         seed: int = 0,
         sampler: SamplerConfig | None = None,
         warm_start: bool = False,
+        merge: MergeConfig | None = None,
+        delay: int = 0,
     ):
         """
         Args:
@@ -64,9 +60,12 @@ class VectorAgent:
             sampler: replaces the policy's sampler, for example with fewer steps.
             warm_start: start each prediction but the first from the rest of the last chunk, noised to the sampler's
                 `renoise`: fewer steps, and smaller changes from chunk to chunk.
+            merge: how a chunk follows the unfinished one, see `dp_prior.inference.chunking`; None for naive.
+            delay: control steps from an observation to the first executed action of its chunk, to simulate a robot that
+                acts meanwhile; the first chunk of an episode is waited for.
 
         Raises:
-            ValueError: n_action_steps does not fit into the chunk.
+            ValueError: n_action_steps or delay does not fit into the chunk, or a delay is given without merge.
         """
         room = policy.horizon - policy.n_obs_steps + 1
         n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
@@ -75,21 +74,26 @@ class VectorAgent:
                 f"n_action_steps is {n_action_steps}, but horizon {policy.horizon} and n_obs_steps "
                 f"{policy.n_obs_steps} leave room for 1 to {room} actions"
             )
+        fault = delay_fault(merge, delay, n_action_steps, room)
+        if fault:
+            raise ValueError(fault)
         self.policy = policy
         self.n_action_steps = n_action_steps
         self.seed = int(seed)
         self.sampler = sampler
         self.warm_start = warm_start
+        self.merge = merge or Naive()
+        self.delay = delay
         self._episodes: Tensor | None = None
 
     def reset(self, episodes: Sequence[int]) -> None:
         """Start one episode per number; forgets observations and queued actions."""
         self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
-        action_dim = self.policy.spec.x_shape[-1]
-        self._queue = np.zeros((len(self._episodes), self.n_action_steps, action_dim), dtype=np.float32)
-        self._chunks: Tensor | None = None
-        self._step = 0
+        nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu")
+        self._executed = deque([nothing], maxlen=self.policy.n_obs_steps)
+        self._plans: deque[_Plan] = deque(maxlen=2 + self.policy.horizon // self.n_action_steps)
+        self._step = self._due = 0
 
     def act(self, obs: Mapping[str, np.ndarray | Tensor], active: np.ndarray | None = None) -> np.ndarray:
         """The next action of every row.
@@ -110,36 +114,62 @@ class VectorAgent:
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
         self._remember({key: value.clone() for key, value in checked.items()})  # environments reuse their arrays
-        place = self._step % self.n_action_steps
-        if place == 0 and len(rows):
-            self._queue[rows] = self._predict(torch.from_numpy(rows))
+        if self._step == self._due:
+            begin = self._step + (self.delay if self._plans else 0)  # the robot waits for its first chunk
+            present = begin if self.merge.stalls else self._step
+            self._due = present + self.n_action_steps
+            if len(rows):
+                self._plans.append(_Plan(present, begin, self._predict(torch.from_numpy(rows))))
+        action = self._action()
+        self._executed.append(action)
         self._step += 1
-        return self._queue[:, place].copy()
+        return action.numpy().copy()
+
+    def _action(self) -> Tensor:
+        """(n, action_dim) of this step: what the running chunks hold for it, or else the last action again."""
+        first = self.policy.n_obs_steps - 1
+        last = first + self.n_action_steps - 1 if self.merge.stalls else self.policy.horizon - 1
+        indices = [first + self._step - plan.present for plan in self._plans]
+        held = [
+            plan.chunk[:, index]
+            for plan, index in zip(self._plans, indices, strict=True)
+            if plan.begin <= self._step and index <= last
+        ]
+        return self.merge.combine(held) if held else self._executed[-1]
 
     @torch.no_grad()
-    def _predict(self, rows: Tensor) -> np.ndarray:
-        """(rows, n_action_steps, action_dim): the executed part of a new chunk, on the CPU."""
+    def _predict(self, rows: Tensor) -> Tensor:
+        """(n, horizon, action_dim) on the CPU: new chunks of these rows, zeros for the others."""
         device = next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
         obs = {
             key: torch.stack([past[key][rows.to(past[key].device)] for past in self._history], dim=1).to(device)
             for key in self.policy.spec.cond_shapes
         }  # (rows, n_obs_steps, *shape)
-        episodes, rows = self._episodes[rows].to(device), rows.to(device)
-        random = Randomness.from_counts(self.seed, "agent", episodes).stream("chunk", self._step)
-        chunk = self.policy.predict(obs, random, self.sampler, previous=self._previous(rows))
-        if self.warm_start:
-            if self._chunks is None:
-                self._chunks = chunk.new_zeros(len(self._episodes), *chunk.shape[1:])
-            self._chunks[rows] = chunk
-        first = self.policy.n_obs_steps - 1
-        return chunk[:, first : first + self.n_action_steps].float().cpu().numpy()
-
-    def _previous(self, rows: Tensor) -> Tensor | None:
-        """(rows, horizon, action_dim): the last chunk shifted to the present, padded with its last action."""
-        if self._chunks is None:
-            return None
-        left = self._chunks[rows][:, self.n_action_steps :]
-        return torch.cat([left, self._chunks[rows][:, -1:].expand(-1, self.n_action_steps, -1)], dim=1)
+        random = Randomness.from_counts(self.seed, "agent", self._episodes[rows].to(device))
+        past = self.policy.n_obs_steps - 1
+        unfinished = previous = None
+        if self._plans:
+            plan = self._plans[-1]
+            shift = self._step - plan.present
+            left = plan.chunk[rows, shift:]
+            if self.warm_start:
+                previous = torch.cat([left, left[:, -1:].expand(-1, shift, -1)], dim=1).to(device)
+            if self._step >= past:
+                executed = [action[rows] for action in self._executed][len(self._executed) - past :]
+                unfinished = torch.stack([*executed, *left[:, past:].unbind(1)], dim=1).to(device)
+        chunk = next_chunk(
+            self.policy,
+            obs,
+            random.stream("chunk", self._step),
+            self.sampler,
+            merge=self.merge,
+            unfinished=unfinished,
+            delay=self.delay,
+            previous=previous,
+        )
+        chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu")
+        chunks[rows] = chunk.float().cpu()
+        return chunks
 
     def _remember(self, obs: dict[str, Tensor]) -> None:
         """Append to the history; the first observation fills it."""
@@ -157,10 +187,11 @@ class Agent:
         seed: int = 0,
         sampler: SamplerConfig | None = None,
         warm_start: bool = False,
+        merge: MergeConfig | None = None,
     ):
         """See `VectorAgent`."""
         self._one = VectorAgent(
-            policy, n_action_steps=n_action_steps, seed=seed, sampler=sampler, warm_start=warm_start
+            policy, n_action_steps=n_action_steps, seed=seed, sampler=sampler, warm_start=warm_start, merge=merge
         )
         self.episode = -1
         self.reset()
@@ -173,6 +204,7 @@ class Agent:
     def reset(self, episode: int | None = None) -> None:
         """Start the next episode, or the one of a given number, which repeats its noise."""
         self.episode = self.episode + 1 if episode is None else episode
+        self._inferred = 0
         self._one.reset([self.episode])
 
     def act(self, obs: Mapping[str, np.ndarray | Tensor]) -> np.ndarray:
@@ -190,44 +222,62 @@ class Agent:
         """
         return _finite(self._one.act(self._rows(obs))[0])
 
-    def infer(self, obs: Mapping[str, Any], *, step: int) -> dict[str, np.ndarray]:
-        """A chunk of this episode, for a caller that keeps history and queue itself, such as a policy server.
+    def infer(
+        self,
+        obs: Mapping[str, Any],
+        prefix: np.ndarray | None = None,
+        delay: int = 0,
+        *,
+        step: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """A chunk of this episode, for a caller that keeps history and queue itself: a server, or `client.realtime`.
 
         Args:
             obs: (n_obs_steps, *shape) by key, data units, newest last.
-            step: control step of the newest observation; with seed and episode it determines the noise.
+            prefix: (n, action_dim) the unfinished chunk from the oldest observation's step on, see `next_chunk`.
+            delay: how many of its actions from the present on are executed before the new chunk replaces them.
+            step: control step of the newest observation, which with seed and episode determines the noise; None for the
+                number of calls since `reset`.
 
         Returns:
             `chunk` (horizon, action_dim) float32, data units.
 
         Raises:
-            ValueError: an observation is refused by `check_obs`.
+            ValueError: see `next_chunk`.
             RuntimeError: the chunk is not finite.
         """
         policy = self.policy
         device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
         checked = check_obs(self._rows(obs), policy.spec, rows=1, steps=[policy.n_obs_steps])
+        unfinished = None if prefix is None else torch.as_tensor(np.asarray(prefix, np.float32))[None].to(device)
         random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))
-        on_device = {key: value.to(device) for key, value in checked.items()}
         with torch.no_grad():
-            chunk = policy.predict(on_device, random.stream("chunk", step), self._one.sampler)
+            chunk = next_chunk(
+                policy,
+                {key: value.to(device) for key, value in checked.items()},
+                random.stream("chunk", self._inferred if step is None else step),
+                self._one.sampler,
+                merge=self._one.merge,
+                unfinished=unfinished,
+                delay=delay,
+            )
+        self._inferred += 1
         return {"chunk": _finite(chunk[0].float().cpu().numpy())}
 
     def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """The observations that the policy reads as the only row of a batch; the others as they are."""
-        return {key: _row(value) if key in self.policy.spec.cond_shapes else value for key, value in obs.items()}
+        read = self.policy.spec.cond_shapes
+        return {
+            key: value if key not in read else value[None] if isinstance(value, (np.ndarray, Tensor)) else [value]
+            for key, value in obs.items()
+        }
 
 
 def _finite(actions: np.ndarray) -> np.ndarray:
     """The actions. Raises RuntimeError if one is not finite."""
     if not np.isfinite(actions).all():
         raise RuntimeError(
-            f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the "
-            f"weights are damaged"
+            f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the weights "
+            f"are damaged"
         )
     return actions
-
-
-def _row(value: Any) -> Any:
-    """An observation as the only row of a batch."""
-    return value[None] if isinstance(value, (np.ndarray, Tensor)) else [value]

@@ -62,6 +62,8 @@ class DistilledPolicyConfig(PolicyConfig):
         for name in UNSUPPORTED:
             if getattr(diffusion, name) != DiffusionConfig.model_fields[name].default:
                 yield f"diffusion.{name} has no meaning in a distilled policy; remove it"
+        if self.prefix is not None:
+            yield "prefix has no meaning in a distilled policy, which learns whole chunks of its teacher; remove it"
         try:
             visited = self.sampler.timesteps(diffusion.schedule.table())
             known = DDIM(steps=self.teacher_steps).timesteps(diffusion.schedule.table())

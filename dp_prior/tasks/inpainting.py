@@ -27,7 +27,7 @@ from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 class InpaintingPolicyConfig(PolicyConfig):
     """A diffusion policy that also predicts observations, conditioned on the first of them.
 
-    Observations are diffused directly, without encoders or condition dropout.
+    Observations are diffused directly, without encoders, condition dropout or prefix.
     """
 
     type: Literal["inpainting_policy"] = "inpainting_policy"
@@ -35,6 +35,8 @@ class InpaintingPolicyConfig(PolicyConfig):
     encoders: ClassVar = {}
 
     cond_dropout: ClassVar = {}
+
+    prefix: ClassVar = None
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -156,8 +158,11 @@ class InpaintingPolicy(DiffusionPolicy):
             actions = self.shown.new_zeros(batch, *self.spec.x_shape, dtype=torch.float32)
             return self.inside(actions, cond), self.shown
         values, is_known = known
-        is_known = F.pad(is_known.expand(values.shape), (0, self.x_shape[-1] - values.shape[-1]))
-        return self.inside(values, cond), is_known | self.shown
+        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape)) | self.shown
+
+    def weights_inside(self, weights: Tensor) -> Tensor:
+        """See `DiffusionModel.weights_inside`; those of observations are 0."""
+        return F.pad(weights, (0, self.x_shape[-1] - weights.shape[-1]))
 
     def sample(
         self, cond: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None, **how

@@ -19,6 +19,7 @@ from dp_prior.compilation import compiled
 from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.target import Target
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
@@ -89,9 +90,10 @@ class DiffusionModel(nn.Module):
                 denominator = None if denominator is None else draws * denominator
                 if positions is not None:
                     positions = torch.cat([draws * positions + draw for draw in range(draws)])
+            given = self.given(mask, random)
             with dropout_rows(self, random.stream("dropout")) if draws > 1 else contextlib.nullcontext():
                 return self.process.loss(
-                    self.network(tokens, cond_random, in_loss=True),
+                    self.marked(self.network(tokens, cond_random, in_loss=True), given),
                     x_0,
                     mask,
                     random,
@@ -99,7 +101,7 @@ class DiffusionModel(nn.Module):
                     positions=positions,
                     self_condition=self.process.input_factor == 2 if self_condition is None else self_condition,
                     bounds=self.normalizer.bounds("x"),
-                    known=self.shown,
+                    known=given,
                 )
 
     @torch.no_grad()
@@ -111,6 +113,8 @@ class DiffusionModel(nn.Module):
         *,
         previous: Tensor | None = None,
         known: tuple[Tensor, Tensor] | None = None,
+        shown: Tensor | None = None,
+        target: Target | None = None,
     ) -> Tensor:
         """Draw x given cond.
 
@@ -120,13 +124,20 @@ class DiffusionModel(nn.Module):
             sampler: replaces the configured one.
             previous: (B, *x_shape) a sample to start from, data units; it is noised as far as `sampler.renoise` says.
             known: values (B, *x_shape) in data units and bool, where they are known; the result has them there exactly.
+            shown: bool; those of the known elements that the network was trained to be given, see `given`. None for
+                those of the model.
+            target: what to guide the sample toward, its values (B, *x_shape) in data units.
 
         Returns:
             (B, *x_shape) float32 in data units.
         """
         sampler = sampler or self.sampler
+        shown = self.shown if shown is None else shown
+        if target is not None:
+            weights = self.weights_inside(target.weights.expand(target.values.shape))
+            target = target._replace(values=self.inside(target.values, cond), weights=weights)
         network, unconditional = (
-            network and compiled(network, sampler.compile, "sampler.compile") for network in self._networks(cond)
+            network and compiled(network, sampler.compile, "sampler.compile") for network in self._networks(cond, shown)
         )
         x_0 = self.process.sample(
             network,
@@ -135,7 +146,8 @@ class DiffusionModel(nn.Module):
             sampler,
             previous=None if previous is None else self.inside(previous, cond),
             known=self.known_inside(known, cond),
-            shown=self.shown,
+            shown=shown,
+            target=target,
             unconditional=unconditional,
             bounds=self.normalizer.bounds("x"),
             start=self.start,
@@ -149,7 +161,7 @@ class DiffusionModel(nn.Module):
         Args:
             random: one row per sample.
         """
-        network, unconditional = self._networks(batch.cond)
+        network, unconditional = self._networks(batch.cond, self.shown)
         return self.process.bits_per_dim(
             network,
             self.inside(batch.x, batch.cond),
@@ -172,14 +184,33 @@ class DiffusionModel(nn.Module):
 
     def denoiser(self, cond: dict[str, Tensor]) -> Denoiser:
         """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
-        network, unconditional = self._networks(cond)
+        network, unconditional = self._networks(cond, None)
         shape = len(next(iter(cond.values()))), *self.x_shape
         return self.process.denoiser(network, shape, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
 
-    def _networks(self, cond: dict[str, Tensor]) -> tuple[Network, Network | None]:
+    def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
+        """The elements that a loss gives the network without noise: bool, broadcasts against x; None for none.
+
+        Args:
+            mask: (B, *x_shape[:-1]) bool, True where x is real.
+            random: B rows.
+        """
+        return self.shown
+
+    def marked(self, network: Network, given: Tensor | None) -> Network:
+        """The network, told which elements are given where it was built to be; by default it is not."""
+        return network
+
+    def weights_inside(self, weights: Tensor) -> Tensor:
+        """(B, *spec.x_shape) weights -> those of the diffused variable; by default the same."""
+        return weights
+
+    def _networks(self, cond: dict[str, Tensor], given: Tensor | None) -> tuple[Network, Network | None]:
         """The network with its condition and, for guidance, the network without it."""
-        compared = None if self.process.config.guidance is None else self.network(self.encode(cond, keep=False))
-        return self.network(self.encode(cond)), compared
+        compared = None
+        if self.process.config.guidance is not None:
+            compared = self.marked(self.network(self.encode(cond, keep=False)), given)
+        return self.marked(self.network(self.encode(cond)), given), compared
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer, once, before training.

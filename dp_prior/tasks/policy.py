@@ -6,14 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.actions import RelativeActions
 from dp_prior.batch import Kind, Spec
 from dp_prior.config import Change, Config, ConfigError
+from dp_prior.diffusion.denoiser import Network
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
+from dp_prior.diffusion.target import Target
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders import EncoderConfig
@@ -25,6 +28,7 @@ from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, 
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
+from dp_prior.tasks.prefix import PrefixConfig, marked
 from dp_prior.tasks.pretrained import Pretrained
 
 MOST_WINDOWS_FITTED = 200_000
@@ -53,6 +57,11 @@ class PolicyConfig(Config):
     """Relative actions: the observation of the robot's position, with the shape and units of an action. Actions are
     diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
 
+    prefix: PrefixConfig | None = None
+    """Training-time chunking: the policy learns to continue actions that are already executed or under way, for robots
+    that act while the next chunk is predicted. The network gets as many more input channels as an action has numbers.
+    null: chunks are predicted from observations alone."""
+
     encoders: dict[str, EncoderConfig] = {}
     """Encoder of each observation key; the default is the state encoder, for camera frames resnet."""
 
@@ -78,6 +87,11 @@ class PolicyConfig(Config):
             yield (
                 f"n_action_steps is {self.n_action_steps}, but horizon {self.horizon} and n_obs_steps "
                 f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
+            )
+        if self.prefix is not None and self.prefix.max_delay >= room:
+            yield (
+                f"prefix.max_delay is {self.prefix.max_delay}, but horizon {self.horizon} and n_obs_steps "
+                f"{self.n_obs_steps} leave room for {max(room, 0)} actions, so none would be left to predict; lower it"
             )
         yield from self.backbone.horizon_faults(self.horizon)
         for fault in self.diffusion.sampler_faults(self.sampler):
@@ -185,6 +199,7 @@ class PolicyConfig(Config):
     ) -> DiffusionPolicy:
         """A policy that diffuses x_shape; see `DiffusionModel`."""
         process = self.diffusion.create()
+        input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
         shapes, modes = {"x": spec.x_shape[1:]}, {"x": self.normalizer.get("action", Limits())}
         for key, shape in spec.cond_shapes.items():
             shapes[key], modes[key] = shape[1:], self._normalizer(key) if spec.kind(key) == "vector" else None
@@ -193,7 +208,7 @@ class PolicyConfig(Config):
             spec=spec,
             normalizer=normalizer(shapes, modes),
             encoder=encoder,
-            backbone=self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, process.input_factor),
+            backbone=self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, input_factor),
             process=process,
             sampler=self.sampler,
             cond_dropout=self.cond_dropout,
@@ -236,6 +251,15 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         offsets = self.actions.encode(batch.x, batch.cond)[batch.mask]  # (valid positions, A)
         return Statistics.of(offsets.cpu().numpy())
 
+    def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
+        """See `DiffusionModel.given` and `PrefixConfig`."""
+        prefix = self.record.prefix
+        return super().given(mask, random) if prefix is None else prefix.draw(mask, self.n_obs_steps - 1, random)
+
+    def marked(self, network: Network, given: Tensor | None) -> Network:
+        """See `DiffusionModel.marked`."""
+        return network if self.record.prefix is None else marked(network, self.x_shape[-1], given)
+
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """See `RelativeActions`."""
         return x if self.actions is None else self.actions.encode(x, cond)
@@ -252,6 +276,8 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         *,
         previous: Tensor | None = None,
         known: tuple[Tensor, Tensor] | None = None,
+        prefix: Tensor | None = None,
+        target: Target | None = None,
     ) -> Tensor:
         """Predict action chunks.
 
@@ -262,13 +288,39 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             previous: (B, horizon, action_dim) chunks to start from, such as the last ones shifted to now; see `sample`.
             known: values (B, horizon, action_dim) and a bool mask of them, such as actions already being executed; the
                 chunk has these values exactly.
+            prefix: (B, n_obs_steps - 1 + d, action_dim) the first actions of the chunks, which the network is given as
+                in training with `task.prefix`; d from 1 to its `max_delay`. The chunk has these values exactly.
+            target: what to guide the chunks toward, its values (B, horizon, action_dim); on any trained policy.
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: an observation is missing, has another shape or type, or is not finite; see `check_obs`.
+            ValueError: an observation is missing, has another shape or type, or is not finite, see `check_obs`; or the
+                policy was not trained for such a prefix.
         """
+        shown = None
+        if prefix is not None:
+            if known is not None:
+                raise ValueError("both prefix and known were passed; pass one of them")
+            self._check_prefix(prefix)
+            values = F.pad(prefix, (0, 0, 0, self.horizon - prefix.shape[1]))
+            shown = (torch.arange(self.horizon, device=prefix.device) < prefix.shape[1])[None, :, None]
+            known = values, shown
         steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
         obs = check_obs(obs, self.spec, rows=len(random), steps=steps)
-        return self.sample(obs, random, sampler, previous=previous, known=known)
+        return self.sample(obs, random, sampler, previous=previous, known=known, shown=shown, target=target)
+
+    def _check_prefix(self, prefix: Tensor) -> None:
+        """Raises ValueError for a prefix that the policy was not trained to continue."""
+        if self.record.prefix is None:
+            raise ValueError(
+                "the policy was trained without task.prefix, so it cannot be given a prefix; use merge 'guided', or "
+                "train it with task.prefix"
+            )
+        past, most = self.n_obs_steps - 1, self.record.prefix.max_delay
+        if not past < prefix.shape[1] <= past + most:
+            raise ValueError(
+                f"the prefix has {prefix.shape[1]} actions, which is a delay of {prefix.shape[1] - past} steps; the "
+                f"policy was trained for delays from 1 to {most} (task.prefix.max_delay)"
+            )

@@ -16,6 +16,8 @@ from dp_prior.evaluation import rollout
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
+from dp_prior.inference.agent import VectorAgent
+from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.tasks.policy import PolicyConfig
@@ -153,10 +155,42 @@ def test_named_model_acts_and_goes_back_to_its_mode():
         {"first_seed": 7},
         {"noise_seed": 1},
         {"n_action_steps": 7},
+        {"merge": Ensemble()},
+        {"merge": Naive(), "delay": 2},
+        {"merge": Synchronous(), "delay": 2},
     ],
 )
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change).metrics != measure().metrics
+
+
+@pytest.mark.parametrize("merge", [Naive(), Synchronous(), Ensemble()], ids=lambda merge: merge.type)
+def test_episodes_with_a_delay_are_those_of_an_agent_with_it(merge):
+    table = measure(merge=merge, delay=3).tables["rollout/by_seed"]
+    env = ToyConfig(n_envs=20).create()
+    agent = VectorAgent(Way(), merge=merge, delay=3)
+    agent.reset(range(20))
+    obs, done = env.reset([row["seed"] for row in table]), np.zeros(20, dtype=bool)
+    while not done.all():
+        obs, _, done, info = env.step(agent.act(obs, active=~done))
+    np.testing.assert_array_equal(info["score"], [row["score"] for row in table])
+
+
+@pytest.mark.parametrize(
+    ("fields", "task", "message"),
+    [
+        ({"delay": 2}, {}, "delay is 2, but nothing says how a late chunk is merged; set merge"),
+        ({"delay": 9, "merge": Guided()}, {}, "with delay 9 n_action_steps must lie from 9 to 6, and is 8"),
+        ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 1}}, "but task.prefix trains delays up to 1; raise"),
+        ({"delay": 2, "merge": Prefix()}, {}, "but task.prefix trains delays up to 0; raise it"),
+        ({"delay": 2, "merge": Prefix()}, {"prefix": {"max_delay": 2}}, None),
+        ({"merge": Prefix()}, {}, None),
+        ({"delay": 50, "merge": Synchronous()}, {}, None),
+    ],
+)
+def test_a_delay_that_the_policy_cannot_act_with_is_refused_before_training(fields, task, message):
+    found = list(config(**fields).task_faults(PolicyConfig.model_validate(task)))
+    assert len(found) == (message is not None) and (message or "") in "".join(found)
 
 
 def test_sampler_and_cadence_are_kept():

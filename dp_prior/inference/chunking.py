@@ -1,0 +1,212 @@
+"""Chunking in real time: the robot goes on acting while the next chunk is predicted, d control steps long.
+
+A chunk predicted from the observation of step t replaces the last one at step t + d, from its index n_obs_steps - 1 + d
+on. `next_chunk` predicts it, given the unfinished one; the ways of merging the two are the records of `MergeConfig`.
+With n_action_steps s and room = horizon - n_obs_steps + 1 actions from the present on: d <= s <= room - d.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from dp_prior.batch import Spec
+from dp_prior.config import Config
+from dp_prior.diffusion.target import Target
+from dp_prior.randomness import Randomness
+
+if TYPE_CHECKING:
+    from dp_prior.diffusion.sampler import SamplerConfig
+
+
+class Policy(Protocol):
+    """The interface of a policy that an agent uses; a policy is also a `torch.nn.Module`."""
+
+    spec: Spec
+    horizon: int
+    n_obs_steps: int
+    n_action_steps: int
+
+    def predict(
+        self,
+        obs: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+        **conditions: Any,
+    ) -> Tensor:
+        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`, also
+        for the conditions `prefix` and `target`, which are passed only if the way of merging has them."""
+
+
+class _Merge(Config):
+    """How a new chunk and the unfinished one are merged."""
+
+    stalls: ClassVar[bool] = False
+    """Whether the robot holds its last action while a chunk is predicted."""
+
+    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
+        """What `policy.predict` is given besides the observations; by default nothing.
+
+        Args:
+            unfinished: (B, n, action_dim), see `next_chunk`.
+        """
+        return {}
+
+    def combine(self, actions: Sequence[Tensor]) -> Tensor:
+        """(n, action_dim) the action of a step, from those that the chunks hold for it, oldest first."""
+        return actions[-1]
+
+
+class Naive(_Merge):
+    """The new chunk is predicted from observations alone, and the robot jumps to it."""
+
+    type: Literal["naive"] = "naive"
+
+
+class Synchronous(_Merge):
+    """The robot holds its last action for the d steps of a prediction: for position targets, not for velocities."""
+
+    type: Literal["synchronous"] = "synchronous"
+
+    stalls: ClassVar[bool] = True
+
+
+class Guided(_Merge):
+    """Sampling is guided toward the unfinished chunk, on any trained policy: inference-time real-time chunking (Black
+    et al. 2025, arXiv:2506.07339). A prediction costs a backward pass of the network at every sampling step."""
+
+    type: Literal["guided"] = "guided"
+
+    max_weight: float = Field(default=5.0, ge=0)
+    """Largest weight of the guidance, beta in the paper; 0 is naive."""
+
+    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
+        """See `_Merge.conditions`."""
+        if next(policy.parameters(), None) is None or torch.is_inference_mode_enabled():
+            raise ValueError(
+                "merge 'guided' differentiates the network, which this policy or torch.inference_mode does not allow; "
+                "use a policy loaded from a checkpoint (and torch.no_grad), or merge 'prefix' or 'naive'"
+            )
+        length = unfinished.shape[1]
+        values = F.pad(unfinished, (0, 0, 0, policy.horizon - length))
+        weights = soft_weights(policy.horizon, policy.n_obs_steps - 1, delay, length).to(values)
+        return {"target": Target(values, weights, self.max_weight)}
+
+
+class Prefix(_Merge):
+    """The policy continues the actions under way, as it was trained to: training-time chunking, see `task.prefix`."""
+
+    type: Literal["prefix"] = "prefix"
+
+    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
+        """See `_Merge.conditions`."""
+        return {"prefix": unfinished[:, : policy.n_obs_steps - 1 + delay]} if delay else {}
+
+
+class Ensemble(_Merge):
+    """The action of a step is the mean of what all chunks hold for it, the i-th oldest weighted by exp(-decay i):
+    temporal ensembling (Zhao et al. 2023, arXiv:2304.13705, algorithm 2, where n_action_steps is 1)."""
+
+    type: Literal["ensemble"] = "ensemble"
+
+    decay: float = 0.01
+    """Above 0 older chunks count more, below 0 newer ones."""
+
+    def combine(self, actions: Sequence[Tensor]) -> Tensor:
+        """See `_Merge.combine`."""
+        weights = actions[0].new_tensor([math.exp(-self.decay * i) for i in range(len(actions))])
+        return torch.tensordot(weights / weights.sum(), torch.stack(list(actions)), 1)
+
+
+MergeConfig = Annotated[Naive | Synchronous | Guided | Prefix | Ensemble, Field(discriminator="type")]
+
+
+def soft_weights(horizon: int, present: int, delay: int, length: int) -> Tensor:
+    """(horizon, 1) how much each action of the unfinished chunk counts (arXiv:2506.07339, equation 5).
+
+    1 up to the last action executed before the new chunk begins, then a fall that ends with the unfinished chunk.
+
+    Args:
+        present: index of the present action; earlier ones are executed and count fully.
+        length: of the unfinished chunk.
+    """
+    left = length - present
+    c = ((left - torch.arange(-present, horizon - present)) / (left - delay + 1)).clamp(0, 1)
+    return (c * torch.expm1(c) / math.expm1(1))[:, None]
+
+
+def delay_fault(merge: MergeConfig | None, delay: int, n_action_steps: int, room: int) -> str | None:
+    """Why a policy cannot act with this delay, or None.
+
+    Args:
+        room: actions of a chunk from the present on.
+    """
+    if delay and merge is None:
+        return f"delay is {delay}, but nothing says how a late chunk is merged; set merge, for example to 'naive'"
+    if delay < 0:
+        return f"delay is {delay}; it is a number of control steps, 0 or more"
+    if merge is not None and not merge.stalls and not delay <= n_action_steps <= room - delay:
+        return (
+            f"with delay {delay} n_action_steps must lie from {delay} to {room - delay}, and is {n_action_steps}: a "
+            f"chunk holds {room} actions from the present on, of which the first {delay} are past when it arrives"
+        )
+    return None
+
+
+def next_chunk(
+    policy: Policy,
+    obs: dict[str, Tensor],
+    random: Randomness,
+    sampler: SamplerConfig | None = None,
+    *,
+    merge: MergeConfig | None = None,
+    unfinished: Tensor | None = None,
+    delay: int = 0,
+    previous: Tensor | None = None,
+) -> Tensor:
+    """Predict the chunks that follow unfinished ones.
+
+    Args:
+        obs: (B, n_obs_steps, ...) by key, data units, newest last.
+        random: B rows.
+        sampler: replaces the policy's.
+        merge: how; None for naive.
+        unfinished: (B, n, action_dim) in data units: the action of the oldest observation's step, and so on: the first
+            n_obs_steps - 1 are executed, all others under way or planned. None where there are none.
+        delay: how many of those from the present on will be executed before the new chunk replaces them.
+        previous: (B, horizon, action_dim) chunks to start sampling from, see `DiffusionPolicy.predict`.
+
+    Returns:
+        (B, horizon, action_dim) in data units; index n_obs_steps - 1 + delay is the first to be executed.
+
+    Raises:
+        ValueError: an observation is refused, the unfinished chunk has a wrong shape or is not finite, the delay leaves
+            nothing to execute, or the policy cannot merge in this way.
+    """
+    conditions: dict[str, Any] = {}
+    if merge is not None and unfinished is not None:
+        past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
+        if not 0 <= delay < horizon - past:
+            raise ValueError(
+                f"delay is {delay}, but a chunk has {horizon - past} actions from the present on; expected 0 to "
+                f"{horizon - past - 1}, so that one is left to execute"
+            )
+        length = unfinished.shape[1] if unfinished.dim() == 3 else -1
+        expected = (len(random), max(length, past + delay), action_dim)
+        if tuple(unfinished.shape) != expected or length > horizon:
+            raise ValueError(
+                f"the unfinished chunk has shape {tuple(unfinished.shape)}; expected ({len(random)}, n, {action_dim}) "
+                f"with n from {past + delay} (n_obs_steps - 1 + delay) to {horizon} (horizon)"
+            )
+        if not unfinished.isfinite().all():
+            raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")
+        conditions = merge.conditions(policy, unfinished, delay)
+    return policy.predict(obs, random, sampler, previous=previous, **conditions)

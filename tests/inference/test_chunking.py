@@ -1,0 +1,235 @@
+"""Ways of merging chunks, against brute-force readings of their definitions."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous, next_chunk, soft_weights
+from dp_prior.randomness import Randomness
+from tests.inference.test_agent import Fake, stream
+from tests.tasks.test_prefix import X0, batch, build, rows
+
+HORIZON = 12
+ALL = [Naive(), Synchronous(), Guided(), Prefix(), Ensemble()]
+
+
+class Recording(Fake):
+    """Remembers the conditions of every prediction; has a weight, as guidance needs."""
+
+    def __init__(self, n_obs_steps=2):
+        super().__init__(horizon=HORIZON, n_obs_steps=n_obs_steps)
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.chunks, self.conditions = [], []
+
+    def predict(self, obs, random, sampler=None, *, previous=None, **conditions):
+        self.conditions.append(conditions)
+        self.chunks.append(super().predict(obs, random, sampler, previous=previous))
+        return self.chunks[-1]
+
+
+def episode(merge, delay, n_action_steps, n_obs_steps=2, steps=30):
+    """(steps, n, action_dim) executed actions, and the policy with what it was asked."""
+    policy = Recording(n_obs_steps)
+    agent = VectorAgent(policy, n_action_steps=n_action_steps, merge=merge, delay=delay)
+    agent.reset(range(2))
+    return np.stack([agent.act(obs) for obs in stream(2, steps)]), policy
+
+
+CASES = [(d, s, n) for n in (1, 2, 4) for d in (0, 1, 3) for s in (1, 3, 5) if d <= s <= HORIZON - n + 1 - d]
+
+
+@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
+@pytest.mark.parametrize("merge", [Naive(), Guided(), Prefix()], ids=lambda merge: merge.type)
+def test_a_chunk_replaces_the_last_one_when_it_arrives(merge, delay, s, n_obs_steps):
+    """The chunk of step t runs from t + delay on, that of step 0 at once; its present is index n_obs_steps - 1."""
+    actions, policy = episode(merge, delay, s, n_obs_steps)
+    assert len(policy.chunks) == math.ceil(30 / s)
+    for step in range(30):
+        newest = max(i for i in range(30) if i * s + (delay if i else 0) <= step)
+        expected = policy.chunks[newest][:, n_obs_steps - 1 + step - newest * s]
+        np.testing.assert_array_equal(actions[step], expected)
+
+
+@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
+def test_a_synchronous_robot_holds_its_last_action_during_each_prediction(delay, s, n_obs_steps):
+    actions, policy = episode(Synchronous(), delay, s, n_obs_steps)
+    expected = []
+    for chunk in policy.chunks:
+        expected += expected[-1:] * delay
+        expected += chunk[:, n_obs_steps - 1 : n_obs_steps - 1 + s].unbind(1)
+    expected = (expected + expected[-1:] * delay)[:30]
+    np.testing.assert_array_equal(actions, torch.stack(expected).numpy())
+
+
+@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
+@pytest.mark.parametrize("decay", [0.01, -0.5])
+def test_an_ensemble_is_the_weighted_mean_of_all_chunks_that_hold_an_action(delay, s, n_obs_steps, decay):
+    actions, policy = episode(Ensemble(decay=decay), delay, s, n_obs_steps)
+    for step in range(30):
+        held = []
+        for i, chunk in enumerate(policy.chunks):
+            index = n_obs_steps - 1 + step - i * s
+            if i * s + (delay if i else 0) <= step and index < HORIZON:
+                held.append(chunk[:, index].double().numpy())
+        weights = np.exp(-decay * np.arange(len(held)))
+        expected = sum(weight * action for weight, action in zip(weights, held, strict=True)) / weights.sum()
+        np.testing.assert_allclose(actions[step], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("delay", "s", "n_obs_steps"), CASES)
+@pytest.mark.parametrize("merge", [Guided(), Prefix()], ids=lambda merge: merge.type)
+def test_what_the_policy_continues_is_what_the_robot_executes(merge, delay, s, n_obs_steps):
+    """From n_obs_steps - 1 steps before the observation to the last step before the chunk begins."""
+    actions, policy = episode(merge, delay, s, n_obs_steps)
+    past = n_obs_steps - 1
+    for i, conditions in enumerate(policy.conditions[: 30 // s]):
+        if i == 0 or i * s < past:
+            assert conditions == {}
+            continue
+        executed = actions[i * s - past : i * s + delay].transpose(1, 0, 2)
+        if merge.type == "prefix":
+            assert bool(conditions) == bool(delay)
+            given = conditions.get("prefix", torch.tensor(executed)).numpy()
+        else:
+            target = conditions["target"]
+            given = target.values[:, : past + delay].numpy()
+            assert (target.weights[: past + delay] == 1).all() and target.max_weight == 5.0
+            left = HORIZON - s
+            np.testing.assert_array_equal(target.values[:, past:left], policy.chunks[i - 1][:, past + s :])
+            assert (target.weights[past + delay : left] > 0).all() and (target.weights[left:] == 0).all()
+        np.testing.assert_array_equal(given, executed)
+
+
+@pytest.mark.parametrize("merge", ALL, ids=lambda merge: merge.type)
+def test_without_delay_and_overlap_all_ways_but_ensembles_and_guidance_are_naive(merge):
+    plain, _ = episode(None, 0, 5)
+    actions, _ = episode(merge, 0, 5)
+    assert np.array_equal(actions, plain) == (merge.type != "ensemble")  # the fake is not guided by its conditions
+
+
+def test_soft_weights_are_those_of_the_paper():
+    """Equation 5 of arXiv:2506.07339, with indices from the present on; actions before it count fully."""
+    for present, horizon, s, d in [(0, 10, 4, 2), (1, 16, 8, 6), (2, 9, 3, 0), (1, 16, 1, 1)]:
+        h = horizon - present
+        expected = [1.0] * present
+        for i in range(h):
+            c = (h - s - i) / (h - s - d + 1)
+            expected.append(1.0 if i < d else c * (math.exp(c) - 1) / (math.e - 1) if i < h - s else 0.0)
+        torch.testing.assert_close(soft_weights(horizon, present, d, horizon - s)[:, 0], torch.tensor(expected))
+
+
+class Smooth(nn.Module):
+    """The exact denoiser of chunks that wander: normal, with correlation exp(-|i - j| / 3) between places."""
+
+    def __init__(self, table):
+        super().__init__()
+        places = torch.arange(8.0)
+        levels = torch.tensor(table.levels[:-1], dtype=torch.float32)[..., None, None]
+        covariance = torch.exp(-(places[:, None] - places).abs() / 3)
+        of_x_t = levels[:, 0] ** 2 * covariance + levels[:, 1] ** 2 * torch.eye(8)
+        self.gains = nn.Parameter(levels[:, 0] * covariance @ torch.linalg.inv(of_x_t))
+
+    def forward(self, x_t, t, cond):
+        return self.gains[t] @ x_t
+
+
+def test_guided_chunks_come_nearer_the_unfinished_one_the_more_they_are_guided():
+    policy, obs = build(diffusion=X0, max_delay=None), batch(200).cond
+    policy.backbone = Smooth(policy.process.table)
+    sampler = policy.sampler.model_copy(update={"steps": 10})
+    unfinished = policy.predict(obs, rows(200), sampler)[:, 2:]
+    random = Randomness.from_counts(1, "other", torch.arange(200))
+
+    def seams(merge):
+        """Mean distance at the actions under way, and from the last of them to the first new one."""
+        chunk = next_chunk(policy, obs, random, sampler, merge=merge, unfinished=unfinished, delay=3)
+        return [(chunk[:, a] - unfinished[:, b]).abs().mean().item() for a, b in ((slice(4), slice(4)), (4, 3))]
+
+    naive, none, some, full = (seams(merge) for merge in (Naive(), *(Guided(max_weight=w) for w in (0.0, 1.0, 5.0))))
+    assert naive == none
+    for distance in range(2):
+        assert none[distance] > some[distance] > full[distance]
+    assert full[0] < 0.2 * naive[0] and full[1] < 0.7 * naive[1]
+
+
+def test_one_robot_may_keep_history_and_queue_itself():
+    policy, obs = build(), {key: value[0].numpy() for key, value in batch(2).cond.items()}
+    agent = Agent(policy, seed=3, merge=Prefix())
+    first = agent.infer(obs)["chunk"]
+    second = agent.infer(obs, prefix=first[2:7], delay=3)["chunk"]
+    assert first.shape == second.shape == (8, 2) and first.dtype == np.float32
+    np.testing.assert_array_equal(second[:4], first[2:6])
+    again = agent.infer(obs)["chunk"]
+    assert not np.array_equal(again, first)  # other noise
+    agent.reset(0)
+    np.testing.assert_array_equal(agent.infer(obs)["chunk"], first)
+    with pytest.raises(ValueError, match="'goal' is missing"):
+        agent.infer({"agent_pos": obs["agent_pos"]})
+    with pytest.raises(ValueError, match=r"'goal' has shape \(3, 1\) per row; the policy reads \(2, 1\)"):
+        agent.infer({**obs, "goal": np.zeros((3, 1))})
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "delay", "message"),
+    [
+        (torch.zeros(6, 6, 3), 2, r"has shape \(6, 6, 3\); expected \(6, n, 2\) with n from 3 .* to 8 \(horizon\)"),
+        (torch.zeros(6, 9, 2), 2, "with n from 3"),
+        (torch.zeros(6, 2, 2), 2, "with n from 3"),
+        (torch.zeros(6, 2), 2, "with n from 3"),
+        (torch.zeros(5, 6, 2), 2, "with n from 3"),
+        (torch.full((6, 6, 2), torch.nan), 2, "the unfinished chunk holds a number that is not finite"),
+        (torch.zeros(6, 8, 2), 7, "delay is 7, but a chunk has 7 actions from the present on; expected 0 to 6"),
+        (torch.zeros(6, 8, 2), -1, "delay is -1"),
+    ],
+)
+@pytest.mark.parametrize("merge", [Guided(), Prefix()], ids=lambda merge: merge.type)
+def test_an_unfinished_chunk_that_cannot_be_one_is_refused(merge, unfinished, delay, message):
+    with pytest.raises(ValueError, match=message):
+        next_chunk(build(), batch(6).cond, rows(6), merge=merge, unfinished=unfinished, delay=delay)
+
+
+def test_a_prefix_longer_than_trained_is_refused():
+    with pytest.raises(ValueError, match="delay of 4 steps; the policy was trained for delays from 1 to 3"):
+        next_chunk(build(max_delay=3), batch(6).cond, rows(6), merge=Prefix(), unfinished=torch.zeros(6, 6, 2), delay=4)
+
+
+def test_guidance_needs_gradients():
+    agent = VectorAgent(Fake(horizon=12), merge=Guided(), delay=1)  # like an exported policy it has no parameters
+    agent.reset([0])
+    with pytest.raises(ValueError, match="merge 'guided' differentiates the network, which this policy or"):
+        for obs in stream(1, 6):
+            agent.act(obs)
+    with torch.inference_mode(), pytest.raises(ValueError, match="torch.inference_mode does not allow"):
+        next_chunk(build(), batch(6).cond, rows(6), merge=Guided(), unfinished=torch.zeros(6, 6, 2), delay=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"delay": 2}, "delay is 2, but nothing says how a late chunk is merged; set merge, for example to 'naive'"),
+        ({"delay": -1, "merge": Naive()}, "delay is -1; it is a number of control steps, 0 or more"),
+        ({"delay": 5, "merge": Naive()}, "with delay 5 n_action_steps must lie from 5 to 6, and is 4"),
+        ({"delay": 4, "merge": Prefix(), "n_action_steps": 8}, "must lie from 4 to 7, and is 8: a chunk holds 11 act"),
+    ],
+)
+def test_a_delay_that_does_not_fit_is_refused(how, message):
+    with pytest.raises(ValueError, match=message):
+        VectorAgent(Fake(horizon=12), **how)
+    VectorAgent(Fake(horizon=12), merge=Synchronous(), delay=50)
+
+
+@pytest.mark.parametrize("merge", ALL, ids=lambda merge: merge.type)
+def test_rows_depend_on_themselves_alone_and_inactive_ones_do_not_matter(merge):
+    seen = stream(3, 20)
+    agents = [VectorAgent(Recording(), merge=merge, delay=2) for _ in range(2)]
+    for agent in agents:
+        agent.reset(range(3))
+    for step, obs in enumerate(seen):
+        active = np.array([True, step < 7, True])
+        full, part = agents[0].act(obs), agents[1].act(obs, active)
+        np.testing.assert_array_equal(full[active], part[active])
+        assert np.isfinite(part).all()
