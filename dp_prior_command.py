@@ -1,10 +1,10 @@
-"""The command `dp-prior`. Outside the package, since importing that imports torch, which takes seconds."""
+"""The command `dp-prior`. Outside the package, so that Ctrl-C while that is imported ends without a traceback."""
 
 import signal
 
 
 def main() -> None:
-    """Run the command that the arguments name; Ctrl-C while torch is imported ends it without a traceback."""
+    """Run the command that the arguments name."""
     handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     from dp_prior.cli import main as run_command
 
