@@ -45,7 +45,7 @@ trainer.step(next(parts.loader.from_sample(0)))
 os._exit(0)
 """
 
-IMPORTS = {"import torch": "import torch", "import dp_prior": "import dp_prior"}
+IMPORTS = {"import torch": "import torch", "dp_prior.Agent": "from dp_prior import Agent"}
 
 
 def run(options: Options) -> list[Case]:

@@ -35,7 +35,7 @@ class EncoderGraph(nn.Module):
         tokens = self.encoder(values)
         if not self.is_guided:
             return tokens
-        dropped = {key: value.new_zeros(len(value), dtype=torch.float32) for key, value in obs.items()}
+        dropped = {key: value.new_zeros(value.shape[0], dtype=torch.float32) for key, value in obs.items()}
         return torch.stack([tokens, self.encoder(values, dropped)], dim=1)
 
 

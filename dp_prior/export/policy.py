@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -66,7 +65,7 @@ class ExportedPolicy:
             ImportError: the library that runs the graphs is not installed.
         """
         directory = Path(directory)
-        document = read_policy(directory)
+        document = _document(directory)
         graphs = []
         for name in (f"encoder{cls.extension}", f"denoiser{cls.extension}"):
             if name not in document["files"]:
@@ -98,9 +97,9 @@ class ExportedPolicy:
             ValueError: an observation is refused by `check`.
         """
         rows = next((len(obs[key]) for key in self.shapes if np.ndim(obs.get(key))), 0)
-        rows = rows if isinstance(random, int) else len(random)
-        obs = self.check(obs, rows, has_steps=True)
-        random = Randomness.from_counts(random, "predict", range(rows)) if isinstance(random, int) else random
+        if not isinstance(random, Randomness):
+            random = Randomness.from_counts(random, "predict", range(rows))
+        obs = self.check(obs, len(random), has_steps=True)
         tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
         values = {"start": random.stream("start").normal(self.horizon, self.action_dim)}
         if previous is not None:
@@ -179,14 +178,14 @@ class OnnxPolicy(ExportedPolicy):
     extension = ".onnx"
 
     @classmethod
-    def graph(cls, data: bytes, *, threads: int | None = None) -> Graph:
-        """Args: threads: of each graph; None for one per core."""
+    def graph(cls, data: bytes, *, threads: int = 0) -> Graph:
+        """Args: threads: of each graph; 0 for onnxruntime's choice, one per core."""
         try:
             import onnxruntime
         except ImportError as error:
             raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return lambda inputs: session.run(None, inputs)
 
@@ -198,7 +197,7 @@ def _sum(multiples: dict[str, float], values: dict[str, np.ndarray], shape: tupl
     return total
 
 
-def read_policy(directory: Path) -> dict[str, Any]:
+def _document(directory: Path) -> dict[str, Any]:
     """The content of `policy.json`; see `ExportedPolicy.load` for the errors."""
     try:
         document = unseal(read_small(directory / POLICY))

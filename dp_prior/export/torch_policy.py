@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from dp_prior.batch import Spec
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.export import randomness
-from dp_prior.export.policy import ExportedPolicy, Graph, OnnxPolicy, read_policy
+from dp_prior.export.policy import ExportedPolicy, Graph, OnnxPolicy
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 
 
 class TorchExportPolicy(ExportedPolicy):
-    """An exported policy on `torch.export`."""
+    """An exported policy on `torch.export`. Load only files that you trust: torch may unpickle parts of them, which can
+    run code."""
 
     extension = ".pt2"
 
@@ -52,10 +53,8 @@ class AgentPolicy(nn.Module):
 
     @classmethod
     def load(cls, directory: str | Path) -> AgentPolicy:
-        """Load an export of either format; see `ExportedPolicy.load`."""
-        formats = (OnnxPolicy, TorchExportPolicy)
-        files = read_policy(Path(directory))["files"]
-        return cls(next(one for one in formats if f"encoder{one.extension}" in files).load(directory))
+        """Load an ONNX export; see `OnnxPolicy.load`."""
+        return cls(OnnxPolicy.load(directory))
 
     def predict(
         self,

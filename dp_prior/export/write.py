@@ -37,6 +37,7 @@ def write_export(
     """Write a policy as graphs and numbers, see `dp_prior.export.policy`; the directory appears complete or not at all.
 
     Args:
+        policy: in evaluation mode, on the CPU, float32.
         source: what was exported, for `policy.json` and errors.
         sampler: instead of the policy's own.
 
@@ -63,7 +64,7 @@ def write_export(
             _write(temporary / name, graph)
         _write(temporary / POLICY, seal(content))
         report = _parity(policy, POLICIES[layout].load(temporary), sampler)
-        if report["largest_error"] > LARGEST_ERROR:
+        if not report["largest_error"] <= LARGEST_ERROR:  # NaN is no parity either
             raise ConfigError(
                 source,
                 [
@@ -183,7 +184,7 @@ def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerC
             versions[library] = importlib.metadata.version(library)
         except importlib.metadata.PackageNotFoundError:
             versions[library] = None
-    return {"largest_error": max(case["error"] for case in cases), "cases": cases, "versions": versions}
+    return {"largest_error": float(np.max([case["error"] for case in cases])), "cases": cases, "versions": versions}
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -98,7 +98,8 @@ def test_torch_export_has_the_same_actions(policy, tmp_path):
     report = write_export(policy, tmp_path / "pt2", "torch_export", source="a test")
     assert report["largest_error"] < 1e-5
     assert {case["rows"] for case in report["cases"]} == {1, 3} and report["versions"]["torch"] == torch.__version__
-    acted = actions(Agent(AgentPolicy.load(tmp_path / "pt2"), seed=2), steps(policy))
+    loaded = AgentPolicy(TorchExportPolicy.load(tmp_path / "pt2"))
+    acted = actions(Agent(loaded, seed=2), steps(policy))
     assert error(policy, acted, actions(Agent(policy, seed=2), steps(policy))) < 1e-5
     with pytest.raises(ExportError, match=r"has no encoder.onnx, which OnnxPolicy runs; it has encoder.pt2"):
         OnnxPolicy.load(tmp_path / "pt2")

@@ -65,6 +65,18 @@ def test_a_part_of_a_plug_in_that_cannot_be_exported_is_refused(part, message, t
     assert re.search(message, refused(policy.requires_grad_(False), tmp_path / "out"))
 
 
+def test_damaged_weights_are_refused(tmp_path):
+    policy = build()
+    policy.backbone.output.bias[0] = torch.nan
+    assert "the exported policy differs by nan in normalised units" in refused(policy, tmp_path / "out")
+
+
+def test_guidance_and_self_conditioning_are_in_the_graphs(tmp_path):
+    diffusion = {"objective": {"type": "v"}, "guidance": {"scale": 2.0}, "self_condition": 0.5}
+    policy = build(diffusion=diffusion, cond_dropout={"position": 0.1, "embedding": 0.1})
+    assert write_export(policy, tmp_path / "out", "torch_export", source="run")["largest_error"] < 1e-5
+
+
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     assert "out exists; choose another directory for the export" in refused(build(), tmp_path / "out", FileExistsError)
