@@ -133,7 +133,8 @@ def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, b
     with torch.no_grad():
         tokens = encoder(obs)
     x_t = torch.zeros(rows, *policy.x_shape)
-    estimate = (x_t,) if policy.process.input_factor == 2 else ()
+    # a tensor of its own: torch.export takes one that is given twice for one input
+    estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
     files = {}
     for name, graph, inputs in (
         ("encoder", encoder, (obs,)),
