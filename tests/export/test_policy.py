@@ -177,8 +177,8 @@ def test_bad_observations_are_refused_by_name(policy):
     assert found.endswith("Did you mean 'positon'?")
     found = refused(exported, {**good, "position": good["position"][:, :1]})
     assert found == "observation 'position' has shape (1, 2) per row; the policy reads (2, 2)"
-    found = refused(exported, {**good, "position": good["position"][:1]})
-    assert "observation 'position' has 1 rows; expected 2" in found
+    found = refused(exported, {**good, "embedding": good["embedding"][:1]})
+    assert "observation 'embedding' has 1 rows; expected 2" in found
     assert "holds <U1; the policy reads float32" in refused(exported, {**good, "position": np.full((2, 2, 2), "a")})
     bad = good["position"].astype(np.float64)
     bad[1, 0, 1] = 1e300

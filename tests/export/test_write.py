@@ -65,6 +65,7 @@ def test_a_part_of_a_plug_in_that_cannot_be_exported_is_refused(part, message, t
     assert re.search(message, refused(policy.requires_grad_(False), tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_damaged_weights_are_refused(tmp_path):
     policy = build()
     policy.backbone.output.bias[0] = torch.nan
