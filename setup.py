@@ -21,6 +21,7 @@ EXTRAS = {
     "video": ["av>=12"],  # films of rollouts, and camera frames in videos
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],
+    "onnx": ["onnx>=1.23", "onnxscript>=0.7", "onnxruntime>=1.31"],  # export, and running what was exported
     "trackio": ["trackio>=0.43"],
     "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
@@ -39,7 +40,7 @@ setup(
     package_data={"dp_prior.places": ["card.md"]},
     python_requires=">=3.11",
     install_requires=[
-        "torch>=2.6",
+        "torch>=2.7",
         "accelerate>=1.1",
         "embedding-reader>=1.8.1",
         "pydantic>=2.10",

@@ -239,10 +239,27 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 @click.argument("checkpoint")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
-def export(checkpoint: str, directory: Path, whole: bool) -> None:
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["checkpoint", "onnx", "torch_export"]),
+    default="checkpoint",
+    show_default=True,
+    help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
+def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
-    from dp_prior.run.commands import export_checkpoint
+    from dp_prior.run.commands import export_checkpoint, export_policy
 
+    if layout != "checkpoint":
+        if whole:
+            raise click.UsageError("--whole is for --format checkpoint")
+        report = export_policy(checkpoint, directory, layout, overrides)
+        click.echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
+        return
+    if overrides:
+        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
     source, digest = export_checkpoint(checkpoint, directory, whole=whole)
     click.echo(f"exported {source} to {directory}")
     click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")

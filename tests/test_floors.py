@@ -15,10 +15,10 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "durable", "metric_names", "metrics", "normalizer"}
     | {"observations", "randomness", "redact", "regular_files", "renderers", "resize"},
-    {"diffusion", "networks", "data", "checkpoints", "job", "envs", "client"},
+    {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
-    {"training", "inference", "published"},
+    {"training", "inference", "published", "export"},
     {"evaluation", "serving"},
     {"run", "cli", "__init__", "__main__"},
 ]
@@ -56,12 +56,16 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],
     "websockets": ["client/client.py", "serving/server.py"],
+    "onnx": ["export/graphs.py"],
+    "onnxscript": ["export/graphs.py"],
+    "onnxruntime": ["export/"],
 }
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 METADATA = {  # of installed packages: their records, and a version; no file names a module
     ("importlib.metadata", "config.py"),
+    ("importlib.metadata", "export/write.py"),
     ("importlib.metadata", "renderers/pusht.py"),
 }
 ROOF_ONLY = {"print", "input", "exit", "quit", "sys.argv", "sys.exit", "os.environ", "os.getenv", "os.putenv"}

@@ -8,6 +8,7 @@ SUBJECTS = (
     "trainer_overhead",
     "update",
     "sampling",
+    "exported",
     "rollouts",
     "saving",
     "start_up",

@@ -56,7 +56,7 @@ class Convolution(nn.Module):
         gradient is slow). Otherwise torch's convolution.
         """
         positions = x.shape[1] // self.taps.sources
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or torch.compiler.is_exporting():  # an exported graph is for every batch size
             return "library"
         if not torch.is_grad_enabled() and x.shape[0] * positions <= 128:
             return "one product"

@@ -31,7 +31,9 @@ class Linear(nn.Linear):
 
 def mish(x: Tensor) -> Tensor:
     """x tanh(log(1 + e^x)), the non-linearity of Chi et al. 2023."""
-    return MishBySigmoid.apply(x) if x.device.type == "cpu" and x.numel() >= 2048 else F.mish(x)
+    if torch.compiler.is_exporting() or x.device.type != "cpu" or x.numel() < 2048:
+        return F.mish(x)
+    return MishBySigmoid.apply(x)
 
 
 class Mish(nn.Module):

@@ -7,10 +7,13 @@ import json
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
-from dp_prior.config import ConfigError
+from dp_prior.config import Config, ConfigError
 from dp_prior.data.frames.unused import UnusedCache, unused_caches
+from dp_prior.export.graphs import Format
+from dp_prior.export.write import write_export
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.places.hub import HuggingFaceSaverConfig
 from dp_prior.places.local import copy_checkpoint
@@ -21,6 +24,8 @@ from dp_prior.run.config import CONFIG, TrainConfig
 from dp_prior.run.imported import SOURCE
 from dp_prior.run.scores import has_result_of, read_result, shown_on_card
 from dp_prior.run.start import take_weights
+from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
 
@@ -126,6 +131,34 @@ def export_checkpoint(reference: str, directory: Path, *, whole: bool) -> tuple[
     source = resolve(reference, whole=whole)
     copy_checkpoint(source, directory, None if whole else MODEL_FILES)
     return source, hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
+
+
+def export_policy(reference: str, directory: Path, layout: Format, overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Export a policy as graphs; see `write_export`.
+
+    Args:
+        overrides: changes to `task.sampler` of the configuration.
+
+    Raises:
+        ConfigError: it is no policy, or an override changes something else.
+    """
+    source = resolve(reference, whole=False)
+    try:
+        policy = DiffusionPolicy.from_pretrained(source)
+    except ValueError as error:  # for example a prior
+        raise ConfigError(str(source), [str(error)]) from None
+    sampler = policy.sampler
+    if overrides:
+        text = json.dumps({"task": policy.record.model_dump(mode="json")})
+        task = _Task.from_json(text, overrides, source=f"--set for {source}").task
+        if task.model_copy(update={"sampler": sampler}) != policy.record:
+            raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
+        sampler = task.sampler
+    return write_export(policy, directory, layout, source=str(source), sampler=sampler)
+
+
+class _Task(Config):
+    task: TaskConfig
 
 
 def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:

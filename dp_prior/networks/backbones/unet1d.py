@@ -244,7 +244,7 @@ class LocalUNet1D(UNet1D):
 
     def _inputs(self, x_t: Tensor, cond: Tensor) -> tuple[Tensor, Tensor]:
         cond = F.pad(cond, (0, 0, 0, x_t.shape[1] - cond.shape[1]))
-        return torch.cat([x_t, cond], dim=-1), x_t.new_empty(len(x_t), 0)
+        return torch.cat([x_t, cond], dim=-1), x_t.new_empty(x_t.shape[0], 0)
 
 
 _PUBLISHED_NAMES = (

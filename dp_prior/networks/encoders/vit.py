@@ -304,7 +304,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(N, n, dim) -> (N, tokens, dim)."""
-        queries = self.queries.to(tokens.dtype).expand(len(tokens), -1, -1)
+        queries = self.queries.to(tokens.dtype).expand(tokens.shape[0], -1, -1)
         return self.attention(queries, tokens, tokens, need_weights=False)[0]
 
 

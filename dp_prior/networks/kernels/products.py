@@ -53,9 +53,10 @@ class _LinearProduct(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear`, through `product` where that is faster: enough work, float32, no autocast, on a CPU."""
-    is_small = x.numel() * weight.shape[0] < _LEAST_FOR_ONEDNN
     is_cast = torch.is_autocast_enabled(x.device.type)
-    if is_small or not uses_onednn(x) or is_cast or weight.dtype is not torch.float32:
+    if not uses_onednn(x) or is_cast or weight.dtype is not torch.float32:
+        return F.linear(x, weight, bias)
+    if x.numel() * weight.shape[0] < _LEAST_FOR_ONEDNN:
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     return _LinearProduct.apply(rows, weight, bias).view(*x.shape[:-1], weight.shape[0])

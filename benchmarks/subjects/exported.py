@@ -1,0 +1,149 @@
+"""Acting on one core: the policy in eager, compiled, exported and bf16 form, one row at a time."""
+
+from __future__ import annotations
+
+import copy
+import math
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.image_policy import RECIPES, SPEC, policy
+from benchmarks.measure import Case, Options, compare
+from dp_prior.batch import Spec
+from dp_prior.diffusion.sampler import DDIM
+from dp_prior.export import randomness
+from dp_prior.export.policy import OnnxPolicy
+from dp_prior.export.torch_policy import TorchExportPolicy
+from dp_prior.export.write import observations, write_export
+from dp_prior.networks.convolution import Convolution
+from dp_prior.randomness import Randomness
+from dp_prior.run.config import TrainConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+
+COMPILE_LIMIT_S = 300
+SAMPLER = DDIM(steps=8)
+POLICIES = {  # shapes by configuration; weights are random, since only time is measured
+    "pusht_state": Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "state": (2, 5)}),
+    "pusht_image": SPEC,
+}
+
+
+def run(options: Options) -> list[Case]:
+    cases = []
+    with torch.no_grad(), tempfile.TemporaryDirectory() as place:
+        for name, spec in POLICIES.items():
+            cases.append(_acting(name, policy(_config(name), spec).eval().requires_grad_(False), options, Path(place)))
+            if options.quick:
+                return cases
+        cases.append(_published(policy(_config("pusht_image_paper")).eval().requires_grad_(False), options))
+    return cases
+
+
+def _config(name: str) -> TrainConfig:
+    return TrainConfig.from_json_path(RECIPES / f"{name}.json")
+
+
+def _acting(name: str, policy: DiffusionPolicy, options: Options, place: Path) -> Case:
+    obs, random = observations(policy, 0, 1), Randomness.from_counts(0, "benchmark", torch.arange(1))
+    arrays, noise = {k: v.numpy() for k, v in obs.items()}, randomness.Randomness.from_counts(0, "benchmark", [0])
+    half = _half(policy)
+    variants: dict[str, Callable[[], object]] = {
+        "eager": lambda: policy.predict(obs, random, SAMPLER),
+        "eager, bf16 weights": lambda: half.predict(obs, random, SAMPLER),
+    }
+    fast = SAMPLER.model_copy(update={"compile": "default"})
+    note = f"{_multiply_adds(policy, obs, random)} "
+    if options.quick:
+        note += "Compiled: not measured with --quick."
+    elif not _finishes(lambda: policy.predict(obs, random, fast)):
+        note += f"Compiled: SKIPPED, torch.compile did not finish within {COMPILE_LIMIT_S} s."
+    else:
+        variants["compiled"] = lambda: policy.predict(obs, random, fast)
+    for layout, kind, how in (("torch_export", TorchExportPolicy, {}), ("onnx", OnnxPolicy, {"threads": _threads()})):
+        report = write_export(policy, place / f"{name}_{layout}", layout, source=name, sampler=SAMPLER)
+        exported = kind.load(place / f"{name}_{layout}", **how)
+        variants[layout] = lambda exported=exported: exported.predict(arrays, noise)
+        note += f" Parity of {layout}: {report['largest_error']:.1e} normalised."
+    return Case(
+        f"{name}: one chunk, DDIM-8, {_threads()} threads", "ms", compare(variants, options.times(30)), note=note
+    )
+
+
+def _published(policy: DiffusionPolicy, options: Options) -> Case:
+    """The published image network; its control at 10 Hz has 800 ms for a chunk of 8 actions."""
+    obs, random = observations(policy, 0, 1), Randomness.from_counts(0, "benchmark", torch.arange(1))
+    half = _half(policy)
+    variants = {
+        "eager": lambda: policy.predict(obs, random, SAMPLER),
+        "eager, bf16 weights": lambda: half.predict(obs, random, SAMPLER),
+        "its encoder alone": lambda: policy.encode(obs),
+    }
+    n_bytes = sum(one.nbytes for one in policy.backbone.parameters())
+    note = f"{_multiply_adds(policy, obs, random)} An evaluation reads {n_bytes / 1e9:.2f} GB of weights, bf16 half."
+    name = f"pusht_image_paper: one chunk, DDIM-8, {_threads()} threads"
+    return Case(name, "ms", compare(variants, options.times(5)), note=note)
+
+
+def _half(policy: DiffusionPolicy) -> DiffusionPolicy:
+    """A copy whose network computes in bfloat16, as `load_policy(dtype=torch.bfloat16)` makes it."""
+    half = copy.deepcopy(policy)
+    for parameter in [*half.encoder.parameters(), *half.backbone.parameters()]:
+        parameter.data = parameter.data.bfloat16()
+    return half
+
+
+def _finishes(work: Callable[[], Any]) -> bool:
+    """Whether something is done within the limit; it is interrupted otherwise."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(COMPILE_LIMIT_S)
+    try:
+        work()
+    except Exception as error:  # the compiler wraps the interruption
+        if not isinstance(error, TimeoutError) and "TimeoutError" not in repr(error):
+            raise
+        return False
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return True
+
+
+def _multiply_adds(policy: DiffusionPolicy, obs: dict[str, torch.Tensor], random: Randomness) -> str:
+    """Multiply-adds of an observation's encoding and of one evaluation, of linear layers and convolutions."""
+    counts = {"encoder": 0, "backbone": 0}
+
+    def count(part: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            channels = 1 if isinstance(module, nn.Conv2d) else -1
+            places = math.prod(output.shape) // output.shape[channels]
+            if isinstance(module, Convolution):  # its weight serves all phases of a place at once
+                places //= module.taps.targets
+            counts[part] += places * module.weight.numel()
+
+        return hook
+
+    kinds = (nn.Linear, nn.Conv2d, Convolution)
+    handles = [
+        module.register_forward_hook(count(part))
+        for part in counts
+        for module in policy.get_submodule(part).modules()
+        if isinstance(module, kinds)
+    ]
+    policy.predict(obs, random, DDIM(steps=1))
+    for handle in handles:
+        handle.remove()
+    return f"{counts['encoder'] / 1e6:.1f} M multiply-adds to encode, {counts['backbone'] / 1e6:.1f} M an evaluation."
+
+
+def _threads() -> int:
+    return torch.get_num_threads()

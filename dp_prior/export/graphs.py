@@ -1,0 +1,121 @@
+"""The two graphs of a policy: observations to condition tokens, and noisy chunk to estimate of the clean one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dp_prior.tasks.policy import DiffusionPolicy
+
+Format = Literal["onnx", "torch_export"]
+EXTENSIONS: dict[Format, str] = {"onnx": ".onnx", "torch_export": ".pt2"}
+LARGEST_ONNX = 2**31 - 2**20  # bytes; protobuf's limit of 2 GiB, less the graph around the weights
+
+
+class EncoderGraph(nn.Module):
+    """Observations in data units -> tokens; the normalizer, the centre crop and the encoders are inside."""
+
+    outputs = ("tokens",)
+
+    def __init__(self, policy: DiffusionPolicy):
+        super().__init__()
+        self.normalizer, self.encoder = policy.normalizer, policy.encoder
+        self.is_guided = policy.process.config.guidance is not None
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        """(B, n_obs_steps, *shape) by key -> (B, N, D), guided (B, 2, N, D), the tokens without condition last."""
+        values = {key: self.normalizer.normalize(key, value) for key, value in obs.items()}
+        tokens = self.encoder(values)
+        if not self.is_guided:
+            return tokens
+        dropped = {key: value.new_zeros(value.shape[0], dtype=torch.float32) for key, value in obs.items()}
+        return torch.stack([tokens, self.encoder(values, dropped)], dim=1)
+
+
+class DenoiserGraph(nn.Module):
+    """(x_t, t, tokens) -> estimates of x_0, as `DiffusionProcess.denoiser` makes them."""
+
+    outputs = ("x_0", "unclipped")
+
+    def __init__(self, policy: DiffusionPolicy):
+        super().__init__()
+        self.backbone = policy.backbone
+        process = policy.process
+        self.guidance, clip = process.config.guidance, process.config.clip
+        self.stage = None if clip is None else clip.stage(policy.normalizer.bounds("x"))
+        inversions = [process.objective.inversion(*level) for level in process.table.levels[:-1]]
+        self.register_buffer("inversions", torch.tensor(inversions, dtype=torch.float32))  # (T, 2)
+
+    def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, estimate: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, *x_shape), (B,) int64, tokens, (B, *x_shape) for self-conditioning -> the estimate, clipped and not."""
+        inputs = x_t if estimate is None else torch.cat([x_t, estimate], dim=-1)
+        a, b = self.inversions[t][:, :, None, None].unbind(1)
+
+        def read(tokens: Tensor) -> Tensor:
+            return a * x_t + b * self.backbone(inputs, t, tokens).float()[..., : x_t.shape[-1]]
+
+        unclipped = read(tokens) if self.guidance is None else self.guidance.mix(*map(read, tokens.unbind(1)))
+        return (unclipped.clone() if self.stage is None else self.stage(unclipped)), unclipped
+
+
+def graph_file(module: nn.Module, inputs: tuple[Tensor | dict[str, Tensor], ...], layout: Format) -> bytes:
+    """The content of the file of a graph, for any number of rows.
+
+    Args:
+        inputs: arguments of its `forward`, of several rows.
+
+    Raises:
+        ImportError: a library of the extra `onnx` is not installed.
+        RuntimeError: torch cannot trace the module, and why.
+        ValueError: the weights do not fit into an ONNX file.
+    """
+    if layout == "onnx":
+        _need_onnx()
+        n_bytes = sum(tensor.nbytes for tensor in module.state_dict().values())
+        if n_bytes > LARGEST_ONNX:
+            raise ValueError(f"its weights are {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
+    batch = torch.export.Dim("batch")
+    shapes = tuple({key: {0: batch} for key in one} if isinstance(one, dict) else {0: batch} for one in inputs)
+    names = [name for one, key in zip(inputs, ("x_t", "t", "tokens", "estimate"), strict=False)
+             for name in ([f"obs.{k}" for k in one] if isinstance(one, dict) else [key])]  # fmt: skip
+    file = io.BytesIO()
+    with torch.no_grad(), _without_notes():
+        program = torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
+        if layout == "torch_export":
+            torch.export.save(program, file)
+        else:
+            made = torch.onnx.export(
+                program, dynamo=True, verbose=False, input_names=names, output_names=list(module.outputs)
+            )
+            file.write(made.model_proto.SerializeToString())
+    return file.getvalue()
+
+
+def _need_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401 (parity is measured with it)
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f'export to ONNX needs more packages ({error}): pip install "dp_prior[onnx]"') from error
+
+
+@contextlib.contextmanager
+def _without_notes() -> Iterator[None]:
+    """Silence what torch's exporter says of itself, and of packages that are not needed, such as torchvision."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,226 @@
+"""Runs an exported policy without torch: `OnnxPolicy.load(directory).predict(observations, seed)`.
+
+An export is a directory: `policy.json`, sealed, with shapes, units and the sampler's steps; the graphs `encoder` and
+`denoiser`, whose SHA-256 hashes it holds; and `parity.json`, how far this policy was from the one that was exported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from dp_prior.durable import unseal
+from dp_prior.export.randomness import Randomness, step_noise
+from dp_prior.regular_files import UnfitError, open_regular, read_small
+
+FORMAT = 1
+POLICY, PARITY = "policy.json", "parity.json"
+
+Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
+"""Outputs of a graph in their order from its inputs by name."""
+
+
+class ExportError(RuntimeError):
+    """A directory that is no export, or a damaged one."""
+
+
+class ExportedPolicy:
+    """An exported policy on graphs that a subclass loads.
+
+    Attributes:
+        document: content of `policy.json`.
+        shapes: (n_obs_steps, *shape) of each observation by key, and `dtypes` their numpy types.
+    """
+
+    extension: str
+    """Of the names of the graphs' files."""
+
+    def __init__(self, document: dict[str, Any], encoder: Graph, denoiser: Graph):
+        self.document = document
+        self.horizon: int = document["horizon"]
+        self.n_obs_steps: int = document["n_obs_steps"]
+        self.n_action_steps: int = document["n_action_steps"]
+        self.action_dim: int = document["action_dim"]
+        self.shapes = {key: tuple(one["shape"]) for key, one in document["obs"].items()}
+        self.dtypes = {key: np.dtype(one["dtype"]) for key, one in document["obs"].items()}
+        self._encoder, self._denoiser = encoder, denoiser
+        action = {name: document["action"][name] for name in ("offset", "scale", "inverse")}
+        self._action = {name: np.asarray(value, np.float32) for name, value in action.items()}
+
+    @classmethod
+    def load(cls, directory: str | Path, **options: Any) -> Self:
+        """Load an export after comparing the hashes of its files.
+
+        Args:
+            options: see `graph`.
+
+        Raises:
+            FileNotFoundError: there is no `policy.json`.
+            ExportError: a file is missing or damaged, is of a newer format, or belongs to another subclass.
+            ImportError: the library that runs the graphs is not installed.
+        """
+        directory = Path(directory)
+        document = _document(directory)
+        graphs = []
+        for name in (f"encoder{cls.extension}", f"denoiser{cls.extension}"):
+            if name not in document["files"]:
+                found = ", ".join(document["files"])
+                raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
+            graphs.append(cls.graph(_verified(directory, name, document["files"][name]), **options))
+        return cls(document, *graphs)
+
+    @classmethod
+    def graph(cls, data: bytes, **options: Any) -> Graph:
+        """A graph from the content of its file."""
+        raise NotImplementedError
+
+    def predict(
+        self, obs: Mapping[str, Any], random: Randomness | int, *, previous: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Predict action chunks; see `DiffusionPolicy.predict`, from which the result differs by rounding.
+
+        Args:
+            obs: (B, n_obs_steps, *shape) by key, data units, newest last; other keys are ignored. Camera frames have
+                the size in `shapes`: resize them as the policy's `fits` say.
+            random: B rows, or a seed.
+            previous: (B, horizon, action_dim) chunks to start from, such as the last ones shifted to now.
+
+        Returns:
+            (B, horizon, action_dim) float32 in data units; the executed slice starts at index n_obs_steps - 1.
+
+        Raises:
+            ValueError: an observation is refused by `check`.
+        """
+        rows = next((len(obs[key]) for key in self.shapes if np.ndim(obs.get(key))), 0)
+        if not isinstance(random, Randomness):
+            random = Randomness.from_counts(random, "predict", range(rows))
+        obs = self.check(obs, len(random), has_steps=True)
+        tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
+        values = {"start": random.stream("start").normal(self.horizon, self.action_dim)}
+        if previous is not None:
+            values["previous"] = self._normalized(np.asarray(previous, np.float32), obs)
+        x_0 = self._sample(self.document["warm" if previous is not None else "cold"], values, random, tokens)
+        actions = self._action["offset"] + x_0 * self._action["inverse"]
+        return actions if self._position(obs) is None else actions + self._position(obs)
+
+    def check(self, obs: Mapping[str, Any], rows: int, *, has_steps: bool) -> dict[str, np.ndarray]:
+        """Check the observations that the policy reads, as `check_obs` does, and bring them into their types.
+
+        Args:
+            obs: (rows, *shape) by key, or with steps (rows, n_obs_steps, *shape).
+
+        Raises:
+            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or is not finite.
+        """
+        checked = {}
+        for key, shape in self.shapes.items():
+            if key not in obs:
+                close = difflib.get_close_matches(key, map(str, obs), n=1)
+                wanted = ", ".join(f"{name} {shape[1:]}" for name, shape in self.shapes.items())
+                raise ValueError(
+                    f"observation {key!r} is missing; the policy reads {wanted}, found {', '.join(map(str, obs))}."
+                    + (f" Did you mean {close[0]!r}?" if close else "")
+                )
+            value, wanted, dtype = np.asarray(obs[key]), shape if has_steps else shape[1:], self.dtypes[key]
+            if value.dtype.kind not in "biuf" or (dtype != np.float32 and value.dtype != dtype):
+                raise ValueError(f"observation {key!r} holds {value.dtype}; the policy reads {dtype}")
+            if value.shape[1:] != wanted or value.ndim == 0:
+                raise ValueError(f"observation {key!r} has shape {value.shape[1:]} per row; the policy reads {wanted}")
+            if len(value) != rows:
+                raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row")
+            with np.errstate(over="ignore"):  # what is too large for float32 is reported as not finite
+                checked[key] = np.ascontiguousarray(value, dtype)
+            bad = np.argwhere(~np.isfinite(checked[key]))
+            if len(bad):
+                row, *element = bad[0].tolist()
+                raise ValueError(
+                    f"observation {key!r}, row {row}, element {element} is {checked[key][tuple(bad[0])]}; expected a "
+                    f"finite number"
+                )
+        return checked
+
+    def _sample(
+        self, steps: dict[str, Any], values: dict[str, np.ndarray], random: Randomness, tokens: np.ndarray
+    ) -> np.ndarray:
+        """Normalised chunks, by the steps that `dp_prior.export.steps` recorded; `values` are the known summands."""
+        shape = values["start"].shape
+        values |= {f"noise {i}": one for i, one in enumerate(step_noise(random, shape[1:], steps["draws"]))}
+        known = {"estimate": np.zeros(shape, np.float32)} if self.document["self_condition"] else {}
+        for i, evaluation in enumerate(steps["evaluations"]):
+            x_t = values[f"x {i}"] = _sum(evaluation["x"], values, shape)
+            t = np.full(len(x_t), evaluation["t"], np.int64)
+            found = self._denoiser({"x_t": x_t, "t": t, "tokens": tokens, **known})
+            values[f"x_0 {i}"], values[f"unclipped {i}"] = found
+            known = dict.fromkeys(known, found[0])
+        return _sum(steps["result"], values, shape)
+
+    def _normalized(self, actions: np.ndarray, obs: dict[str, np.ndarray]) -> np.ndarray:
+        """Actions in data units -> normalised, relative ones if the policy was trained on them."""
+        position, clip = self._position(obs), self.document["action"]["clip"]
+        actions = actions if position is None else actions - position
+        normalized = (actions - self._action["offset"]) * self._action["scale"]
+        return normalized if clip is None else np.clip(normalized, -clip, clip)
+
+    def _position(self, obs: dict[str, np.ndarray]) -> np.ndarray | None:
+        """(B, 1, action_dim): what relative actions are relative to."""
+        key = self.document["action"]["relative_to"]
+        return None if key is None else obs[key][:, -1:]
+
+
+class OnnxPolicy(ExportedPolicy):
+    """An exported policy on onnxruntime."""
+
+    extension = ".onnx"
+
+    @classmethod
+    def graph(cls, data: bytes, *, threads: int = 0) -> Graph:
+        """Args: threads: of each graph; 0 for onnxruntime's choice, one per core."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ImportError(f'exported policies need onnxruntime ({error}): pip install "dp_prior[onnx]"') from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(None, inputs)
+
+
+def _sum(multiples: dict[str, float], values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    total = np.zeros(shape, np.float32)
+    for name, multiple in multiples.items():
+        total += np.float32(multiple) * values[name]
+    return total
+
+
+def _document(directory: Path) -> dict[str, Any]:
+    """The content of `policy.json`; see `ExportedPolicy.load` for the errors."""
+    try:
+        document = unseal(read_small(directory / POLICY))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(
+            f"{directory} is no exported policy: it has no {POLICY}. Write one: dp-prior export RUN DIRECTORY "
+            f"--format onnx"
+        ) from None
+    except ValueError as error:
+        raise ExportError(f"{directory / POLICY} cannot be used: {error}. Export the policy again") from None
+    if document.get("format") != FORMAT:
+        found = document.get("format")
+        raise ExportError(f"{directory / POLICY} has format {found}, but this dp_prior reads {FORMAT}; install another")
+    return document
+
+
+def _verified(directory: Path, name: str, sha256: str) -> bytes:
+    """The content of a graph's file, after comparing its hash."""
+    try:
+        with open_regular(directory / name) as file:
+            data = file.read()
+    except (FileNotFoundError, UnfitError) as error:
+        raise ExportError(f"export {directory} is damaged: {error}. Export the policy again") from None
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ExportError(f"export {directory} is damaged: {name} does not have the hash in {POLICY}; export it again")
+    return data

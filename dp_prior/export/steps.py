@@ -1,0 +1,97 @@
+"""A sampler as numbers: runs it on basis vectors and records what every step multiplies.
+
+Samplers are linear in their start, the estimates of x_0 and fresh noise (`dp_prior.diffusion.sampler`). Run on vectors
+of coordinates instead of samples, the sampler itself says which multiples it adds, so none is written a second time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dp_prior.diffusion.denoiser import Denoiser, Estimate
+from dp_prior.diffusion.process import DiffusionConfig, DiffusionProcess
+from dp_prior.diffusion.sampler import SamplerConfig
+
+
+def sampling_steps(config: DiffusionConfig, sampler: SamplerConfig, *, renoised: bool = False) -> dict[str, Any]:
+    """The evaluations of the network in their order, each with its timestep `t` and its input `x`, and the `result`.
+
+    Inputs and result are multiples by name: `start`, the noise that sampling begins with; `previous`, the sample that
+    it begins with if `renoised`; and for evaluation or step i: `x i`, an earlier input; `x_0 i`, the estimate;
+    `unclipped i`, the estimate before the clip; `noise i`, draw i of `step_noise`. `draws` is the count of those draws.
+
+    Args:
+        renoised: begin at a previous sample, noised to the sampler's `renoise`.
+
+    Raises:
+        ValueError: the sampler draws other noise.
+    """
+    coordinates = 8 * len(sampler.timesteps(config.schedule.table())) + 8  # Heun's steps take 7
+    previous = None
+    process = _Recorded(config, tape := _Tape(coordinates))
+    if renoised:
+        previous = tape.new("previous")
+    states = list(process.progressive(None, (coordinates,), tape, sampler, previous=previous))
+    return {
+        "evaluations": tape.evaluations,
+        "result": tape.read(states[-1][0]),
+        "draws": len(states) if tape.draws else 0,  # as many as steps, used or not; see `step_noise`
+    }
+
+
+class _Tape:
+    """Hands out basis vectors (1, coordinates) and records the inputs of the network; also the source of noise."""
+
+    def __init__(self, coordinates: int):
+        self.coordinates = coordinates
+        self.names: list[str] = []
+        self.evaluations: list[dict[str, Any]] = []
+        self.draws = 0
+
+    def new(self, name: str) -> Tensor:
+        """(1, coordinates) float64, 1 in a coordinate of its own."""
+        vector = torch.zeros(1, self.coordinates, dtype=torch.float64)
+        vector[0, len(self.names)] = 1.0
+        self.names.append(name)
+        return vector
+
+    def read(self, x: Tensor) -> dict[str, float]:
+        """The multiples of which x is the sum."""
+        values = x[0, : len(self.names)].tolist()
+        return {name: value for name, value in zip(self.names, values, strict=True) if value}
+
+    def estimate(self, x_t: Tensor, t: int) -> Estimate:
+        """One evaluation. Its input becomes a basis vector, in place, so that the sums of later steps stay short."""
+        i = len(self.evaluations)
+        self.evaluations.append({"t": t, "x": self.read(x_t)})
+        x_t.copy_(self.new(f"x {i}"))
+        return Estimate(self.new(f"x_0 {i}"), None, self.new(f"unclipped {i}"))
+
+    def stream(self, name: str, *path: int) -> _Tape:
+        """See `Randomness.stream`."""
+        if name not in ("start", "step"):
+            raise ValueError(f"the sampler draws noise from the stream {name!r}; an export has those of every sampler")
+        return self
+
+    def normal(self, *shape: int) -> Tensor:
+        """See `Randomness.normal`: the start (coordinates,), or draws (count, coordinates)."""
+        if len(shape) == 1:
+            return self.new("start")
+        first = self.draws
+        self.draws += shape[0]
+        return torch.stack([self.new(f"noise {i}") for i in range(first, self.draws)], dim=1)
+
+
+class _Recorded(DiffusionProcess):
+    """The process with the tape for a denoiser."""
+
+    def __init__(self, config: DiffusionConfig, tape: _Tape):
+        super().__init__(config)
+        self.tape = tape
+
+    def denoiser(self, *network: Any, **how: Any) -> Denoiser:
+        """See `DiffusionProcess.denoiser`."""
+        return Denoiser(self.tape.estimate, self.config.variance)

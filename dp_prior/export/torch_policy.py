@@ -1,0 +1,81 @@
+"""Exported policies in a process with torch: graphs of torch.export, and exports that an `Agent` runs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dp_prior.batch import Spec
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.export import randomness
+from dp_prior.export.policy import ExportedPolicy, Graph, OnnxPolicy
+from dp_prior.observations import check_obs
+from dp_prior.randomness import Randomness
+
+
+class TorchExportPolicy(ExportedPolicy):
+    """An exported policy on `torch.export`. Load only files that you trust: torch may unpickle parts of them, which can
+    run code."""
+
+    extension = ".pt2"
+
+    @classmethod
+    def graph(cls, data: bytes) -> Graph:
+        module = torch.export.load(io.BytesIO(data)).module()
+
+        def run(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+            tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+            with torch.no_grad():
+                if "x_t" in tensors:
+                    return [found.numpy() for found in module(*tensors.values())]
+                return [module({name.removeprefix("obs."): value for name, value in tensors.items()}).numpy()]
+
+        return run
+
+
+class AgentPolicy(nn.Module):
+    """An export as the policy of an `Agent` or a server, with the signature of `DiffusionPolicy.predict`.
+
+    Camera frames are resized as in training.
+    """
+
+    def __init__(self, exported: ExportedPolicy):
+        super().__init__()
+        self.exported = exported
+        self.spec = Spec.from_json(json.dumps(exported.document["spec"]), source="spec of an export")
+        self.horizon, self.n_obs_steps = exported.horizon, exported.n_obs_steps
+        self.n_action_steps = exported.n_action_steps
+
+    @classmethod
+    def load(cls, directory: str | Path) -> AgentPolicy:
+        """Load an ONNX export; see `OnnxPolicy.load`."""
+        return cls(OnnxPolicy.load(directory))
+
+    def predict(
+        self,
+        obs: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+    ) -> Tensor:
+        """See `DiffusionPolicy.predict`.
+
+        Raises:
+            ValueError: a sampler is given: the steps of an export are fixed.
+        """
+        if sampler is not None:
+            raise ValueError(f"an export has the steps of its own sampler, {self.exported.document['sampler']}; export "
+                             f"the policy again with --set task.sampler...")  # fmt: skip
+        checked = check_obs(obs, self.spec, rows=len(random), steps=(self.n_obs_steps,))
+        found = self.exported.predict(
+            {key: value.cpu().numpy() for key, value in checked.items()},
+            randomness.Randomness(random.keys.cpu().numpy().view(np.uint64)),
+            previous=None if previous is None else previous.cpu().numpy(),
+        )
+        return torch.from_numpy(found)
