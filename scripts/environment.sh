@@ -29,6 +29,9 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     fi
     pip install --quiet -c constraints.txt ${sources[@]+"${sources[@]}"} torch
     pip install --quiet -c constraints.txt -e ".[$extras]"
+    case ",$extras," in  # openpi's client, which tests drive the server with, asks for numpy 1 and runs with numpy 2
+        *,dev,*) pip install --quiet --no-deps -c constraints.txt openpi-client dm-tree ;;
+    esac
     echo "$wanted" > "$stamp"
 fi
 export PATH="$PWD/.venv/bin:$PATH" VIRTUAL_ENV="$PWD/.venv"
