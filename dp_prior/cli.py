@@ -338,6 +338,13 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     show_default=True,
     help="Who keeps past observations of stock clients; server if they ask at every control step.",
 )
+@click.option(
+    "--merge",
+    type=click.Choice(["naive", "guided", "prefix"]),
+    default="naive",
+    show_default=True,
+    help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
+)
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
 @click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
@@ -350,6 +357,7 @@ def serve(
     token_file: Path | None,
     insecure: bool,
     history: Literal["client", "server"],
+    merge: Literal["naive", "guided", "prefix"],
     seed: int,
     device: str,
     max_connections: int,
@@ -359,16 +367,21 @@ def serve(
     """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
     import asyncio
 
+    from dp_prior.export.policy import POLICY
+    from dp_prior.export.torch_policy import AgentPolicy
+    from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.load import load_policy
     from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
 
     token = None if token_file is None else read_token(token_file)
     with bind(host, port, is_protected=insecure or token is not None) as listener:
-        policy = load_policy(checkpoint, device=device)
+        is_graph = Path(checkpoint, POLICY).is_file()
+        policy = AgentPolicy.load(checkpoint) if is_graph else load_policy(checkpoint, device=device)
         limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
-        options = {"token": token, "history": history, "seed": seed, "limits": limits, "report": _print}
-        asyncio.run(PolicyServer(policy, name=name, **options).run_until_signal(listener))
+        ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
+        options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
+        asyncio.run(PolicyServer(policy, name=name, report=_print, **options).run_until_signal(listener))
 
 
 def _farewell(outcome: Outcome, config: TrainConfig) -> str:

@@ -236,8 +236,8 @@ class Agent:
             obs: (n_obs_steps, *shape) by key, data units, newest last.
             prefix: (n, action_dim) the unfinished chunk from the oldest observation's step on, see `next_chunk`.
             delay: how many of its actions from the present on are executed before the new chunk replaces them.
-            step: control step of the newest observation, which with seed and episode determines the noise; None for the
-                number of calls since `reset`.
+            step: control step of the newest observation, which with seed and episode determines the noise; None counts
+                n_action_steps for every call since `reset`.
 
         Returns:
             `chunk` (horizon, action_dim) float32, data units.
@@ -249,19 +249,20 @@ class Agent:
         policy = self.policy
         device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
         checked = check_obs(self._rows(obs), policy.spec, rows=1, steps=[policy.n_obs_steps])
-        unfinished = None if prefix is None else torch.as_tensor(np.asarray(prefix, np.float32))[None].to(device)
+        unfinished = None if prefix is None else torch.from_numpy(np.array(prefix, np.float32))[None].to(device)
+        step = self._inferred if step is None else step
         random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))
         with torch.no_grad():
             chunk = next_chunk(
                 policy,
                 {key: value.to(device) for key, value in checked.items()},
-                random.stream("chunk", self._inferred if step is None else step),
+                random.stream("chunk", step),
                 self._one.sampler,
                 merge=self._one.merge,
                 unfinished=unfinished,
                 delay=delay,
             )
-        self._inferred += 1
+        self._inferred = step + self._one.n_action_steps
         return {"chunk": _finite(chunk[0].float().cpu().numpy())}
 
     def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:

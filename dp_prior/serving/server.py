@@ -26,7 +26,7 @@ from typing import Any
 from dp_prior.batch import Spec
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
-from dp_prior.inference.agent import Policy
+from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.regular_files import read_small
 from dp_prior.serving.session import History, Session, blank, metadata
 from dp_prior.serving.telemetry import Telemetry
@@ -78,6 +78,7 @@ class PolicyServer:
         name: str = "policy",
         seed: int = 0,
         history: History = "client",
+        merge: MergeConfig | None = None,
         token: str | None = None,
         limits: Limits | None = None,
         report: Callable[[str], None] = lambda line: None,
@@ -85,7 +86,7 @@ class PolicyServer:
         """
         Args:
             name: of the policy, for its clients.
-            seed, history: see `Session`.
+            seed, history, merge: see `Session`.
             token: what clients must show; None for nothing.
             limits: None for the defaults, with room for the policy's observations.
             report: receives lines for the operator.
@@ -97,8 +98,8 @@ class PolicyServer:
             raise ConfigError("the policy", [f"reads an observation {OWN_FIELDS!r}, which is a name of the protocol"])
         self.policy = policy
         self.telemetry = Telemetry()
-        self._metadata = pack(metadata(policy, name, history))
-        self._session = {"seed": seed, "history": history}
+        self._metadata = pack(metadata(policy, name, history, merge))
+        self._session = {"seed": seed, "history": history, "merge": merge}
         self._token = token
         self._limits = limits or Limits(message_bytes=most_bytes(policy.spec))
         self._report = report
@@ -110,7 +111,8 @@ class PolicyServer:
 
         Raises:
             ImportError: websockets is missing.
-            RuntimeError: the policy fails on observations of zeros.
+            ConfigError: the policy refuses observations of zeros, or cannot merge chunks in this way.
+            RuntimeError: it fails on them.
         """
         try:
             from websockets.asyncio.server import serve
@@ -133,8 +135,11 @@ class PolicyServer:
                 logger=silent,
             ):
                 host, port = listener.getsockname()[:2]
-                request = blank(self.policy)
-                await self._work(Session(self.policy).answer, request)
+                request = blank(self.policy, self._session["merge"])
+                try:
+                    await self._work(Session(self.policy, **self._session).answer, request)
+                except ValueError as error:
+                    raise ConfigError("the policy", [str(error)]) from None
                 self._is_ready = True
                 self._report(f"ready: ws://{f'[{host}]' if ':' in host else host}:{port}")
                 await stop.wait()

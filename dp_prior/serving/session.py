@@ -14,16 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
-from dp_prior.inference.agent import Agent, Policy
+from dp_prior.inference.agent import Agent
+from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 
 History = Literal["client", "server"]
-CONTINUATION = ("prefix", "delay")
-"""Fields of a request to a policy that continues a chunk under way."""
-
-
-def known_fields(policy: Policy) -> tuple[str, ...]:
-    """What a request may hold in the map `OWN_FIELDS`; no policy has `CONTINUATION` so far."""
-    return ("episode", "step")
+FIELDS = ("episode", "step", "prefix", "delay")
+"""What a request may hold in the map `OWN_FIELDS`; the last two are those of `Agent.infer`."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +33,17 @@ class Answer:
 class Session:
     """One connection's agent, its episode and its step."""
 
-    def __init__(self, policy: Policy, *, seed: int = 0, history: History = "client"):
+    def __init__(self, policy: Policy, *, seed: int = 0, history: History = "client", merge: MergeConfig | None = None):
         """
         Args:
             seed: determines all noise, together with episode and step.
             history: who keeps it for requests with a single observation. `server`: each is one control step and gets
                 the one action of `Agent.act`. `client`: nobody does; the observation is repeated, as at the start of an
                 episode, and the answer is a whole chunk.
+            merge: how a chunk follows the unfinished one that a request holds as `prefix`; None for naive.
         """
-        self.agent = Agent(policy, seed=seed)
+        self.agent = Agent(policy, seed=seed, merge=merge)
         self._history = history
-        self._step = 0
         self._has_warned = False
 
     def answer(self, message: bytes | str, timing: Mapping[str, float] | None = None) -> Answer:
@@ -76,11 +72,10 @@ class Session:
         return Answer(reply, {**seconds, "encode": time.perf_counter() - predicted})
 
     def _predict(self, request: dict[str, Any]) -> dict[str, Any]:
-        fields, policy = _own_fields(request, known_fields(self.agent.policy)), self.agent.policy
+        fields, policy = _own_fields(request), self.agent.policy
         obs = {key: _as_array(value) if key in policy.spec.cond_shapes else value for key, value in request.items()}
         if fields.get("episode", self.agent.episode) != self.agent.episode:
             self.agent.reset(fields["episode"])
-            self._step = 0
         is_single = not any(np.ndim(obs[key]) == len(shape) for key, shape in self._arrays(obs))
         if is_single and self._history == "server":
             if "step" in fields:
@@ -89,10 +84,7 @@ class Session:
         if is_single:
             n = policy.n_obs_steps
             obs |= {key: np.repeat(obs[key][None], n, axis=0) for key, _ in self._arrays(obs)}
-        step = fields.get("step", self._step)
-        more = {name: fields[name] for name in CONTINUATION if name in fields}
-        chunk = self.agent.infer(obs, step=step, **more)["chunk"]
-        self._step = step + policy.n_action_steps
+        chunk = self.agent.infer(obs, fields.get("prefix"), fields.get("delay", 0), step=fields.get("step"))["chunk"]
         first = policy.n_obs_steps - 1
         found = {"actions": chunk[first : first + policy.n_action_steps], "chunk": chunk}
         if is_single and policy.n_obs_steps > 1 and not self._has_warned:
@@ -108,7 +100,7 @@ class Session:
         return [item for item in self.agent.policy.spec.cond_shapes.items() if isinstance(obs.get(item[0]), np.ndarray)]
 
 
-def metadata(policy: Policy, name: str, history: History) -> dict[str, Any]:
+def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
     """The first message of a connection: what the policy reads and gives, see docs/robot.md."""
     spec, obs = policy.spec, {}
     for key, shape in spec.cond_shapes.items():
@@ -123,30 +115,34 @@ def metadata(policy: Policy, name: str, history: History) -> dict[str, Any]:
         "n_action_steps": policy.n_action_steps,
         "action_dim": spec.x_shape[-1],
         "history": history,
-        "fields": list(known_fields(policy)),
+        "merge": (merge or Naive()).type,
+        "fields": list(FIELDS),
     }
 
 
-def blank(policy: Policy) -> bytes:
-    """A request with observations of zeros, to warm up."""
-    zeros = {}
+def blank(policy: Policy, merge: MergeConfig | None) -> bytes:
+    """A request with observations of zeros, to warm up; with a way of merging also a chunk to continue."""
+    zeros: dict[str, Any] = {}
     for key, shape in policy.spec.cond_shapes.items():
         dtype = np.uint8 if policy.spec.kind(key) == "image" else np.int64
         zeros[key] = np.zeros((policy.n_obs_steps, *shape[1:]), dtype)
+    if merge is not None:
+        zeros[OWN_FIELDS] = {"prefix": np.zeros((policy.n_obs_steps, policy.spec.x_shape[-1])), "delay": 1}
     return pack(zeros)
 
 
-def _own_fields(request: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def _own_fields(request: dict[str, Any]) -> dict[str, Any]:
     """Take the fields that are no observations out of a request."""
     fields = request.pop(OWN_FIELDS, {})
     if not isinstance(fields, dict):
-        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(known)}")
+        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(FIELDS)}")
     for name, value in fields.items():
-        if name in CONTINUATION and name not in known:
-            raise ValueError("this policy cannot continue a prefix of actions; leave out 'prefix' and 'delay'")
-        if name not in known:
-            raise ValueError(f"{OWN_FIELDS!r} has {name!r}, which this server does not know; known: {list(known)}")
-        if name != "prefix" and (type(value) is not int or not 0 <= value < 2**53):
+        if name not in FIELDS:
+            raise ValueError(f"{OWN_FIELDS!r} has {name!r}, which this server does not know; known: {list(FIELDS)}")
+        if name == "prefix":
+            if not isinstance(value, np.ndarray):
+                raise ValueError(f"{OWN_FIELDS!r} gives a {type(value).__name__} for prefix; expected an array")
+        elif type(value) is not int or not 0 <= value < 2**53:
             raise ValueError(f"{OWN_FIELDS!r} gives {value!r:.40} for {name}; expected a number from 0 to 2**53")
     return fields
 

@@ -1,16 +1,20 @@
 """The client gives the actions of `Agent` in one process, and keeps doing so when the line drops."""
 
+import itertools
 import socket
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 from dp_prior.client import PolicyClient, ServerError, client
+from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.inference.agent import Agent
+from dp_prior.inference.chunking import Prefix
 from dp_prior.serving.server import Limits
-from tests.serving.running import Fake, observations, running
+from tests.serving.running import Continuing, Fake, observations, running
 
 pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
@@ -78,11 +82,31 @@ def test_a_chunk_can_be_asked_for_without_history_and_queue():
         np.testing.assert_array_equal(found["chunk"], Agent(Fake()).infer(history, step=3)["chunk"])
         np.testing.assert_array_equal(found["actions"], found["chunk"][1:5])
         assert found["round_trip_ms"] > found["server_timing"]["infer_ms"] > 0
-        with pytest.raises(ServerError, match="this policy cannot continue a prefix of actions; leave out"):
-            robot.infer(history, prefix=np.zeros((2, 2)), delay=2)
+        with pytest.raises(ServerError, match="'dp_prior' gives -1 for delay; expected a number from 0"):
+            robot.infer(history, prefix=np.zeros((2, 2)), delay=-1)
         agent = Agent(Fake())
         for step in (0, 4, 8):  # the noise of each call is another one
             np.testing.assert_array_equal(robot.infer(history)["chunk"], agent.infer(history, step=step)["chunk"])
+
+
+class AtOnce:
+    """An executor whose results are there when they are asked for."""
+
+    def submit(self, call, *arguments, **named):
+        future = Future()
+        future.set_result(call(*arguments, **named))
+        return future
+
+
+def test_the_real_time_agent_runs_over_the_client_as_over_an_agent():
+    def actions(predictor):
+        settings = {"fps": 10, "n_obs_steps": 2, "n_action_steps": 4, "max_delay": 1}
+        robot = RealtimeAgent(predictor, **settings, clock=itertools.count(0, 0.05).__next__, executor=AtOnce())
+        return np.stack([robot.act(obs) for obs in observations(20)])
+
+    with running(Continuing(), merge=Prefix()) as server, PolicyClient(port=server.port) as robot:
+        assert robot.metadata["merge"] == "prefix"
+        np.testing.assert_array_equal(actions(robot), actions(Agent(Continuing(), merge=Prefix())))
 
 
 @pytest.mark.parametrize(

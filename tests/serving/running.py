@@ -36,6 +36,18 @@ class Fake(nn.Module):
         return (seen[:, None] + index)[:, :, None] + random.stream("start").normal(self.horizon, 2)
 
 
+class Continuing(Fake):
+    """Its chunks begin with the prefix that it is given; at most one action of it lies in the future."""
+
+    def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
+        chunk = super().predict(obs, random, sampler, previous=previous)
+        if prefix is not None:
+            if prefix.shape[1] > self.n_obs_steps:
+                raise ValueError(f"the prefix has {prefix.shape[1]} actions; expected {self.n_obs_steps}")
+            chunk[:, : prefix.shape[1]] = prefix
+        return chunk
+
+
 def observations(steps, seed=0, camera=None):
     random = np.random.default_rng(seed)
     return [

@@ -8,8 +8,9 @@ import pytest
 
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.inference.agent import Agent
+from dp_prior.inference.chunking import Prefix
 from dp_prior.serving.session import Session, metadata
-from tests.serving.running import Fake, observations
+from tests.serving.running import Continuing, Fake, observations
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
 CAMERA = (6, 8)
@@ -77,7 +78,7 @@ def test_frames_of_any_size_are_fitted_as_in_training():
     policy, seen = Fake(camera=CAMERA), observations(1, camera=(60, 80))
     agent = Agent(policy)
     np.testing.assert_array_equal(ask(Session(policy), seen[0])["actions"][0], agent.act(seen[0]))
-    assert metadata(policy, "p", "client")["obs"]["cam.front"] == {
+    assert metadata(policy, "p", "client", None)["obs"]["cam.front"] == {
         "shape": [None, None, 3], "dtype": "uint8", "kind": "image",
     }  # fmt: skip
 
@@ -108,7 +109,8 @@ GOOD = observations(1)[0]
         ({**GOOD, OWN_FIELDS: {"steps": 3}}, "'dp_prior' has 'steps', which this server does not know; known: "),
         ({**GOOD, OWN_FIELDS: {"step": True}}, "'dp_prior' gives True for step; expected a number from 0"),
         ({**GOOD, OWN_FIELDS: {"episode": -1}}, "'dp_prior' gives -1 for episode"),
-        ({**GOOD, OWN_FIELDS: {"prefix": np.zeros((2, 2)), "delay": 2}}, "cannot continue a prefix of actions; leave"),
+        ({**GOOD, OWN_FIELDS: {"prefix": [[0, 0]], "delay": 1}}, "'dp_prior' gives a list for prefix; expected an arr"),
+        ({**GOOD, OWN_FIELDS: {"delay": 1.5}}, "'dp_prior' gives 1.5 for delay; expected a number from 0"),
     ],
 )  # fmt: skip
 def test_wrong_requests_are_refused_with_one_line_and_change_nothing(request_, line):
@@ -119,6 +121,25 @@ def test_wrong_requests_are_refused_with_one_line_and_change_nothing(request_, l
         assert "\n" not in str(found.value)
         expected = ask(Session(Fake(), history=history), GOOD)["actions"]
         np.testing.assert_array_equal(ask(session, GOOD)["actions"], expected)
+
+
+def test_a_request_continues_the_chunk_under_way_in_the_way_of_the_server():
+    history = {"pos": np.ones((2, 3)), "a b/c": np.zeros((2, 1))}
+    prefix = np.arange(8.0).reshape(4, 2).astype(np.float32)
+    found = ask(Session(Continuing(), merge=Prefix()), history, step=4, prefix=prefix, delay=1)["chunk"]
+    expected = Agent(Continuing(), merge=Prefix()).infer(history, prefix, 1, step=4)["chunk"]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found[:2], prefix[:2])
+    naive = ask(Session(Fake()), history, step=4, prefix=prefix, delay=1)["chunk"]
+    np.testing.assert_array_equal(naive, Agent(Fake()).infer(history, step=4)["chunk"])
+    for change, line in (
+        ({"prefix": prefix[:1]}, "the unfinished chunk has shape"),
+        ({"prefix": prefix * np.nan}, "holds a number that is not finite"),
+        ({"delay": 2}, "the prefix has 3 actions; expected 2"),
+        ({"delay": 9}, "delay is 9, but a chunk has 7 actions from the present on"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            ask(Session(Continuing(), merge=Prefix()), history, **{"step": 4, "prefix": prefix, "delay": 1, **change})
 
 
 def test_text_frames_are_refused():
