@@ -46,7 +46,7 @@ class DenoiserGraph(nn.Module):
 
     def __init__(self, policy: DiffusionPolicy):
         super().__init__()
-        self.backbone = policy.backbone
+        self.backbone, self.reads_prefix = policy.backbone, policy.record.prefix is not None
         process = policy.process
         self.guidance, clip = process.config.guidance, process.config.clip
         self.stage = None if clip is None else clip.stage(policy.normalizer.bounds("x"))
@@ -56,6 +56,8 @@ class DenoiserGraph(nn.Module):
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, estimate: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, *x_shape), (B,) int64, tokens, (B, *x_shape) for self-conditioning -> the estimate, clipped and not."""
         inputs = x_t if estimate is None else torch.cat([x_t, estimate], dim=-1)
+        if self.reads_prefix:  # an export is given none
+            inputs = torch.cat([inputs, torch.zeros_like(x_t)], dim=-1)
         a, b = self.inversions[t][:, :, None, None].unbind(1)
 
         def read(tokens: Tensor) -> Tensor:

@@ -47,6 +47,17 @@ def test_an_export_starts_warm_as_the_policy_does(sampler, relative):
     assert_equal(policy, previous=previous)
 
 
+@pytest.mark.parametrize("self_condition", [False, True])
+def test_an_export_of_a_policy_that_continues_chunks_is_given_none(self_condition):
+    diffusion = {"self_condition": 0.5} if self_condition else {}
+    assert_equal(build(prefix={"max_delay": 2}, diffusion=diffusion))
+
+
+def test_an_export_starts_from_zeros_where_the_policy_does():
+    flow = {"schedule": {"type": "flow", "steps": 2, "scale": 9}, "objective": {"type": "x0"}, "start": "zeros"}
+    assert_equal(build(sampler={"type": "ddim", "steps": 2}, diffusion=flow))
+
+
 def test_a_step_is_one_line_however_many_there_are():
     steps = sampling_steps(DiffusionConfig(), DDPM())
     assert len(steps["evaluations"]) == 100
