@@ -31,7 +31,9 @@ PAGES = [
     for pattern in ("*.md", "docs/*.md", "demonstrations/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
-GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", "benchmarks")} | {"CHANGELOG.md"}
+GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", "benchmarks", "benchmarks_cameras")} | {
+    "CHANGELOG.md"
+}
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
 PRIOR = ROOT / "configs/prior/clip_embeddings.json"
 

@@ -137,8 +137,8 @@ if rank == 1:
     sys.addaudithook(watch)
 seen = []
 begin = type(one)._identify
-def noting(self, trainer, tracker, snapshot):
-    begin(self, trainer, tracker, snapshot)
+def noting(self, trainer, snapshot):
+    begin(self, trainer, snapshot)
     seen.append(trainer.documents["run.json"])
 type(one)._identify = noting
 outcome = one.run()

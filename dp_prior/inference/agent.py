@@ -154,7 +154,7 @@ class VectorAgent:
             left = plan.chunk[rows, shift:]
             if self.warm_start:
                 previous = torch.cat([left, left[:, -1:].expand(-1, shift, -1)], dim=1).to(device)
-            if self._step >= past:
+            if self.merge.continues and self._step >= past:
                 executed = [action[rows] for action in self._executed][len(self._executed) - past :]
                 unfinished = torch.stack([*executed, *left[:, past:].unbind(1)], dim=1).to(device)
         chunk = next_chunk(

@@ -52,6 +52,9 @@ class _Merge(Config):
     stalls: ClassVar[bool] = False
     """Whether the robot holds its last action while a chunk is predicted."""
 
+    continues: ClassVar[bool] = False
+    """Whether a prediction depends on the unfinished chunk."""
+
     def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
         """What `policy.predict` is given besides the observations; by default nothing.
 
@@ -85,6 +88,8 @@ class Guided(_Merge):
 
     type: Literal["guided"] = "guided"
 
+    continues: ClassVar[bool] = True
+
     max_weight: float = Field(default=5.0, ge=0)
     """Largest weight of the guidance, beta in the paper; 0 is naive."""
 
@@ -105,6 +110,8 @@ class Prefix(_Merge):
     """The policy continues the actions under way, as it was trained to: training-time chunking, see `task.prefix`."""
 
     type: Literal["prefix"] = "prefix"
+
+    continues: ClassVar[bool] = True
 
     def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
         """See `_Merge.conditions`."""
@@ -192,7 +199,7 @@ def next_chunk(
             nothing to execute, or the policy cannot merge in this way.
     """
     conditions: dict[str, Any] = {}
-    if merge is not None and unfinished is not None:
+    if merge is not None and merge.continues and unfinished is not None:
         past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
         if not 0 <= delay < horizon - past:
             raise ValueError(

@@ -129,6 +129,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "seed": "data",
     "task": "architecture",
     "task.sampler": "harmless",
+    "task.teacher": "harmless",
     "task.n_action_steps": "schedule-changing",
     "data": "data",
     "data.episodes": "harmless",
