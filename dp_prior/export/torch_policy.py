@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,12 +64,15 @@ class AgentPolicy(nn.Module):
         sampler: SamplerConfig | None = None,
         *,
         previous: Tensor | None = None,
+        **conditions: Any,
     ) -> Tensor:
         """See `DiffusionPolicy.predict`.
 
         Raises:
-            ValueError: a sampler is given: the steps of an export are fixed.
+            ValueError: a sampler is given, or a condition such as `prefix`: the steps of an export are fixed.
         """
+        if conditions:
+            raise ValueError(f"an export cannot be given {', '.join(conditions)}; load the policy from its checkpoint")
         if sampler is not None:
             raise ValueError(f"an export has the steps of its own sampler, {self.exported.document['sampler']}; export "
                              f"the policy again with --set task.sampler...")  # fmt: skip

@@ -212,6 +212,8 @@ def test_the_steps_of_an_export_are_fixed(policy):
     fixed = AgentPolicy(ByTorch.of(policy))
     with pytest.raises(ValueError, match="an export has the steps of its own sampler.*--set task.sampler"):
         VectorAgent(fixed, sampler=policy.sampler).policy.predict(inputs(policy, 1), None, policy.sampler)
+    with pytest.raises(ValueError, match="an export cannot be given prefix; load the policy from its checkpoint"):
+        fixed.predict(inputs(policy, 1), None, prefix=torch.zeros(1, 2, 2))
 
 
 @needs_onnx
