@@ -18,6 +18,7 @@ from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent
+from dp_prior.inference.chunking import Prefix
 from dp_prior.serving import server as module
 from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
 from tests.serving.running import Fake, observations, running
@@ -470,3 +471,12 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
             done = CliRunner().invoke(main, ["serve", str(run), *map(str, arguments)])
             assert done.exit_code == 64 and line in done.output, done.output
             assert len(done.output.splitlines()) <= 2
+
+
+def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serves():
+    class Untrained(Fake):
+        def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
+            raise ValueError("the policy was trained without task.prefix")
+
+    with bind("127.0.0.1", 0, is_protected=False) as listener, pytest.raises(ConfigError, match="without task.prefix"):
+        asyncio.run(PolicyServer(Untrained(), merge=Prefix()).run(listener, asyncio.Event()))
