@@ -29,9 +29,12 @@ else:
 """
 
 
+BEGINNINGS = [("click", "killed"), ("torch", "stopped"), ("dp_prior.run.run", "stopped")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize(("module", "codes"), [("torch", "killed"), ("dp_prior.run.run", "stopped")])
+@pytest.mark.parametrize(("module", "codes"), BEGINNINGS)
 @pytest.mark.parametrize("command", [[], ["train"]])
 def test_signal_during_imports_leaves_no_traceback(command, module, codes, number, tmp_path):
     config = write(tmp_path, train__steps=2_000)

@@ -204,7 +204,8 @@ def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dty
         found, position = {}, start
         for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
             dtype, shape = _DTYPES_BY_NAME[entry["dtype"]], entry["shape"]
-            if len(shape) > _MOST_AXES or not all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in shape):
+            is_list = isinstance(shape, list) and len(shape) <= _MOST_AXES
+            if not is_list or not all(type(n) is int and 0 <= n <= _LONGEST_AXIS for n in shape):
                 raise ValueError(f"tensor {key!r} has an impossible shape")
             end = position + math.prod(shape) * dtype.itemsize
             if entry["data_offsets"] != [position - start, end - start] or end > size:

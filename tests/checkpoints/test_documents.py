@@ -273,6 +273,7 @@ def head(entries):
 
 
 HEADS = [
+    head({"a": {"dtype": "F32", "shape": {}, "data_offsets": [0, 4]}}) + b"four",
     head({"a": {"dtype": "F32", "shape": [1 << 34], "data_offsets": [0, 1 << 36]}}),
     head({"a": {"dtype": "F32", "shape": [1 << 33, 1 << 33, 0], "data_offsets": [0, 0]}}),
     head({"a": {"dtype": "U8", "shape": [10**300] * 60, "data_offsets": [0, 8]}}),
