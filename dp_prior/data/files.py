@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -72,6 +74,11 @@ def decoding(where: Path | str, problem: str = "cannot be read") -> Iterator[Non
         raise DataError(str(where), [f"{problem}: {error or type(error).__name__}"]) from None
 
 
+_LARGEST_HEADER = 1 << 20  # bytes; numpy refuses far smaller ones
+_PARSING = threading.Lock()
+"""numpy parses a header with `ast`, which raises SystemError in CPython 3.11 if threads do so at the same time."""
+
+
 def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether it is in Fortran order, and dtype of an array in .npy format; the stream is then at its values.
 
@@ -79,8 +86,13 @@ def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
         ValueError: it is no such array.
     """
     version = npy_format.read_magic(stream)
-    read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    return read(stream)
+    length, read = 2, npy_format.read_array_header_1_0
+    if version != (1, 0):
+        length, read = 4, npy_format.read_array_header_2_0
+    field = stream.read(length)
+    header = stream.read(min(int.from_bytes(field, "little"), _LARGEST_HEADER))
+    with _PARSING:
+        return read(io.BytesIO(field + header))
 
 
 def check_is_file(path: Path, ending: str) -> None:
