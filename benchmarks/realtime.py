@@ -1,7 +1,8 @@
 """`python -m benchmarks.realtime --out runs/realtime`: ways of chunking on Push-T with delays of 0 to 6 control steps.
 
 Trains two small policies, one with `task.prefix`, measures every way of merging chunks at every delay on the same
-seeds, and writes OUT/table.md and OUT/realtime.png. What is done already is in OUT and is not done again.
+seeds, and writes OUT/table.md, OUT/realtime.png and the film OUT/realtime.mp4 (and .gif). What is done already is in
+OUT and is not done again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import torch
 
 from dp_prior import load_policy
 from dp_prior.envs.pusht import PushTConfig
+from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.evaluation.video import write_gif
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, MergeConfig, Naive, Prefix, Synchronous, next_chunk
 from dp_prior.randomness import Randomness
@@ -37,6 +40,7 @@ WAYS: dict[str, tuple[str, MergeConfig]] = {  # name -> policy and way of mergin
     "prefix": ("prefix", Prefix()),
     "naive, policy of prefix": ("prefix", Naive()),
 }
+FILMED = ("synchronous", "naive", "guided", "prefix")
 SETTINGS = {
     "plain": {"task.prefix": None},
     "prefix": {"task.prefix": {"max_delay": max(DELAYS)}},
@@ -149,6 +153,32 @@ def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
     figure.savefig(path)
 
 
+def film(path: Path, policies: dict[str, Any], delay: int, seed: int) -> None:
+    """One episode by each of four ways, side by side: above synchronous and naive, below guided and prefix."""
+    envs, agents = [], []
+    for way in FILMED:
+        policy, merge = WAYS[way]
+        envs.append(PushTConfig(n_envs=1).create())
+        agents.append(VectorAgent(policies[policy], merge=merge, delay=delay))
+        agents[-1].reset(range(1))
+    obs = [env.reset([seed]) for env in envs]
+    done, success = np.zeros(len(envs), dtype=bool), np.full(len(envs), np.nan)
+
+    def draw(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([envs[row].render([0]) for row in rows])
+
+    with Film(path, len(envs), envs[0].fps) as record:
+        record.add(draw, done, success)
+        while not done.all():
+            for row in np.flatnonzero(~done):
+                obs[row], _, over, info = envs[row].step(agents[row].act(obs[row]))
+                done[row], success[row] = over[0], info["success"][0]
+            record.add(draw, done, success)
+    for env in envs:
+        env.close()
+    write_gif(path, path.with_suffix(".gif"))
+
+
 @click.command(help=__doc__)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/realtime"), show_default=True)
 @click.option("--plain", help="A trained policy without prefix, instead of training one.")
@@ -185,6 +215,7 @@ def main(
     if "cpu_ms" not in results:
         note("cpu_ms", {way: cpu_ms(policies[policy], merge) for way, (policy, merge) in WAYS.items()})
     draw(out / "realtime.png", results)
+    film(out / "realtime.mp4", policies, delay=4, seed=first_seed)
 
 
 if __name__ == "__main__":
