@@ -301,6 +301,18 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
     )
 
 
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
+def report(runs: tuple[Path, ...], html: Path | None) -> None:
+    """Write one HTML page about a run, or about several side by side; they may be running."""
+    from dp_prior.pages.report import PAGE, write_report
+
+    if html is None and len(runs) > 1:
+        raise click.UsageError("--html says where the page of several runs goes")
+    click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
+
+
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")

@@ -20,7 +20,7 @@ FLOORS = [
     {"tasks", "tracking"},
     {"training", "inference", "published", "export"},
     {"evaluation", "serving"},
-    {"run", "cli", "__init__", "__main__"},
+    {"run", "pages", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
@@ -38,7 +38,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pygame": ["renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
-    "matplotlib": ["evaluation/picture.py", "tracking/accelerate.py"],  # trackio looks into it
+    "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
     "PIL": ["data/frames/", "evaluation/video.py", "tracking/media.py"],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
@@ -47,7 +47,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "jinja2": ["places/card.py"],
+    "jinja2": ["places/card.py", "pages/report.py"],
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],

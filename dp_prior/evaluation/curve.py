@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from dp_prior.tracking.jsonl import parse_row
 
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
 
-_COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
+COLOURS = ("#1f4e8c", "#d9822b", "#2ea043", "#8f4bab", "#cf4b42", "#3aa3a3")
 _TRAINING = "#9aa4b2"
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))  # one for each pass through the colours
 
@@ -35,42 +35,67 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
         ValueError: no row has a metric to draw.
     """
     with metrics.open("rb") as file:
-        series = _series([row for line in file if (row := parse_row(line)) is not None])
-    panels = [
-        (draw, found)
-        for draw, pattern in (
-            (_draw_losses, r"train/loss|.+/.+/loss"),
-            (_draw_action_errors, r".+/mse\[steps=\d+\]"),
-            (_draw_scores, r".+/score"),
-        )
-        if (found := {name: values for name, values in series.items() if re.fullmatch(pattern, name)})
-    ]
+        rows = [row for line in file if (row := parse_row(line)) is not None]
+    series, panels = _panels(rows, "samples_seen")
     if not panels:
         raise ValueError(f"{metrics} holds no loss, action error or score yet; train a little first")
     lines = max(len(found) for _, found in panels)  # of the legends below the panels
     figure = import_figure()(figsize=(4.6 * len(panels) + 0.4, 3.6 + 0.17 * lines), dpi=130, layout="constrained")
     right = max(x[-1] for _, found in panels for x, _ in found.values()) or 1
     grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
-    for axes, below, (draw, found) in zip(*grid, panels, strict=True):
-        draw(axes, found, series)
-        axes.set_xlim(0, 1.03 * right)
-        _dress(axes)
-        below.axis("off")
-        below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
+    for axes, below, panel in zip(*grid, panels, strict=True):
+        _draw_panel(axes, below, panel, series, right, "samples seen")
     output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(output) as temporary:
         figure.savefig(temporary, format="png")
     return output
 
 
-def _series(rows: list[dict[str, Any]]) -> dict[str, Series]:
-    """Points of each metric, without values that are not finite."""
+def learning_curves(rows: list[dict[str, Any]], x: str = "samples_seen", label: str = "samples seen") -> list[Any]:
+    """A figure for each kind of metric in the rows, over their value `x`."""
+    series, panels = _panels(rows, x)
+    figures = []
+    for panel in panels:
+        lines = len(panel[1])
+        figures.append(import_figure()(figsize=(5, 3.4 + 0.17 * lines), layout="constrained"))
+        axes, below = figures[-1].subplots(2, 1, height_ratios=[3.2, 0.2 + 0.17 * lines])
+        _draw_panel(axes, below, panel, series, max(found[0][-1] for found in panel[1].values()) or 1, label)
+    return figures
+
+
+Panel = tuple[Callable[[Any, dict[str, Series], dict[str, Series]], None], dict[str, Series]]
+
+
+def _panels(rows: list[dict[str, Any]], x: str) -> tuple[dict[str, Series], list[Panel]]:
+    """All series, and of each kind of metric how it is drawn and its series."""
+    series = _series(rows, x)
+    kinds = (
+        (_draw_losses, r"train/loss|.+/.+/loss"),
+        (_draw_action_errors, r".+/mse\[steps=\d+\]"),
+        (_draw_scores, r".+/score"),
+    )
+    found = [(draw, {name: one for name, one in series.items() if re.fullmatch(kind, name)}) for draw, kind in kinds]
+    return series, [panel for panel in found if panel[1]]
+
+
+def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], right: float, label: str) -> None:
+    """Draw a panel, and its legend into the axes below."""
+    draw, found = panel
+    draw(axes, found, series)
+    axes.set_xlim(0, 1.03 * right)
+    dress(axes, label)
+    below.axis("off")
+    below.legend(*axes.get_legend_handles_labels(), loc="upper left", frameon=False, fontsize=8, labelcolor=INK)
+
+
+def _series(rows: list[dict[str, Any]], x: str) -> dict[str, Series]:
+    """Points of each metric over the value `x` of its row, without values that are not finite."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        x = row.get("samples_seen")
+        place = row.get(x)
         for name, value in row.items():
-            if x is not None and isinstance(value, (int, float)) and "/" in name and math.isfinite(value):
-                points.setdefault(name, []).append((x, value))
+            if place is not None and isinstance(value, (int, float)) and "/" in name and math.isfinite(value):
+                points.setdefault(name, []).append((place, value))
     return {name: (np.array(p)[:, 0], np.array(p)[:, 1]) for name, p in points.items()}
 
 
@@ -119,9 +144,9 @@ def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]
         axes.set_ylim(0, 1.05)
 
 
-def _dress(axes: Any) -> None:
-    """Style the axes alike in all panels."""
-    axes.set_xlabel("samples seen", fontsize=9, color=INK)
+def dress(axes: Any, label: str) -> None:
+    """Style the axes as in all charts of a run; `label` is of the x axis."""
+    axes.set_xlabel(label, fontsize=9, color=INK)
     axes.tick_params(labelsize=8, colors=INK, which="both")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(_TRAINING)
@@ -153,5 +178,5 @@ def _smooth(y: np.ndarray) -> np.ndarray:
 
 def _styles() -> Iterator[dict[str, Any]]:
     """Line styles in order."""
-    for dash, colour in itertools.cycle(itertools.product(_DASHES, _COLOURS)):
+    for dash, colour in itertools.cycle(itertools.product(_DASHES, COLOURS)):
         yield {"color": colour, "linestyle": dash, "linewidth": 1.6, "marker": "o", "markersize": 2.5}

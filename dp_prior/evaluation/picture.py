@@ -42,7 +42,7 @@ def draw_rollouts(
     grid = stills_part.subplots(len(strips), columns, squeeze=False)
     for axes_row, strip, row in zip(grid, strips, table, strict=False):
         _draw_strip(axes_row, strip, row)
-    _draw_scores(scores_part.subplots(), table)
+    draw_scores(scores_part.subplots(), table)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
@@ -69,7 +69,7 @@ def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[st
     )
 
 
-def _draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
+def draw_scores(axes: Any, table: list[dict[str, Any]]) -> None:
     """All scores as bars from worst to best, NaN first, and their mean as a line."""
     order = sorted(table, key=lambda row: (math.isfinite(row["score"]), row["score"]))
     scores = [row["score"] for row in order]

@@ -50,7 +50,7 @@ def check_changes(
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
 
-    old, new = _flat(completed(before["config.json"])), _flat(now["config.json"])
+    old, new = flat(completed(before["config.json"])), flat(now["config.json"])
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description":
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
@@ -102,12 +102,12 @@ def completed(config: dict[str, Any]) -> dict[str, Any]:
         return config
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested objects as dotted keys; lists stay whole."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     return {
         name: item
         for key, inner in value.items()
-        for name, item in _flat(inner, f"{prefix}.{key}" if prefix else key).items()
+        for name, item in flat(inner, f"{prefix}.{key}" if prefix else key).items()
     }

@@ -24,7 +24,7 @@ def write(path, rows):
 
 
 def test_series_leave_out_what_is_no_number():
-    series = _series(ROWS)
+    series = _series(ROWS, "samples_seen")
     assert series["train/loss"][0].tolist() == [6000, 12000] and series["train/loss"][1].tolist() == [0.9, 0.5]
     assert "nonfinite" not in series and "step" not in series
 

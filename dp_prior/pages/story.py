@@ -1,0 +1,159 @@
+"""What a run directory tells: configuration, logged rows, reports, films, and how it ended.
+
+Reads any directory of a run: finished, running, killed, moved, of an older version. What is missing or damaged is left
+out and named in `gaps`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import ConfigError
+from dp_prior.durable import is_alive
+from dp_prior.regular_files import UnfitError, read_small
+from dp_prior.run.changes import flat
+from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run.exit_file import EXIT, RUNNING
+from dp_prior.run.scores import MEDIA, RESULT
+from dp_prior.tracking.identity import IDENTITY
+from dp_prior.tracking.jsonl import EVENTS, ROWS, iterate_rows, parse_row
+
+BY_SEED = "/by_seed"
+_ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stopped", "interrupted": "stopped"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report that an evaluator wrote: `media/NAME_STEP.json`."""
+
+    path: Path
+    name: str
+    step: int
+    samples: int
+    settings: dict[str, Any]
+    tables: dict[str, list[dict[str, Any]]]
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """seed, score, success and steps of each episode of a rollout; empty for other reports."""
+        return next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
+
+    @property
+    def film(self) -> Path | None:
+        """The video of the episodes."""
+        path = self.path.with_suffix(".mp4")
+        return path if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Story:
+    """See the module.
+
+    Attributes:
+        state: finished, stopped, running, killed, failed or unknown.
+        settings: the configuration by dotted key.
+        changed: of these, those that differ from the defaults.
+        rows: of `metrics.jsonl`.
+        reports: of the evaluators, in the order of their steps.
+        gaps: what could not be read, a line each.
+    """
+
+    directory: Path
+    name: str
+    state: str = "unknown"
+    ending: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    changed: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    @property
+    def test(self) -> dict[str, float]:
+        """The scores of the best weights; empty before the run has finished."""
+        found = self.result.get("test")
+        return {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else {}
+
+    @property
+    def tested(self) -> Report | None:
+        """The rollout whose episodes count: the first of `test`, else the newest one."""
+        rollouts = {report.name: report for report in self.reports if report.episodes}  # the newest of each name
+        named = [name for metric in self.test if (name := metric.removesuffix("/score")) in rollouts]
+        return rollouts[named[0]] if named else next(reversed(rollouts.values()), None)
+
+
+def read_story(directory: Path) -> Story:
+    """
+    Raises:
+        FileNotFoundError: the directory holds no run.
+    """
+    if not (directory / CONFIG).is_file() and not (directory / ROWS).is_file():
+        raise FileNotFoundError(f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS}")
+    gaps: list[str] = []
+
+    def read(name: str, needed: bool = False) -> dict[str, Any]:
+        path = directory / name
+        if not path.is_file():
+            gaps.extend([f"{name} is missing"] * needed)
+            return {}
+        try:
+            found = json.loads(read_small(path))
+            if isinstance(found, dict):
+                return found
+            gaps.append(f"{name} is no JSON object")
+        except (OSError, ValueError, RecursionError, UnfitError) as error:
+            gaps.append(f"{name} cannot be read: {error}")
+        return {}
+
+    config, ending = read(CONFIG, needed=True), read(EXIT)
+    settings, changed = _settings(config, gaps)
+    rows = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+    events = [parse_row(line) for line in _lines(directory / EVENTS)]
+    reports = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
+    return Story(
+        directory, str(read(IDENTITY).get("name") or directory.resolve().name), _state(ending), ending, settings,
+        changed, rows, [event for event in events if event], read(RESULT),
+        sorted(reports, key=lambda report: (report.step, report.name)), gaps,
+    )  # fmt: skip
+
+
+def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings by dotted key, and those that differ from their defaults."""
+    try:
+        record = TrainConfig.from_json(json.dumps(config))
+    except ConfigError:
+        gaps.append(f"{CONFIG} is of a version that this one does not read; its settings are shown as stored")
+        return flat(config), {}
+    settings = flat(json.loads(record.model_dump_json()))
+    chosen = flat(json.loads(record.model_dump_json(exclude_defaults=True)))  # without any `type`
+    records = {".".join(parts[:end]) for parts in (key.split(".") for key in chosen) for end in range(len(parts) + 1)}
+    types = {f"{record}.type" for record in records}
+    return settings, {key: value for key, value in settings.items() if key in chosen or key in types}
+
+
+def _report(path: Path, gaps: list[str]) -> Report | None:
+    try:
+        found = json.loads(read_small(path))
+        name = found["settings"].get("name") or found["settings"]["type"]
+        return Report(path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"])
+    except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
+        gaps.append(f"{MEDIA}/{path.name} is no report")
+        return None
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+
+
+def _state(ending: dict[str, Any]) -> str:
+    reason = ending.get("reason")
+    if reason != RUNNING:
+        return "unknown" if reason is None else _ENDINGS.get(reason, "failed")
+    pid = ending.get("pid")
+    is_dead = isinstance(pid, int) and is_alive(str(ending.get("host")), pid) is False
+    return "killed" if is_dead else "running"

@@ -1,0 +1,166 @@
+"""The page of a run: complete, offline, escaped, and readable whatever state the run is in."""
+
+import html.parser
+import json
+import re
+import shutil
+
+import pytest
+
+from dp_prior.pages.report import write_report
+from dp_prior.pages.story import read_story
+from tests.tiny import train, write
+
+pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Outline(html.parser.HTMLParser):
+    """Checks that every element is closed where it belongs, and collects texts and addresses."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.addresses, self.texts, self.ids = [], [], [], []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action")]
+        self.ids += [value for name, value in attrs if name == "id"]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.ids += [value for name, value in attrs if name == "id"]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    place = tmp_path_factory.mktemp("report")
+    rollout = {"type": "rollout", "env": {"type": "toy"}, "n_episodes": 6, "videos": 0}
+    changes = {
+        "description": "a <b>bold</b> claim",
+        "train__steps": 8,
+        "train__log_every__steps": 2,
+        "evaluate": [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}],
+        "test": [rollout, rollout | {"name": "second", "first_seed": 500}],
+    }
+    assert train(write(place, **changes)).exit_code == 0
+    return place / "run"
+
+
+def page_of(*runs, tmp_path):
+    return write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_page_needs_no_network_and_runs_no_script(run, tmp_path):
+    page = page_of(run, tmp_path=tmp_path)
+    outline = Outline(page)
+    assert all(address.startswith(("#", "data:")) for address in outline.addresses)
+    assert "<script" not in page and "@import" not in page
+    assert len(outline.ids) == len(set(outline.ids)), "two charts share an id"
+    assert len(page) < 2**20
+
+
+def test_numbers_on_the_page_are_those_of_the_run(run, tmp_path):
+    texts = Outline(page_of(run, tmp_path=tmp_path)).texts
+    result = json.loads((run / "result.json").read_text())["test"]
+    for name, value in result.items():
+        assert name in texts and f"{value:.6g}" in texts
+    assert f"{result['rollout/score']:.3f}" in texts
+    assert "finished" in texts and "train.steps" in texts
+    story = read_story(run)
+    assert [row["seed"] for row in story.tested.episodes] == list(range(100000, 100006))
+    assert story.changed["train.steps"] == 8 and "train.rollback" not in story.changed
+    assert story.changed["task.backbone.type"] == "mlp" and "task.normalizer" not in story.changed
+
+
+def test_text_of_users_is_escaped(run, tmp_path):
+    page = page_of(run, tmp_path=tmp_path)
+    assert "a &lt;b&gt;bold&lt;/b&gt; claim" in page and "<b>bold" not in page
+    other = tmp_path / "<img src=x>"
+    shutil.copytree(run, other)
+    (other / "run.json").write_text(json.dumps({"id": "a", "name": "</title><script>"}))
+    with (other / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 3, "samples_seen": 1, "event": "error", "message": "<script>x"}) + "\n")
+    outline = Outline(page_of(other, run, tmp_path=tmp_path))
+    assert "</title><script>" in outline.texts
+    assert all(address.startswith("#") for address in outline.addresses)
+
+
+def test_a_page_is_a_function_of_the_run(run, tmp_path):
+    assert page_of(run, tmp_path=tmp_path) == page_of(run, tmp_path=tmp_path)
+
+
+def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
+    def keep_the_log(path):
+        for one in path.iterdir():
+            if one.name != "metrics.jsonl":
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+
+    for name, break_it, gap in (
+        ("no result", lambda path: (path / "result.json").unlink(), None),
+        ("cut log", lambda path: (path / "metrics.jsonl").write_bytes(b'{"step": 1'), None),
+        ("cut report", lambda path: next((path / "media").glob("*.json")).write_text('{"settings": 3'), "no report"),
+        ("a list", lambda path: (path / "config.json").write_text("[1]"), "no JSON object"),
+        ("old", lambda path: (path / "config.json").write_text('{"task": {"kind": "a"}}'), "does not read"),
+        ("no ending", lambda path: (path / "exit.json").unlink(), None),
+        ("only the log", keep_the_log, "config.json is missing"),
+    ):
+        broken = tmp_path / name
+        shutil.copytree(run, broken)
+        break_it(broken)
+        gaps = " ".join(read_story(broken).gaps)
+        assert gap in gaps if gap else not gaps
+    runs = [tmp_path / name for name in ("only the log", "old", "cut log", "cut report")]
+    Outline(page_of(runs[0], tmp_path=tmp_path))
+    texts = Outline(page_of(*runs, tmp_path=tmp_path)).texts
+    assert "only the log: config.json is missing" in texts
+
+
+def test_the_state_of_a_run(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    ending = json.loads((copy / "exit.json").read_text())
+    for changes, state in (
+        ({}, "finished"),
+        ({"reason": "running", "pid": 2**22 - 3}, "killed"),
+        ({"reason": "running", "pid": 1}, "running"),
+        ({"reason": "running", "host": "elsewhere"}, "running"),
+        ({"reason": "preempted"}, "stopped"),
+        ({"reason": "not finite"}, "failed"),
+    ):
+        (copy / "exit.json").write_text(json.dumps(ending | changes))
+        assert read_story(copy).state == state
+
+
+def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    path = next((other / "media").glob("rollout_*.json"))
+    report = json.loads(path.read_text())
+    for row in report["tables"]["rollout/by_seed"]:
+        row["score"] += 0.25
+    path.write_text(json.dumps(report))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"seed": 7}))
+    page = page_of(run, other, tmp_path=tmp_path)
+    texts = Outline(page).texts
+    assert "+0.250 (+0.250 to +0.250)" in texts and "6" in texts
+    assert "One configuration, several seeds" in texts
+    differing = page[page.index("Settings that differ") :]
+    assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no run at .*neither config.json nor metrics.jsonl"):
+        write_report([tmp_path], tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
