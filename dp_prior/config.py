@@ -10,12 +10,13 @@ import hashlib
 import importlib.metadata
 import json
 import math
+import sys
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
 from pydantic_core import CoreSchema, to_jsonable_python
@@ -26,6 +27,10 @@ MOST_PROBLEMS = 50
 
 MOST_CHARACTERS = 4_000_000
 """Maximum length of a configuration; checking one with that many unknown keys takes seconds."""
+
+PARTS = "$parts"
+"""Key of a written record: the package, version and module of each `type` in it that another package adds. Only error
+messages and comparisons use it; nothing is imported because a file names it."""
 
 
 class ConfigError(ValueError):
@@ -40,6 +45,10 @@ class ConfigError(ValueError):
             self.problems.append(f"and {total - len(self.problems)} more")
         count = f"{total} problem" + ("s" if total != 1 else "")
         super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]))
+
+
+class PartError(TypeError):
+    """A record that cannot be a member of a family; the message is one line."""
 
 
 class Config(BaseModel):
@@ -70,6 +79,9 @@ class Config(BaseModel):
         if not isinstance(data, dict):
             raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
         data.pop("$schema", None)
+        origins = data.pop(PARTS, {})
+        if not isinstance(origins, dict):
+            raise ConfigError(source, [f"{PARTS}: expected an object; found {_short(origins)}"])
         cls.complete(data)
         problems = []
         for override in sorted(overrides, key=_rank_of_override):
@@ -83,7 +95,7 @@ class Config(BaseModel):
             faults = error.errors(include_url=False)
             if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
                 raise ConfigError(source, [_TOO_DEEP]) from None
-            lines = [line for fault in faults[:MOST_PROBLEMS] for line in _describe(cls, data, fault)]
+            lines = [line for fault in faults[:MOST_PROBLEMS] for line in _describe(cls, data, fault, origins)]
             raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
         except UnicodeEncodeError:
             raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
@@ -113,8 +125,9 @@ class Config(BaseModel):
         return self
 
     def to_json(self) -> str:
-        """The resolved record, defaults included, as indented JSON."""
-        return self.model_dump_json(indent=2) + "\n"
+        """The resolved record, defaults included, as indented JSON, with `PARTS` if other packages have parts in it."""
+        text, origins = self.model_dump_json(indent=2), _origins(self)
+        return (json.dumps({PARTS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
 
     def digest(self) -> str:
         """SHA-256 of the resolved record, independent of the order of keys."""
@@ -228,46 +241,89 @@ def _default_of(record: type[Config] | None, key: str) -> Any:
     return {} if default is None else default
 
 
-def family(name: str, *members: type[Config]) -> Any:
-    """The union of interchangeable records, told apart by their `type`: ours, and those of installed packages.
+def family(name: str, *members: type[Config], needs: tuple[str, ...] = ("create",)) -> Any:
+    """The union of interchangeable records, told apart by their `type`: ours, and those of other packages.
 
-    A package adds a record by an entry point in its own metadata; a configuration can only name what is installed:
+    A package adds a record with `member_of`, once its module is imported, or by an entry point in its own metadata; a
+    configuration can only name what was added:
 
         [project.entry-points."dp_prior.backbones"]
         wavenet = "my_package.wavenet:WaveNetConfig"
 
     Args:
         name: of the family, in the plural; the entry points are those of group `dp_prior.<name>`.
+        needs: attributes and fields that every member has.
 
     When a record that holds it is first checked, it raises ImportError for an installed record that cannot be imported,
-    and TypeError for one that is no record of a new type.
+    and PartError for one that is no record of a new type.
     """
-    return Annotated[Config, _Family(name, members)]
+    return Annotated[Config, _Family(name, members, needs)]
+
+
+R = TypeVar("R", bound=type[Config])
+
+
+def member_of(family: Any) -> Callable[[R], R]:
+    """Class decorator that adds a record to a family, such as `EncoderConfig`, before a configuration is read.
+
+    Raises:
+        PartError: a configuration was read already, the type is taken, or the record lacks what every member has.
+    """
+    found = [part for part in getattr(family, "__metadata__", ()) if isinstance(part, _Family)]
+    if not found:
+        raise PartError(f"{_short(family)} is no family; expected one such as dp_prior.networks.encoders.EncoderConfig")
+
+    def add(record: R) -> R:
+        found[0].add(record)
+        return record
+
+    return add
 
 
 class _Family:
     """The members of a family. Installed ones are imported when a record is first checked, not when the family is
     made: they import our modules, in which families are made."""
 
-    def __init__(self, name: str, members: tuple[type[Config], ...]):
+    def __init__(self, name: str, members: tuple[type[Config], ...], needs: tuple[str, ...]):
         self._name = name
-        self._members = members
+        self._needs = needs
+        self._ours = {member.model_fields["type"].default: member for member in members}
+        self._added = dict(self._ours)
 
     @functools.cached_property
     def records(self) -> dict[str, type[Config]]:
         """The records by their type; see `family` for the errors."""
-        found: dict[str, type[Config]] = {}
-        for source, record in [*((None, member) for member in self._members), *_installed_members(self._name)]:
-            is_record = isinstance(record, type) and issubclass(record, Config) and "type" in record.model_fields
-            kind = record.model_fields["type"].default if is_record else None
-            if not isinstance(kind, str):
-                raise TypeError(
-                    f'{source} is {record!r}; expected a Config with a field `type: Literal["..."] = "..."`'
-                )
-            if kind in found:
-                raise TypeError(f"{source} has the type {kind!r}, which {found[kind].__name__} has already; rename it")
-            found[kind] = record
+        found = dict(self._ours)
+        for source, record in _installed_members(self._name):
+            self._admit(found, source, record)
+        for record in self._added.values():  # after the above, whose modules may add some
+            self._admit(found, _name_of(record), record)
         return found
+
+    def add(self, record: Any) -> None:
+        """See `member_of`."""
+        if "records" in vars(self):
+            if record not in self.records.values():
+                raise PartError(
+                    f"{_name_of(record)} joins the family {self._name!r} after a configuration was read; import its "
+                    f"module before: with --import, or first in your program"
+                )
+            return
+        self._admit(self._added, _name_of(record), record)
+
+    def _admit(self, known: dict[str, type[Config]], source: str, record: Any) -> None:
+        is_record = isinstance(record, type) and issubclass(record, Config) and "type" in record.model_fields
+        kind = record.model_fields["type"].default if is_record else None
+        if not isinstance(kind, str):
+            raise PartError(f'{source} is {record!r}; expected a Config with a field `type: Literal["..."] = "..."`')
+        if known.get(kind) is record:
+            return
+        if kind in known:
+            raise PartError(f"{source} has the type {kind!r}, which {known[kind].__name__} has already; rename it")
+        missing = [name for name in self._needs if name not in record.model_fields and not hasattr(record, name)]
+        if missing:
+            raise PartError(f"{source} is no member of the family {self._name!r}: it has no {', no '.join(missing)}")
+        known[kind] = record
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         union = Union[tuple(self.records.values())]  # noqa: UP007 (made at run time)
@@ -277,6 +333,32 @@ class _Family:
 def members(annotation: Any) -> dict[str, type[Config]]:
     """The records of a family by their type."""
     return {record.model_fields["type"].default: record for record in records_in(annotation)}
+
+
+def _name_of(record: Any) -> str:
+    return f"{record.__module__}.{record.__qualname__}" if isinstance(record, type) else _short(record)
+
+
+def _origins(value: Any) -> dict[str, str]:
+    """Package, version and module of every record in a value that is not ours, by type."""
+    if isinstance(value, Config):
+        inside, record = value.arguments(), type(value)
+        top = record.__module__.partition(".")[0]
+        own = {} if top == __package__ or "type" not in record.model_fields else {value.type: _origin(record, top)}
+    elif isinstance(value, (dict, list, tuple)):
+        inside, own = value if isinstance(value, dict) else dict(enumerate(value)), {}
+    else:
+        return {}
+    return own | {kind: origin for part in inside.values() for kind, origin in _origins(part).items()}
+
+
+@functools.cache  # reading the metadata of all installed packages takes 100 ms
+def _origin(record: type[Config], top: str) -> str:
+    """Args: top: the first part of the record's module."""
+    for package in importlib.metadata.packages_distributions().get(top, ()):
+        return f"{package} {importlib.metadata.version(package)}, module {record.__module__}"
+    version = vars(sys.modules[top]).get("__version__", "without __version__")
+    return f"{top} {version}, module {record.__module__}"
 
 
 def _installed_members(family_name: str) -> list[tuple[str, Any]]:
@@ -355,8 +437,12 @@ def child(annotation: Any, key: str | int) -> Any:
     return None
 
 
-def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
-    """A pydantic error as lines, usually one: JSON path, problem and remedy."""
+def _describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]) -> list[str]:
+    """A pydantic error as lines, usually one: JSON path, problem and remedy.
+
+    Args:
+        origins: of types that other packages add.
+    """
     kind, location, found = problem["type"], problem["loc"], problem.get("input")
     annotation, value, record, path = cls, data, None, []
     for depth, part in enumerate(location):
@@ -384,10 +470,22 @@ def _describe(cls: type[Config], data: Any, problem: Any) -> list[str]:
         return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":
         tag = found.get("type") if isinstance(found, dict) else found
-        return [f"{where}.type: {_short(tag)} is not known; expected one of {_tags(annotation)}"]
+        advice = unknown_type(tag, origins) or f"{_short(tag)} is not known; expected one of {_tags(annotation)}"
+        return [f"{where}.type: {advice}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return [f"{where}: input should be an object; found {_short(found)}"]
     return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {_short(found)}"]
+
+
+def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
+    """What to do about a type that is not known but, as its file says, is of another package; None if it does not."""
+    if not isinstance(kind, str) or kind not in origins:
+        return None
+    return (
+        f"{_short(kind)} is of another package: {_short(origins[kind])}. Install that, or import that module first: "
+        f"--import MODULE or DP_PRIOR_IMPORT on the command line, `import MODULE` in Python. Nothing that a file names "
+        f"is imported by itself"
+    )
 
 
 def _short(value: Any) -> str:

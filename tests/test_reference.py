@@ -9,7 +9,8 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.run.config import TrainConfig
-from tests.reference import documents, json_schema, markdown, write
+from dp_prior.schema import json_schema
+from tests.reference import documents, markdown, write
 
 ROOT = Path(__file__).parent.parent
 

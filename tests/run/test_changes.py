@@ -11,7 +11,7 @@ import pytest
 from dp_prior.config import Config, ConfigError, change_of, child, records_in
 from dp_prior.run.changes import check_changes, kind_of
 from dp_prior.run.config import TrainConfig
-from tests.reference import records
+from dp_prior.schema import records
 from tests.tiny import tiny
 
 REFUSED = {
