@@ -1,5 +1,6 @@
 """A backbone from an installed package: trained from JSON, resumed and loaded, without an edit of ours."""
 
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,8 @@ def test_backbone_of_35_lines_trains_resumes_and_loads(tmp_path):
         assert "step_00000004" in done.output, "the second start goes on from the first"
         assert tiny.rows(tmp_path / "run")[-1]["step"] == 8
         assert type(load_policy(tmp_path / "run").backbone).__module__ == "outside_gru"
+        stored = json.loads((tmp_path / "run" / "config.json").read_text())
+        assert stored["$parts"] == {"gru": "outside_gru 1.0, module outside_gru"}
     done = train(tmp_path / "config.json")
     assert done.exit_code == 64 and "task.backbone.type: 'gru' is not known" in done.output
 

@@ -87,6 +87,13 @@ def test_everything_else_may_change_and_is_told(override, documents):
     assert line.endswith(" now (schedule-changing)" if override in SCHEDULE else " now (harmless)")
 
 
+def test_another_version_of_the_package_of_a_part_is_told(documents):
+    before, now = documents(), documents()
+    before["config.json"]["$parts"], now["config.json"]["$parts"] = {"gru": "mine 1.0"}, {"gru": "mine 2.0"}
+    (line,) = check_changes(before, now, 8)
+    assert line.startswith("version of gru: mine 1.0 in the checkpoint, mine 2.0 now;") and "(harmless)" in line
+
+
 def test_rows_of_embeddings_in_other_parts_are_other_data(documents):
     before, now = documents(), documents()
     before["data.json"]["rows"], now["data.json"]["rows"] = {"train": 8, "val": 2}, {"train": 7, "val": 3}
