@@ -21,9 +21,14 @@ from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
 from pydantic_core import CoreSchema, to_jsonable_python
 
+from dp_prior.layers import Layers
+
 MOST_PROBLEMS = 50
 """A report shows this many problems and counts the others."""
 
+
+EXTENDS = "extends"
+"""Key of a configuration file: the file that it is laid over, relative to its own directory."""
 
 MOST_CHARACTERS = 4_000_000
 """Maximum length of a configuration; checking one with that many unknown keys takes seconds."""
@@ -60,25 +65,29 @@ class Config(BaseModel):
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
         """Read a record from a JSON file, with dotted overrides such as `train.lr.peak=3e-4` applied first.
 
+        `"extends": "base.json"`, relative to the file, lays it over another one, as `Layers` does.
+
         Raises:
-            ConfigError: the file is missing, is not plain JSON, or does not describe this record.
+            ConfigError: a file is missing, is not plain JSON, or they do not describe this record.
         """
-        path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8-sig")
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
-            raise ConfigError(str(path), [f"cannot be read: {error}"]) from None
-        return cls.from_json(text, overrides, source=str(path))
+        (base, data), *others = reversed(_files(Path(path)))
+        layers = Layers(data, str(base))
+        for file, given in others:
+            cls.complete(layers.data)
+            layers.lay(given, str(file))
+        return cls._of(layers, overrides)
 
     @classmethod
     def from_json(cls, text: str, overrides: Iterable[str] = (), source: str = "config") -> Self:
         """Read a record from JSON text; see `from_json_path`. A `$schema` line, which editors read, is allowed."""
-        if len(text) > MOST_CHARACTERS:
-            raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
-        data = _parse_json(text, source)
-        if not isinstance(data, dict):
-            raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
-        data.pop("$schema", None)
+        data = _parse_object(text, source)
+        if EXTENDS in data:
+            raise ConfigError(source, [f"{EXTENDS}: only a file that is read from its path can extend another"])
+        return cls._of(Layers(data, source), overrides)
+
+    @classmethod
+    def _of(cls, layers: Layers, overrides: Iterable[str]) -> Self:
+        data, source = layers.data, layers.top
         origins = data.pop(PARTS, {})
         if not isinstance(origins, dict):
             raise ConfigError(source, [f"{PARTS}: expected an object; found {_short(origins)}"])
@@ -86,7 +95,7 @@ class Config(BaseModel):
         problems = []
         for override in sorted(overrides, key=_rank_of_override):
             try:
-                _apply_override(cls, data, override)
+                layers.replaced(_apply_override(cls, data, override))
             except ConfigError as error:
                 problems += [f"{error.source}: {problem}" for problem in error.problems]
         try:
@@ -95,7 +104,10 @@ class Config(BaseModel):
             faults = error.errors(include_url=False)
             if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
                 raise ConfigError(source, [_TOO_DEEP]) from None
-            lines = [line for fault in faults[:MOST_PROBLEMS] for line in _describe(cls, data, fault, origins)]
+            lines = []
+            for fault in faults[:MOST_PROBLEMS]:
+                path, found = _describe(cls, data, fault, origins)
+                lines += [line + layers.remark(path) for line in found]
             raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
         except UnicodeEncodeError:
             raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
@@ -142,6 +154,39 @@ class Config(BaseModel):
 _TOO_DEEP = "is nested too deeply to be a configuration"
 
 
+def _files(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A file and those that it extends, each with its object; the last one extends nothing."""
+    found: list[tuple[Path, dict[str, Any]]] = []
+    asked = ""
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
+            raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
+        data = _parse_object(text, str(path))
+        base = data.pop(EXTENDS, None)
+        found.append((path, data))
+        if base is None:
+            return found
+        if not isinstance(base, str) or not base:
+            raise ConfigError(str(path), [f"{EXTENDS}: expected the path of a file; found {_short(base)}"])
+        asked, path = f", which {path} extends", path.parent / base
+        if path.resolve() in [file.resolve() for file, _ in found]:
+            circle = " extends ".join(str(file) for file in [*(file for file, _ in found), path])
+            raise ConfigError(str(found[0][0]), [f"{EXTENDS}: a circle: {circle}"])
+
+
+def _parse_object(text: str, source: str) -> dict[str, Any]:
+    """A JSON object without its `$schema`."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
+    data = _parse_json(text, source)
+    if not isinstance(data, dict):
+        raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
+    data.pop("$schema", None)
+    return data
+
+
 def _parse_json(text: str, source: str) -> Any:
     """Any JSON value; stricter than `json.loads`, which takes repeated keys, NaN and 1e999."""
 
@@ -181,8 +226,8 @@ def _rank_of_override(override: str) -> float:
     return len(keys) - 0.5 * (keys[-1] == "type")
 
 
-def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> None:
-    """Set `a.b.c=value` in place.
+def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set `a.b.c=value` in place; returns the path of what is replaced.
 
     Parts that the file omits start from their default; changing a `type` resets that part to its defaults.
     """
@@ -209,9 +254,11 @@ def _apply_override(cls: type[Config], data: dict[str, Any], override: str) -> N
         if depth < len(keys) - 1:
             here = here[place]
     value = _typed(text, annotation, source)
-    if place == "type" and here.get("type") not in (None, value):
+    is_other = place == "type" and here.get("type") not in (None, value)
+    if is_other:
         here.clear()
     here[place] = value
+    return tuple(keys[:-1] if is_other else keys)
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
@@ -437,14 +484,22 @@ def child(annotation: Any, key: str | int) -> Any:
     return None
 
 
-def _describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]) -> list[str]:
-    """A pydantic error as lines, usually one: JSON path, problem and remedy.
+def _describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
+    """The path of a pydantic error, and its lines, usually one: JSON path, problem and remedy.
 
     Args:
         origins: of types that other packages add.
     """
-    kind, location, found = problem["type"], problem["loc"], problem.get("input")
-    annotation, value, record, path = cls, data, None, []
+    keys, annotation, record = _place(cls, data, problem)
+    path = [_key(part) for part in keys]
+    at = [*keys, "type"] if problem["type"] == "union_tag_invalid" else keys
+    return at, _lines(problem, path, annotation, record, origins)
+
+
+def _place(cls: type[Config], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Config] | None]:
+    """Where a pydantic error lies: its path, the annotation there, and the record around it."""
+    kind, location = problem["type"], problem["loc"]
+    annotation, value, record, keys = cls, data, None, []
     for depth, part in enumerate(location):
         if isinstance(value, dict):
             if len(records_in(annotation)) > 1 and part == value.get("type"):
@@ -456,8 +511,15 @@ def _describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str
             continue
         record = _record_for(annotation, value)
         annotation = child(record if record is not None else annotation, part)
-        path.append(_key(part))
+        keys.append(part)
         value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
+    return keys, annotation, record
+
+
+def _lines(
+    problem: Any, path: list[str], annotation: Any, record: type[Config] | None, origins: dict[str, str]
+) -> list[str]:
+    kind, found = problem["type"], problem.get("input")
     where = ".".join(path) or "the file"
     if kind == "value_error":
         lines = str(problem["ctx"]["error"]).splitlines()

@@ -7,11 +7,11 @@ import inspect
 import textwrap
 from typing import Any, get_args
 
-from dp_prior.config import Config, child, records_in
+from dp_prior.config import EXTENDS, Config, child, records_in
 
 
 def json_schema(config: type[Config]) -> dict[str, Any]:
-    """JSON Schema of a record, with the `$schema` key that `Config.from_json` lets a file carry."""
+    """JSON Schema of a file that holds a record, or extends another file and so may omit what is required."""
     found = config.model_json_schema()
     described = {config.__name__: found, **found.get("$defs", {})}
     for kind in records(config):
@@ -21,9 +21,11 @@ def json_schema(config: type[Config]) -> dict[str, Any]:
                 record["properties"][key] = dict(sorted({**record["properties"][key], "description": text}.items()))
     found["properties"] = {
         "$schema": {"type": "string", "description": "Path of this schema, read by editors only."},
+        EXTENDS: {"type": "string", "description": "File that this one is laid over, relative to its directory."},
         **found["properties"],
     }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    required = {"anyOf": [{"required": found.pop("required", [])}, {"required": [EXTENDS]}]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, **required}
 
 
 def records(annotation: Any, found: list[type[Config]] | None = None) -> list[type[Config]]:

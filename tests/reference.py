@@ -74,7 +74,7 @@ def markdown(config: type[Config]) -> str:
         fields = {key: field for key, field in record.get("properties", {}).items() if key != "type" or kind is None}
         if fields:
             lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
-            required = record.get("required", [])
+            required = record.get("required", record["anyOf"][0]["required"] if "anyOf" in record else [])
             lines += [_row(key, field, key in required) for key, field in fields.items()]
             lines += [""]
     return "\n".join(lines).rstrip() + "\n"
