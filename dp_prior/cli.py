@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +54,39 @@ class _Commands(click.Group):
     group_class = type  # groups inside it are like it
 
 
+modules_option = click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    envvar="DP_PRIOR_IMPORT",
+    metavar="MODULE",
+    help="Import a module with parts of your own first (docs/extending.md); repeatable.",
+)
+
+
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Import the modules that the user names, from the working directory too; no file can cause an import.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    if modules:
+        sys.path.append(os.getcwd())  # last, so that no file in it hides an installed module
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            from dp_prior.config import ConfigError
+
+            places = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+            ours = (str(Path(__file__).parent), importlib.__file__, "<")
+            where = next((f" ({place})" for place in reversed(places) if not place.startswith(ours)), "")
+            problem = f"{type(error).__name__}: {error}{where}"
+            if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"
+            raise ConfigError(f"--import {name}", [problem]) from error
+
+
 @click.group(cls=_Commands)
 @click.version_option(package_name="dp_prior")
 def main() -> None:
@@ -59,6 +94,7 @@ def main() -> None:
 
 
 @main.command()
+@modules_option
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
@@ -71,7 +107,12 @@ def main() -> None:
 )
 @click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting changed; repeatable.")
 def train(
-    config_file: Path, overrides: tuple[str, ...], check: bool, resume: str, allow_change: tuple[str, ...]
+    config_file: Path,
+    overrides: tuple[str, ...],
+    check: bool,
+    resume: str,
+    allow_change: tuple[str, ...],
+    modules: tuple[str, ...],
 ) -> None:
     """Train the model that a JSON file describes; the same command resumes a run that was stopped."""
     from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
@@ -93,6 +134,7 @@ def train(
         from dp_prior.run.exit_file import STOPPED
         from dp_prior.run.run import Run
 
+        import_modules(modules)
         config = TrainConfig.from_json_path(config_file, overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
@@ -116,11 +158,13 @@ def train(
 
 
 @main.command()
+@modules_option
 @click.argument("checkpoint")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
-def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
+def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modules: tuple[str, ...]) -> None:
     """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
+    import_modules(modules)
     from dp_prior.run.commands import evaluate_checkpoint
 
     for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
@@ -132,12 +176,20 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 
 
 @main.command()
+@modules_option
 @click.argument("config_files", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
 @click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
-def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: bool, remove_stale: bool) -> None:
+def cache(
+    config_files: tuple[Path, ...],
+    overrides: tuple[str, ...],
+    stale: bool,
+    remove_stale: bool,
+    modules: tuple[str, ...],
+) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
+    import_modules(modules)
     from dp_prior.run.commands import build_frame_caches, unused_frame_caches
 
     if not stale and not remove_stale:
@@ -150,6 +202,19 @@ def cache(config_files: tuple[Path, ...], overrides: tuple[str, ...], stale: boo
             unused.remove()
         click.echo(f"{'removed' if remove_stale else 'not used'}  {unused}")
     click.echo(f"{len(found)} caches, {sum(unused.n_bytes for unused in found) / 1e9:.3f} GB")
+
+
+@main.command()
+@modules_option
+def schema(modules: tuple[str, ...]) -> None:
+    """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
+    import_modules(modules)
+    import json
+
+    from dp_prior.run.config import TrainConfig
+    from dp_prior.schema import json_schema
+
+    click.echo(json.dumps(json_schema(TrainConfig), indent=2))
 
 
 @main.group()
@@ -222,11 +287,13 @@ def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
 
 
 @main.command()
+@modules_option
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
 @click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
-def push(run: Path, repo: str | None, limit_s: float) -> None:
+def push(run: Path, repo: str | None, limit_s: float, modules: tuple[str, ...]) -> None:
     """Upload the checkpoints in the outbox of a run."""
+    import_modules(modules)
     from dp_prior.run.commands import push_run
     from dp_prior.run.exit_file import UNAVAILABLE
 
@@ -236,6 +303,7 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 
 
 @main.command()
+@modules_option
 @click.argument("checkpoint")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
@@ -248,8 +316,11 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
     help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
-def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
+def export(
+    checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
+    import_modules(modules)
     from dp_prior.run.commands import export_checkpoint, export_policy
 
     if layout != "checkpoint":
@@ -284,13 +355,15 @@ def import_policy(
 
 
 @main.command()
+@modules_option
 @click.argument("run")
 @click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
 @click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
-def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
+def average(run: str, relative_width: float, out: Path, max_error: float, modules: tuple[str, ...]) -> None:
     """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
     them, or from those up to RUN@step_00012000."""
+    import_modules(modules)
     from dp_prior.training.posthoc import reconstruct
 
     made = reconstruct(run, relative_width, out, max_error=max_error)
@@ -338,6 +411,7 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 
 
 @main.command()
+@modules_option
 @click.argument("checkpoint")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
@@ -375,8 +449,10 @@ def serve(
     max_connections: int,
     max_mib: int | None,
     idle_s: float,
+    modules: tuple[str, ...],
 ) -> None:
     """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
+    import_modules(modules)
     import asyncio
 
     from dp_prior.export.policy import POLICY

@@ -33,7 +33,7 @@ class Progress:
 
 
 class Cadence(Config):
-    """An interval: exactly one of steps, samples, epochs."""
+    """An interval: exactly one of steps, samples, epochs, minutes."""
 
     steps: int | None = Field(default=None, ge=1)
     """Every this many optimizer steps."""
@@ -44,18 +44,30 @@ class Cadence(Config):
     epochs: float | None = Field(default=None, gt=0, le=1e9)
     """Every this many passes over the training set; fractions are allowed."""
 
+    minutes: float | None = Field(default=None, gt=0, le=1e6)
+    """Every this many minutes of training and evaluation on the clock of the first rank, at the end of a step; the time
+    between the processes of a run does not count. What happens when then differs from run to run."""
+
     def faults(self) -> Iterator[str]:
         given = {name: value for name, value in self.arguments().items() if value is not None}
         if len(given) != 1:
             found = f"{', '.join(given)}; set the others to null" if given else "none of them"
-            yield f"a cadence needs exactly one of steps, samples, epochs; found {found}"
+            yield f"a cadence needs exactly one of steps, samples, epochs, minutes; found {found}"
 
     def __str__(self) -> str:
         unit, count = next((name, value) for name, value in self.arguments().items() if value is not None)
         return f"{count:,} {unit}" if isinstance(count, int) else f"{count:g} {unit}"
 
-    def due(self, before: Progress, now: Progress, dataset_length: int) -> bool:
-        """Whether a multiple of the interval lies in (before, now]."""
+    def due(
+        self, before: Progress, now: Progress, dataset_length: int, seconds: tuple[float, float] = (0.0, 0.0)
+    ) -> bool:
+        """Whether a multiple of the interval lies in (before, now].
+
+        Args:
+            seconds: of training before and now, for an interval in minutes.
+        """
+        if self.minutes is not None:
+            return seconds[1] // (60 * self.minutes) > seconds[0] // (60 * self.minutes)
         return self._count(now, dataset_length) > self._count(before, dataset_length)
 
     def _count(self, progress: Progress, dataset_length: int) -> int:

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import textwrap
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from dp_prior.config import Config, child, members, records_in
+from dp_prior.config import Config, members
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.metric_names import Metric
 from dp_prior.metric_names import page as metrics_page
+from dp_prior.schema import json_schema
 from dp_prior.training.measured import METRICS
 
 SCHEMA_PATH = "configs/train_config.schema.json"
@@ -50,52 +48,6 @@ def write(root: Path, config: type[Config]) -> list[Path]:
     return written
 
 
-def json_schema(config: type[Config]) -> dict[str, Any]:
-    """JSON Schema of a record, with the `$schema` key that `Config.from_json` lets a file carry."""
-    found = config.model_json_schema()
-    described = {config.__name__: found, **found.get("$defs", {})}
-    for kind in records(config):
-        record = described[kind.__name__]
-        for key, text in _meanings(kind).items():
-            if key in record.get("properties", {}):
-                record["properties"][key] = dict(sorted({**record["properties"][key], "description": text}.items()))
-    found["properties"] = {
-        "$schema": {"type": "string", "description": "Path of this schema, read by editors only."},
-        **found["properties"],
-    }
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
-
-
-def records(annotation: Any, found: list[type[Config]] | None = None) -> list[type[Config]]:
-    """Every record that a value of this type can hold, through all unions."""
-    found = [] if found is None else found
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        if annotation not in found:
-            found.append(annotation)
-            for name in annotation.model_fields:
-                records(child(annotation, name), found)
-    else:
-        for part in records_in(annotation) or get_args(annotation):
-            records(part, found)
-    return found
-
-
-def _meanings(kind: type[Config]) -> dict[str, str]:
-    """The docstrings below the fields of a record and of those it extends, read from the source.
-
-    pydantic can do this too, but only at import time, which would slow down every start.
-    """
-    found = {}
-    for part in reversed(kind.__mro__):
-        if issubclass(part, Config):
-            body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0].body
-            for field, text in zip(body, body[1:], strict=False):
-                is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-                if is_field and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = inspect.cleandoc(text.value.value)
-    return found
-
-
 def markdown(config: type[Config]) -> str:
     """One section per record, depth first, with a table of its fields."""
     schema = json_schema(config)
@@ -122,7 +74,7 @@ def markdown(config: type[Config]) -> str:
         fields = {key: field for key, field in record.get("properties", {}).items() if key != "type" or kind is None}
         if fields:
             lines += ["| Field | Type | Default | Meaning |", "|---|---|---|---|"]
-            required = record.get("required", [])
+            required = record.get("required", record["anyOf"][0]["required"] if "anyOf" in record else [])
             lines += [_row(key, field, key in required) for key, field in fields.items()]
             lines += [""]
     return "\n".join(lines).rstrip() + "\n"

@@ -83,6 +83,16 @@ def test_an_interval_in_samples_is_the_same_for_every_batch_size():
         assert found == [50, 100]
 
 
+@given(st.lists(st.integers(0, 500), max_size=30), st.integers(1, 5))
+def test_an_interval_in_minutes_is_due_in_the_step_in_which_it_ends(steps, minutes):
+    cadence, still, seconds = Cadence(minutes=minutes), Progress(), 0
+    assert str(cadence) == f"{minutes} minutes"
+    for step in steps:
+        before, seconds = seconds, seconds + step
+        ends = any(second % (60 * minutes) == 0 for second in range(before + 1, seconds + 1))
+        assert cadence.due(still, still, 1, (before, seconds)) == ends
+
+
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_the_epoch_is_whole_passes(samples, length):
     epoch = Progress(samples).epoch(length)
@@ -92,13 +102,15 @@ def test_the_epoch_is_whole_passes(samples, length):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{}", "a cadence needs exactly one of steps, samples, epochs; found none of them"),
+        ("{}", "a cadence needs exactly one of steps, samples, epochs, minutes; found none of them"),
         (
             '{"steps": 1, "epochs": 2}',
-            "a cadence needs exactly one of steps, samples, epochs; found steps, epochs; set the others to null",
+            "a cadence needs exactly one of steps, samples, epochs, minutes; "
+            "found steps, epochs; set the others to null",
         ),
         ('{"steps": 0}', "steps: input should be greater than or equal to 1; found 0"),
         ('{"epochs": 0}', "epochs: input should be greater than 0; found 0"),
+        ('{"minutes": 0}', "minutes: input should be greater than 0; found 0"),
         ('{"step": 3}', "step: unknown key. Did you mean 'steps'?"),
     ],
 )

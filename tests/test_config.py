@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import Field, TypeAdapter, ValidationError, create_model, model_validator
 
-from dp_prior.config import MOST_PROBLEMS, Config, ConfigError, family, members
+from dp_prior.config import MOST_PROBLEMS, Config, ConfigError, PartError, family, member_of, members
 
 
 class Cosine(Config):
@@ -498,7 +498,7 @@ def installed(monkeypatch, *names):
 
 def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     installed(monkeypatch, "Outside")
-    things = family("things", Inside)
+    things = family("things", Inside, needs=())
     assert members(things) == {"inside": Inside, "outside": Outside}
     holder = create_model("Holder", __base__=Config, thing=(things, ...))
     assert holder.from_json('{"thing": {"type": "outside"}}', ["thing.width=4"]).thing == Outside(width=4)
@@ -507,13 +507,58 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     assert members(family("others", Inside, Outside)) == members(things)
 
 
+def test_record_joins_a_family_by_its_decorator_before_a_configuration_is_read():
+    things = family("things", Inside, needs=("width",))
+    member_of(things)(Outside)
+    member_of(things)(Outside)  # a module may be imported under two names
+    assert members(things) == {"inside": Inside, "outside": Outside}
+    member_of(things)(Outside)
+    with pytest.raises(PartError, match="Late joins the family 'things' after a configuration was read; import its"):
+        member_of(things)(type("Late", (Outside,), {}))
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (SameType, "tests.*SameType has the type 'inside', which Inside has already; rename it"),
+        (Untyped, r"tests.*Untyped is <class .*expected a Config with a field `type: Literal"),
+        (installed, "expected a Config with a field"),
+        (Inside, "it has no create, no reads"),
+    ],
+)
+def test_record_that_does_not_fit_a_family_is_refused_at_its_decorator(record, message):
+    ours = () if record is Inside else (Inside,)
+    with pytest.raises(PartError, match=message) as caught:
+        member_of(family("things", *ours, needs=("create", "reads")))(record)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_only_a_family_has_members():
+    with pytest.raises(PartError, match="is no family; expected one such as"):
+        member_of(Schedule)
+    with pytest.raises(PartError, match="'encoders' is no family"):
+        member_of("encoders")
+
+
+def test_stored_record_names_the_package_of_parts_that_are_not_ours_and_reading_it_says_so():
+    holder = create_model("Holder", __base__=Config, thing=(family("things", Inside, Outside), ...))
+    text = holder(thing=Outside()).to_json()
+    assert json.loads(text)["$parts"] == {"outside": f"tests without __version__, module {__name__}"}
+    assert holder.from_json(text).thing == Outside()
+    poorer = create_model("Holder", __base__=Config, thing=(family("things", Inside), ...))
+    with pytest.raises(ConfigError, match="thing.type: 'outside' is of another package: 'tests .*--import MODULE"):
+        poorer.from_json(text)
+    with pytest.raises(ConfigError, match=r"\$parts: expected an object; found 3"):
+        holder.from_json('{"$parts": 3, "thing": {"type": "outside"}}')
+
+
 def test_installed_member_that_ends_the_process_is_refused(monkeypatch):
     def leave(entry):
         raise SystemExit(3)
 
     installed(monkeypatch, "Outside")
     monkeypatch.setattr(EntryPoint, "load", leave)
-    things = family("things", Inside)
+    things = family("things", Inside, needs=())
     with pytest.raises(ImportError, match=r"entry point 'outside' .* cannot be imported: SystemExit\(3\)"):
         members(things)
 
@@ -529,7 +574,7 @@ def test_installed_member_that_ends_the_process_is_refused(monkeypatch):
 )
 def test_installed_member_that_does_not_fit_is_refused(monkeypatch, name, error, message):
     installed(monkeypatch, name)
-    things = family("things", Inside)
+    things = family("things", Inside, needs=())
     with pytest.raises(error, match=message):
         members(things)
     with pytest.raises(error, match=message):

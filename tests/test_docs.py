@@ -59,6 +59,7 @@ def configurations(page: str) -> Iterator[tuple[str, dict]]:
     whole = None
     for _, where, text in blocks(page, "json"):
         given = json.loads(text if text.startswith("{") else f"{{{text}}}")
+        given.pop("extends", None)  # it is what the block is laid over
         if {"data", "train"} <= given.keys():
             whole = given
         if {given.get(part, {}).get("type") for part in ("task", "data")} & {"prior", "embeddings"}:

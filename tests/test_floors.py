@@ -13,8 +13,8 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "durable", "metric_names", "metrics", "normalizer"}
-    | {"observations", "randomness", "redact", "regular_files", "renderers", "resize"},
+    {"actions", "batch", "client", "clock", "compilation", "config", "durable", "layers", "metric_names", "metrics"}
+    | {"normalizer", "observations", "randomness", "redact", "regular_files", "renderers", "resize", "schema"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -63,7 +63,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
 NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save", "os._exit", "os.system"}
 ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
-METADATA = {  # of installed packages: their records, and a version; no file names a module
+METADATA = {  # of installed packages: their records, and a version; only the command line names a module
+    ("importlib", "cli.py"),
     ("importlib.metadata", "config.py"),
     ("importlib.metadata", "export/write.py"),
     ("importlib.metadata", "renderers/pusht.py"),

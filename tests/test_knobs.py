@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.run.config import TrainConfig
+from dp_prior.schema import records
 from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
@@ -25,7 +26,6 @@ from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.embeddings import test_observations as observations
 from tests.envs import test_pusht_pictures as pictures
-from tests.reference import records
 from tests.tiny import experiment, read_rows, state, tiny
 
 TESTS = Path(__file__).parent

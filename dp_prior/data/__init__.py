@@ -8,4 +8,4 @@ from dp_prior.config import family
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 
-DataConfig = family("data", TrajectoriesConfig, EmbeddingsConfig)
+DataConfig = family("data", TrajectoriesConfig, EmbeddingsConfig, needs=("batch_size", "integrity", "provides"))

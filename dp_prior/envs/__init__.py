@@ -5,4 +5,4 @@ from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 
-EnvConfig = family("envs", ToyConfig, PushTConfig, GymConfig)
+EnvConfig = family("envs", ToyConfig, PushTConfig, GymConfig, needs=("create", "max_steps", "n_envs"))

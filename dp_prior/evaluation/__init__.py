@@ -11,4 +11,9 @@ from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.evaluation.similarity import SimilarityConfig
 
-EvaluatorConfig = family("evaluators", LossConfig, LikelihoodConfig, ActionErrorConfig, RolloutConfig, SimilarityConfig)
+EvaluatorConfig = family(
+    "evaluators",
+    *(LossConfig, LikelihoodConfig, ActionErrorConfig, RolloutConfig, SimilarityConfig),
+    needs=("create", "every", "name", "measured_models", "metric_names", "metrics", "reports", "task_faults", "tasks")
+    + ("trial",),
+)

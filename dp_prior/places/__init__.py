@@ -8,4 +8,4 @@ from dp_prior.places.resume import LocalResumeConfig, RemoteResumeConfig
 from dp_prior.places.wandb import WandbSaverConfig
 
 SaverConfig = family("savers", LocalSaverConfig, HuggingFaceSaverConfig, FsspecSaverConfig, WandbSaverConfig)
-ResumeConfig = family("loaders", LocalResumeConfig, RemoteResumeConfig)
+ResumeConfig = family("loaders", LocalResumeConfig, RemoteResumeConfig, needs=("recall",))

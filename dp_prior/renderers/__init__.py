@@ -13,7 +13,7 @@ import numpy as np
 from dp_prior.config import family
 from dp_prior.renderers.pusht import PushTRendererConfig
 
-RendererConfig = family("renderers", PushTRendererConfig)
+RendererConfig = family("renderers", PushTRendererConfig, needs=("create", "state_shape", "versions"))
 
 
 class Renderer(Protocol):

@@ -119,7 +119,7 @@ class Assembly:
             evaluators=self.evaluators,
             seed=self.config.seed,
             documents={
-                CONFIG: json.loads(self.config.model_dump_json()),
+                CONFIG: json.loads(self.config.to_json()),
                 "spec.json": json.loads(self.data.spec.model_dump_json()),
                 "data.json": self.data.document(),
             },

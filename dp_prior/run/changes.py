@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dp_prior.config import ConfigError, Kind, change_of, child
+from dp_prior.config import PARTS, ConfigError, Kind, change_of, child
 from dp_prior.run.config import TrainConfig
 
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
@@ -52,7 +52,7 @@ def check_changes(
 
     old, new = flat(completed(before["config.json"])), flat(now["config.json"])
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and key != "description":
+        if old.get(key) != new.get(key) and key != "description" and not key.startswith(PARTS):
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
     was, becomes = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
     rows_were, rows = before["data.json"].get("rows"), now["data.json"].get("rows")
@@ -64,8 +64,9 @@ def check_changes(
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
         see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")
-    for name, becomes in (versions or {}).items():
-        was = progress.get("versions", {}).get(name, "unknown")
+    outside, were_outside = now["config.json"].get(PARTS, {}), before["config.json"].get(PARTS, {})
+    for name, becomes in {**(versions or {}), **outside}.items():
+        was = {**were_outside, **progress.get("versions", {})}.get(name, "unknown")
         if was != becomes:
             see(f"version of {name}", was, becomes, "harmless", "; the last bits of results may differ")
     if refused:

@@ -49,7 +49,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             trainer = parts.trainer(services.tracker, services.writer)
             if source is not None and "://" not in source:
                 resolved = config.model_copy(update={"task": parts.config.task})
-                now = {**trainer.documents, CONFIG: json.loads(resolved.model_dump_json())}  # with its savers
+                now = {**trainer.documents, CONFIG: json.loads(resolved.to_json())}  # with its savers
                 trainer.progress = _compare(parts, now, source, allow_changes)
             lines = [plan(config, parts, trainer, source)]
             trainer.progress = Progress()

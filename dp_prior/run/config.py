@@ -24,7 +24,7 @@ from dp_prior.training.measured import METRICS
 CONFIG = "config.json"
 """A run's configuration, in its directory and in every checkpoint."""
 
-DEFAULT_TASK = PolicyConfig()
+DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may still join its families
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 
@@ -55,7 +55,7 @@ class TrainConfig(Config):
     checkpoints: Annotated[RetentionConfig, Change("harmless")] = RetentionConfig()
     """Retention: the checkpoints that are kept."""
 
-    tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig()
+    tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig.model_construct()
     """The run directory, its loggers and its savers."""
 
     @classmethod

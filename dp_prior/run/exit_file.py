@@ -22,7 +22,7 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.checkpoints.scan import scan
 from dp_prior.clock import Progress
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, PartError
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.stop import StoppedEarly
@@ -40,6 +40,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     FileNotFoundError: ("configuration", CONFIG),
     FileExistsError: ("configuration", CONFIG),
     ImportError: ("configuration", CONFIG),
+    PartError: ("configuration", CONFIG),
     UnreadableError: ("unreadable", UNSAVED),
     DataError: ("data", DATA),
     NotFiniteError: ("not finite", DATA),

@@ -10,5 +10,9 @@ from dp_prior.tasks.policy import PolicyConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.prior import PriorConfig
 
-TaskConfig = family("tasks", PolicyConfig, InpaintingPolicyConfig, DistilledPolicyConfig, PriorConfig)
+TaskConfig = family(
+    "tasks",
+    *(PolicyConfig, InpaintingPolicyConfig, DistilledPolicyConfig, PriorConfig),
+    needs=("create", "data_types", "kind", "open", "resolve"),
+)
 Pretrained.tasks = TaskConfig  # whose members import that file

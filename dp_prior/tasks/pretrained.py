@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
-from dp_prior.config import Config, members
+from dp_prior.config import PARTS, Config, members, unknown_type
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
@@ -87,7 +87,8 @@ class Pretrained(nn.Module):
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
             raise ValueError(f"{directory / 'config.json'} has no key 'task', so it does not describe a model")
         source = f"{directory / 'config.json'}, task"
-        record_type = _record_type(config["task"], cls.record_type, directory)
+        task = {PARTS: config.get(PARTS, {}), **config["task"]}
+        record_type = _record_type(task, cls.record_type, directory)
         averages = list(config.get("train", {}).get("ema", {}))
         if weights is not None and weights not in averages:
             known = ", ".join(map(repr, averages)) or "one set without a name"
@@ -97,7 +98,7 @@ class Pretrained(nn.Module):
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
-                record = record_type.from_json(json.dumps(config["task"]), source=source)
+                record = record_type.from_json(json.dumps(task), source=source)
                 shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
                 model = record.create(shapes)
         except TooLargeError as error:
@@ -132,7 +133,7 @@ class Pretrained(nn.Module):
             saved_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         )
         documents = {
-            "config.json": {"task": json.loads(self.record.model_dump_json())},
+            "config.json": {"task": json.loads(self.record.to_json())},
             "spec.json": json.loads(self.spec.model_dump_json()),
         }
         # torch.compile wraps a module, which adds a prefix to the names of its weights
@@ -209,7 +210,9 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
     if record is None:
-        raise ValueError(f"{directory} holds a {found}, which this version does not know; it knows {', '.join(known)}")
+        origins = task[PARTS] if isinstance(task[PARTS], dict) else {}
+        advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
+        raise ValueError(f"{directory} holds a {found}: {advice}")
     if not issubclass(record, wanted):
         raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
     return record

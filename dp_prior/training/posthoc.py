@@ -30,7 +30,7 @@ from dp_prior.checkpoints.format import (
     write_checkpoint,
 )
 from dp_prior.checkpoints.scan import STEP, Stored, scan
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import PARTS, Config, ConfigError
 from dp_prior.places.reference import resolve
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.pretrained import load_checkpoint, vacant, weights_file
@@ -241,7 +241,8 @@ def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     rollbacks = documents.pop("progress.json").get("rollbacks", 0)
     if rollbacks:
         log.warning("the run was rolled back %d times; the profiles do not account for the steps in between", rollbacks)
-    task = json.dumps({"task": documents["config.json"].get("task")})
+    config = documents["config.json"]
+    task = json.dumps({PARTS: config.get(PARTS, {}), "task": config.get("task")})
     record = _Described.from_json(task, source=str(checkpoint / "config.json")).task
     with torch.random.fork_rng(devices=[]):
         model = record.create(Spec.from_json(json.dumps(documents["spec.json"]), source=str(checkpoint / "spec.json")))

@@ -19,6 +19,7 @@ from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
+from dp_prior.training.stopwatch import Stopwatch
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -39,6 +40,8 @@ class Trained(Protocol):
     unmeasured: Progress | None
     measured: dict[str, float]
     rollbacks: int
+    stopwatch: Stopwatch
+    needs_time: bool
     seed: int
     documents: dict[str, Any]
 
@@ -71,6 +74,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
         "unmeasured": None if trainer.unmeasured is None else vars(trainer.unmeasured),
         "rollbacks": trainer.rollbacks,
         "divergence": trainer.divergence.state(),
+        "seconds": _seconds(trainer),
         "global_batch_size": trainer.loader.global_batch_size,
         "world_size": accelerator.num_processes,
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
@@ -104,10 +108,21 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])
     trainer.measured = {name: math.nan if value is None else value for name, value in progress["metrics"].items()}
     trainer.rollbacks = progress.get("rollbacks", 0)
+    if progress.get("seconds") is not None:
+        trainer.stopwatch.load(tuple(progress["seconds"]))
     if progress.get("divergence") is not None:  # older runs did not record it
         trainer.divergence.load(progress["divergence"])
     if progress["scaler"] is not None and trainer.ranks.accelerator.scaler is not None:
         trainer.ranks.accelerator.scaler.load_state_dict(progress["scaler"])
+
+
+def _seconds(trainer: Trained) -> tuple[float, float] | None:
+    """Of the stopwatch. Whatever was due is done, but for a pending evaluation; None where no cadence is in time, so
+    that checkpoints of such runs depend on no clock."""
+    before, now = trainer.stopwatch.seen
+    if not trainer.needs_time:
+        return None
+    return (now if trainer.unmeasured is None else before), now
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.state import read_state, take_snapshot
+from dp_prior.training.stopwatch import Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class PolicyTrainer:
         self.means = Means()
         self.guard = Guard(self.device)
         self.divergence = Divergence()
+        self.stopwatch = Stopwatch()
         self.rollbacks = 0
         self.unmeasured: Progress | None = None  # the clock before a step whose evaluation is pending
         self.measured: dict[str, float] = {}  # metrics of the restored step
@@ -134,6 +136,7 @@ class PolicyTrainer:
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""
         self._measured_from, self._waited_s = (self.progress.samples_seen, time.perf_counter()), 0.0
+        self.stopwatch.load(self.stopwatch.seen)
         batches = self.loader.from_sample(self.progress.samples_seen)
         start, is_stopping = self.progress, self._agree_to_stop()
         if self.unmeasured is not None and not is_stopping:
@@ -192,6 +195,8 @@ class PolicyTrainer:
         is_best = self.best.improves(row, self.progress.global_step)
         if self._is_done() or is_best or self._due(self.config.save_every, before) or is_stopping:
             self.save(row, is_best)
+        if self.unmeasured is None:
+            self.stopwatch.check()
         return is_stopping
 
     def step(self, micro_batches: list[Batch]) -> None:
@@ -290,12 +295,13 @@ class PolicyTrainer:
         """
         self.ranks.mark("agreement", self.progress.global_step)
         self.stop.deadline.stepped()
-        own = self.stop.encode(self.ranks.process_index), self._report_skipped(), *self.divergence.read()
-        all_ranks = self.ranks.exchange(*own)
+        own = self.stop.encode(self.ranks.process_index), self._report_skipped(), self.stopwatch.read()
+        all_ranks = self.ranks.exchange(*own, *self.divergence.read())
         asked, skipped = all_ranks[:, :2].amax(0).long().tolist()
+        self.stopwatch.agree(all_ranks[0, 2].item())
         if skipped:
             raise self._too_many_skipped(skipped)
-        self._report_divergence(LossSum(*all_ranks[:, 2:].sum(0).tolist()))
+        self._report_divergence(LossSum(*all_ranks[:, 3:].sum(0).tolist()))
         return self.stop.accept(asked)
 
     def _report_divergence(self, total: LossSum) -> None:
@@ -333,8 +339,9 @@ class PolicyTrainer:
 
     def roll_back(self, snapshot: Snapshot) -> None:
         """Restore `snapshot` but keep the clock, so that the samples seen since are skipped."""
-        now, count, skipped = self.progress, self.rollbacks + 1, self.guard.counts
+        now, count, skipped, seen = self.progress, self.rollbacks + 1, self.guard.counts, self.stopwatch.seen
         self.restore(snapshot)
+        self.stopwatch.load(seen)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
         self.divergence.forget()
         self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # none in a row
@@ -345,8 +352,14 @@ class PolicyTrainer:
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples
 
+    @property
+    def needs_time(self) -> bool:
+        """Whether anything is done every so many minutes."""
+        cadences = (self.config.log_every, self.config.save_every, *(each.every for each in self.evaluators))
+        return any(cadence.minutes is not None for cadence in cadences)
+
     def _due(self, cadence: Cadence, before: Progress) -> bool:
-        return cadence.due(before, self.progress, len(self.loader))
+        return cadence.due(before, self.progress, len(self.loader), self.stopwatch.seen)
 
     def _count(self, losses: list[Loss]) -> None:
         """Add a step's losses to the means, weighted by valid elements and corrected for how timesteps were drawn."""

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -10,7 +11,14 @@ from pathlib import Path
 from types import ModuleType
 
 PACKAGE = Path(__file__).parent.parent.parent / "dp_prior"
+PAGE = PACKAGE.parent / "docs" / "extending.md"
 OURS = ("dp_prior", "tests.tiny")
+
+
+def examples() -> dict[str, str]:
+    """The modules that docs/extending.md shows, by name."""
+    found = re.finditer(r"^```python\n# (my_\w+)\.py\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return {each[1]: each[2] for each in found}
 
 
 def lay_out(place: Path, name: str, source: str, entry_points: dict[str, str]) -> None:
@@ -22,6 +30,7 @@ def lay_out(place: Path, name: str, source: str, entry_points: dict[str, str]) -
     (place / f"{name}.py").write_text(source)
     metadata = place / f"{name}-1.0.dist-info"
     metadata.mkdir(parents=True)
+    (metadata / "top_level.txt").write_text(name)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = [f"[dp_prior.{key.split('.')[0]}]\n{key.split('.')[1]} = {value}\n" for key, value in entry_points.items()]
     (metadata / "entry_points.txt").write_text("".join(lines))
@@ -31,17 +40,29 @@ def lay_out(place: Path, name: str, source: str, entry_points: dict[str, str]) -
 def installed(place: Path, name: str, source: str, entry_points: dict[str, str]) -> Iterator[ModuleType]:
     """Inside, dp_prior is imported anew and finds the package. Gives `tests.tiny`, imported anew as well."""
     lay_out(place, name, source, entry_points)
+    with anew(name) as tiny:
+        sys.path.insert(0, str(place))
+        importlib.invalidate_caches()
+        importlib.import_module(name)  # a package can be imported before ours, by its own tests for example
+        yield tiny
+
+
+@contextlib.contextmanager
+def anew(*names: str) -> Iterator[ModuleType]:
+    """Inside, dp_prior is imported anew. Gives `tests.tiny`, imported anew as well.
+
+    Args:
+        names: modules that are forgotten at the end.
+    """
+    path = list(sys.path)
     before = {key: module for key, module in sys.modules.items() if key.startswith(OURS)}
     for key in before:
         del sys.modules[key]
-    sys.path.insert(0, str(place))
-    importlib.invalidate_caches()
     try:
-        importlib.import_module(name)  # a package can be imported before ours, by its own tests for example
         yield importlib.import_module("tests.tiny")
     finally:
-        sys.path.remove(str(place))
-        for key in [key for key in sys.modules if key.startswith((*OURS, name))]:
+        sys.path[:] = path
+        for key in [key for key in sys.modules if key.startswith((*OURS, *names))]:
             del sys.modules[key]
         sys.modules.update(before)
 

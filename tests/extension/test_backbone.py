@@ -1,5 +1,6 @@
 """A backbone from an installed package: trained from JSON, resumed and loaded, without an edit of ours."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,50 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.extension.installed import assert_unknown, installed, lay_out, lines_of
+from tests.extension.installed import assert_unknown, examples, installed, lay_out, lines_of
 from tests.tiny import train, write
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGE = '''\
-from typing import Literal
-
-import torch
-from torch import nn
-
-from dp_prior.networks.backbones.record import BackboneRecord
-from dp_prior.networks.dropout import Dropout
-
-
-class GRUConfig(BackboneRecord):
-    """A recurrent network over the chunk, started from timestep and observations."""
-
-    type: Literal["gru"] = "gru"
-
-    width: int = 16
-    """Features."""
-
-    def create(self, x_shape, cond_shape, output_channels_factor=1, input_channels_factor=1):
-        channels, cond_dim = x_shape[-1], cond_shape[0] * cond_shape[1]
-        return GRU(channels * input_channels_factor, channels * output_channels_factor, cond_dim, self.width)
-
-
-class GRU(nn.Module):
-    def __init__(self, in_channels, out_channels, cond_dim, width):
-        super().__init__()
-        self.start, self.dropout = nn.Linear(1 + cond_dim, width), Dropout(0.1)
-        self.cells, self.head = nn.GRU(in_channels, width, batch_first=True), nn.Linear(width, out_channels)
-
-    def forward(self, x_t, t, cond):
-        start = torch.cat([t[:, None].to(x_t), cond.flatten(1)], dim=1)
-        return self.head(self.dropout(self.cells(x_t, self.start(start)[None])[0]))
-'''
+PACKAGE = examples()["my_backbone"]
 ENTRY_POINTS = {"backbones.gru": "outside_gru:GRUConfig"}
 BACKBONE = {"type": "gru", "width": 8}
 
 
-def test_backbone_of_30_lines_trains_resumes_and_loads(tmp_path):
+def test_backbone_of_35_lines_trains_resumes_and_loads(tmp_path):
     """PACKAGE and one entry point are all there is: no file of ours knows the name."""
-    assert lines_of(PACKAGE) <= 30
+    assert lines_of(PACKAGE) <= 35
     assert_unknown("gru")
     with installed(tmp_path, "outside_gru", PACKAGE, ENTRY_POINTS) as tiny:
         from dp_prior import load_policy
@@ -61,6 +30,8 @@ def test_backbone_of_30_lines_trains_resumes_and_loads(tmp_path):
         assert "step_00000004" in done.output, "the second start goes on from the first"
         assert tiny.rows(tmp_path / "run")[-1]["step"] == 8
         assert type(load_policy(tmp_path / "run").backbone).__module__ == "outside_gru"
+        stored = json.loads((tmp_path / "run" / "config.json").read_text())
+        assert stored["$parts"] == {"gru": "outside_gru 1.0, module outside_gru"}
     done = train(tmp_path / "config.json")
     assert done.exit_code == 64 and "task.backbone.type: 'gru' is not known" in done.output
 

@@ -4,60 +4,10 @@ import csv
 
 import numpy as np
 
-from tests.extension.installed import assert_unknown, installed, lines_of
+from tests.extension.installed import assert_unknown, examples, installed, lines_of
 from tests.tiny import train
 
-PACKAGE = '''\
-from pathlib import Path
-from typing import Literal
-
-import numpy as np
-
-from dp_prior.config import Config
-from dp_prior.data.files import reading
-
-
-class CsvEpisodesConfig(Config):
-    """A folder with one CSV file per episode; columns `key.0`, `key.1`, ... are the numbers of one key."""
-
-    type: Literal["csv_episodes"] = "csv_episodes"
-
-    path: Path
-    """The folder."""
-
-    def create(self):
-        return CsvEpisodes(self.path)
-
-
-class CsvEpisodes:
-    def __init__(self, path):
-        self.path, self.paths = path, sorted(path.glob("*.csv"))
-        with reading(path):
-            self.names = self.paths[0].read_text().partition("\\n")[0].split(",")
-            self.tables = [np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2) for file in self.paths]
-        self.episode_ends = np.cumsum([len(table) for table in self.tables])
-
-    def keys(self):
-        return {key: (len(self.columns(key)),) for key in dict.fromkeys(name.split(".")[0] for name in self.names)}
-
-    def columns(self, key):
-        return [place for place, name in enumerate(self.names) if name.split(".")[0] == key]
-
-    def dtype(self, key):
-        return "float64"
-
-    def read(self, key):
-        return np.concatenate(self.tables)[:, self.columns(key)]
-
-    def locate(self, key, row):
-        return f"{self.paths[np.searchsorted(self.episode_ends, row, side='right')]}[{key}]"
-
-    def files(self, keys):
-        return self.paths
-
-    def describe(self):
-        return {"format": "csv_episodes", "path": str(self.path)}
-'''
+PACKAGE = examples()["my_episodes"]
 
 
 def write_csv(folder, episodes):

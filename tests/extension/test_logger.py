@@ -4,48 +4,9 @@ import json
 
 import pytest
 
-from tests.extension.installed import assert_unknown, installed, lines_of
+from tests.extension.installed import assert_unknown, examples, installed, lines_of
 
-PACKAGE = '''\
-import json
-from typing import Literal
-
-from dp_prior.config import Config
-from dp_prior.tracking.logger import Logger
-
-
-class LinesConfig(Config):
-    """One line per row in `lines.txt`."""
-
-    type: Literal["lines"] = "lines"
-
-    fail_at: int | None = None
-    """The step at which writing fails, for a test; null for none."""
-
-    def create(self):
-        return Lines(self.fail_at)
-
-
-class Lines(Logger):
-    name = "lines"
-
-    def __init__(self, fail_at):
-        self.fail_at = fail_at
-
-    def begin(self, run):
-        self.path = run.directory / "lines.txt"
-        self.path.touch()
-
-    def log(self, metrics, progress):
-        if progress.global_step == self.fail_at:
-            raise OSError("the paper is out")
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"step": progress.global_step, **metrics}) + "\\n")
-
-    def rewind(self, progress):
-        lines = self.path.read_text().splitlines(True)
-        self.path.write_text("".join(line for line in lines if json.loads(line)["step"] <= progress.global_step))
-'''
+PACKAGE = examples()["my_logger"]
 ENTRY = {"loggers.lines": "outside_lines:LinesConfig"}
 
 
@@ -59,8 +20,8 @@ def steps(place):
     return [json.loads(line)["step"] for line in (place / "run" / "lines.txt").read_text().splitlines()]
 
 
-def test_logger_of_25_lines_has_a_line_for_every_row_of_a_run_that_was_killed(tmp_path, tiny):
-    assert lines_of(PACKAGE) <= 25
+def test_logger_of_30_lines_has_a_line_for_every_row_of_a_run_that_was_killed(tmp_path, tiny):
+    assert lines_of(PACKAGE) <= 30
     assert_unknown("lines")
     config = tiny.write(tmp_path, train__steps=8, train__save_every={"steps": 4}, tracker__log=[{"type": "lines"}])
     assert tiny.train_and_die(config, "step", 7) < 0

@@ -11,7 +11,7 @@ import pytest
 from dp_prior.config import Config, ConfigError, change_of, child, records_in
 from dp_prior.run.changes import check_changes, kind_of
 from dp_prior.run.config import TrainConfig
-from tests.reference import records
+from dp_prior.schema import records
 from tests.tiny import tiny
 
 REFUSED = {
@@ -85,6 +85,13 @@ def test_everything_else_may_change_and_is_told(override, documents):
     (line,) = check_changes(documents(), documents(override), 8)
     assert {**SCHEDULE, **HARMLESS}[override] in line
     assert line.endswith(" now (schedule-changing)" if override in SCHEDULE else " now (harmless)")
+
+
+def test_another_version_of_the_package_of_a_part_is_told(documents):
+    before, now = documents(), documents()
+    before["config.json"]["$parts"], now["config.json"]["$parts"] = {"gru": "mine 1.0"}, {"gru": "mine 2.0"}
+    (line,) = check_changes(before, now, 8)
+    assert line.startswith("version of gru: mine 1.0 in the checkpoint, mine 2.0 now;") and "(harmless)" in line
 
 
 def test_rows_of_embeddings_in_other_parts_are_other_data(documents):

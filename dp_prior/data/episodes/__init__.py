@@ -14,7 +14,9 @@ from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
 
-EpisodeStoreConfig = family("episodes", ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig)
+EpisodeStoreConfig = family(
+    "episodes", ZarrStoreConfig, NpzStoreConfig, LeRobotStoreConfig, RobomimicStoreConfig, needs=("create", "path")
+)
 
 
 class EpisodeStore(Protocol):

@@ -1,4 +1,4 @@
-"""Backbones: the network alone; see `record.py`. An installed package adds one by an entry point, see `family`."""
+"""Backbones: the network alone; see `record.py`. Another package adds one, see `family`."""
 
 from dp_prior.config import family
 from dp_prior.networks.backbones.dit import DiTConfig
@@ -6,4 +6,8 @@ from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
 
-BackboneConfig = family("backbones", UNet1DConfig, LocalUNet1DConfig, TransformerConfig, DiTConfig, MLPConfig)
+BackboneConfig = family(
+    "backbones",
+    *(UNet1DConfig, LocalUNet1DConfig, TransformerConfig, DiTConfig, MLPConfig),
+    needs=("create", "horizon_faults", "length_factor"),
+)

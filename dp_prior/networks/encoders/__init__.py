@@ -12,5 +12,7 @@ from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.networks.encoders.vit import VitEncoderConfig
 
 EncoderConfig = family(
-    "encoders", StateEncoderConfig, AngleEncoderConfig, PlanarEncoderConfig, ResNetEncoderConfig, VitEncoderConfig
+    "encoders",
+    *(StateEncoderConfig, AngleEncoderConfig, PlanarEncoderConfig, ResNetEncoderConfig, VitEncoderConfig),
+    needs=("create", "reads", "needs_data_units"),
 )

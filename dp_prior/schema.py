@@ -1,0 +1,58 @@
+"""JSON Schema of a record with everything that other packages have added: editors complete and check files by it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from typing import Any, get_args
+
+from dp_prior.config import EXTENDS, Config, child, records_in
+
+
+def json_schema(config: type[Config]) -> dict[str, Any]:
+    """JSON Schema of a file that holds a record, or extends another file and so may omit what is required."""
+    found = config.model_json_schema()
+    described = {config.__name__: found, **found.get("$defs", {})}
+    for kind in records(config):
+        record = described[kind.__name__]
+        for key, text in _meanings(kind).items():
+            if key in record.get("properties", {}):
+                record["properties"][key] = dict(sorted({**record["properties"][key], "description": text}.items()))
+    found["properties"] = {
+        "$schema": {"type": "string", "description": "Path of this schema, read by editors only."},
+        EXTENDS: {"type": "string", "description": "File that this one is laid over, relative to its directory."},
+        **found["properties"],
+    }
+    required = {"anyOf": [{"required": found.pop("required", [])}, {"required": [EXTENDS]}]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, **required}
+
+
+def records(annotation: Any, found: list[type[Config]] | None = None) -> list[type[Config]]:
+    """Every record that a value of this type can hold, through all unions."""
+    found = [] if found is None else found
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        if annotation not in found:
+            found.append(annotation)
+            for name in annotation.model_fields:
+                records(child(annotation, name), found)
+    else:
+        for part in records_in(annotation) or get_args(annotation):
+            records(part, found)
+    return found
+
+
+def _meanings(kind: type[Config]) -> dict[str, str]:
+    """The docstrings below the fields of a record and of those it extends, read from the source.
+
+    pydantic can do this too, but only at import time, which would slow down every start.
+    """
+    found = {}
+    for part in reversed(kind.__mro__):
+        if issubclass(part, Config):
+            body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0].body
+            for field, text in zip(body, body[1:], strict=False):
+                is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                if is_field and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                    found[field.target.id] = inspect.cleandoc(text.value.value)
+    return found

@@ -1,0 +1,38 @@
+"""How long a run has been training, for cadences in minutes: read on one rank, known to all, kept over restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Stopwatch:
+    """Seconds since the start of a run in which one of its processes was training or evaluating.
+
+    Every rank has one; all decide by what the first rank read, which `PolicyTrainer` exchanges with stop requests.
+
+    Attributes:
+        seen: (before, now) in seconds, as the ranks agreed after the last step that was checked, and after this one.
+    """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self.load((0.0, 0.0))
+
+    def load(self, seen: tuple[float, float]) -> None:
+        """Continue from what `seen` was."""
+        self.seen = seen
+        self._zero = self.clock() - seen[1]
+
+    def read(self) -> float:
+        """Seconds now, on this rank."""
+        return self.clock() - self._zero
+
+    def agree(self, seconds: float) -> None:
+        """Adopt what the first rank read."""
+        self.seen = (self.seen[0], seconds)
+
+    def check(self) -> None:
+        """What was due has been done."""
+        self.seen = (self.seen[1], self.seen[1])

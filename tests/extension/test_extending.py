@@ -1,0 +1,136 @@
+"""The examples of docs/extending.md, each in a module of its own that `--import` names, all in one run."""
+
+import contextlib
+import importlib
+import json
+import sys
+import tarfile
+
+import pytest
+
+from tests.extension.installed import anew, assert_unknown, examples, lines_of
+
+EXAMPLES = examples()
+LOGGER = EXAMPLES["my_logger"]
+TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "roughness", "lines", "tar")
+IMPORTS = [word for name in EXAMPLES for word in ("--import", name)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The working directory of this module, with the examples."""
+    place = tmp_path_factory.mktemp("parts")
+    for name, source in EXAMPLES.items():
+        (place / f"{name}.py").write_text(source)
+    with contextlib.chdir(place):
+        yield place
+
+
+@pytest.fixture(scope="module")
+def tiny(place):
+    """`tests.tiny` with dp_prior as new."""
+    with anew("my_") as tiny:
+        yield tiny
+
+
+def write(tiny, place):
+    changes = {
+        "task__backbone": {"type": "gru", "width": 8},
+        "task__encoders": {"goal": {"type": "fourier", "octaves": 3}},
+        "data": {"type": "ways", "n": 32, "batch_size": 8},
+        "train__steps": 4,
+        "train__monitor": {"metric": "roughness/ema/roughness"},
+        "evaluate": [
+            {"type": "roughness", "every": {"steps": 2}, "max_samples": 4},
+            {"type": "rollout", "every": {"steps": 4}, "env": {"type": "point"}, "n_episodes": 2, "videos": 0},
+        ],
+        "tracker__log": [{"type": "lines"}],
+        "tracker__save": [{"type": "tar", "path": str(place / "best.tar")}],
+    }
+    return tiny.write(place, **changes)
+
+
+def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
+    kinds = ("encoder", "backbone", "episodes", "data", "env", "evaluator", "logger", "saver")
+    assert [f"my_{kind}" for kind in kinds] == list(EXAMPLES)
+    assert max(map(lines_of, EXAMPLES.values())) <= 60
+    assert_unknown(*TYPES)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence (PLACE/my_part.py, line 1)"),
+        ("raise SystemExit(3)", "SystemExit: 3 (PLACE/my_part.py, line 1)"),
+        ("import my_missing_library", "ModuleNotFoundError: No module named 'my_missing_library' (PLACE/my_part.py"),
+        ("def broken(:", "SyntaxError: invalid syntax (my_part.py, line 1)"),
+        (LOGGER.replace('"lines"', '"csv"'), "LinesConfig has the type 'csv', which CsvConfig has already"),
+        (LOGGER.replace("LoggerConfig", "EncoderConfig").replace("tracking import", "networks.encoders import"),
+         "my_part.LinesConfig is no member of the family 'encoders': it has no reads, no needs_data_units"),
+    ],
+    ids=["raises", "exits", "misses a library", "is no Python", "takes a type", "takes another family"],
+)  # fmt: skip
+def test_module_that_cannot_be_imported_is_one_clear_error(place, tiny, source, problem):
+    (place / "my_part.py").write_text(source)
+    importlib.invalidate_caches()
+    done = tiny.train(tiny.write(place), "--import", "my_part")
+    (place / "my_part.py").unlink()
+    assert done.exit_code == 64, done.output
+    assert done.output.startswith("error: --import my_part: 1 problem\n  ")
+    assert problem.replace("PLACE", str(place)) in done.output
+
+
+def test_module_that_is_missing_is_one_clear_error(place, tiny):
+    for name in ("my_part", "my_part.py", "./my_logger.py"):
+        done = tiny.train(tiny.write(place), "--import", name)
+        assert done.exit_code == 64 and len(done.output.splitlines()) == 2, done.output
+
+
+def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_imported(place, tiny):
+    from click.testing import CliRunner
+
+    from dp_prior import load_policy
+    from dp_prior.cli import main
+
+    config = write(tiny, place)
+    done = tiny.train(config, *IMPORTS)
+    assert done.exit_code == 0, done.output
+    last = tiny.rows(place / "run")[-1]
+    assert last["roughness/ema/roughness"] > 0 and 0 <= last["rollout/score"] <= 1
+    assert len((place / "run" / "lines.txt").read_text().splitlines()) >= 3
+    with tarfile.open(place / "best.tar") as archive:
+        assert any(name.endswith("model.safetensors") for name in archive.getnames())
+    stored = json.loads((place / "run" / "config.json").read_text())
+    assert sorted(stored["$parts"]) == sorted(set(TYPES) - {"csv_episodes"})
+    assert stored["$parts"]["gru"] == "my_backbone without __version__, module my_backbone"
+
+    done = tiny.train(config, "--set", "train.steps=6", *IMPORTS)
+    assert done.exit_code == 0 and "step_00000004" in done.output, done.output
+    policy = load_policy(place / "run")
+    assert type(policy.backbone).__module__ == "my_backbone"
+    policy.save_pretrained(place / "saved")
+    assert type(load_policy(place / "saved").backbone).__module__ == "my_backbone"
+    runner = CliRunner(env={"DP_PRIOR_IMPORT": " ".join(EXAMPLES)})
+    done = runner.invoke(main, ["evaluate", str(place / "run")])
+    assert done.exit_code == 0 and "equal to the stored" in done.output, done.output
+    done = runner.invoke(main, ["schema"])
+    fields = json.loads(done.output)["$defs"]["FourierConfig"]["properties"]
+    assert fields["octaves"]["description"] == "Frequencies, each twice the one before."
+    (place / "my_late_part.py").write_text(LOGGER.replace('"lines"', '"late"'))
+    done = tiny.train(config, "--import", "my_late_part")
+    assert done.exit_code == 64 and "joins the family 'loggers' after a configuration was read" in done.output
+    done = tiny.train(config, "--check", "--set", "task.encoders.goal.octave=2", *IMPORTS)
+    assert done.exit_code == 64 and "task.encoders.goal.octave: unknown key. Did you mean 'octaves'?" in done.output
+
+    for name in [name for name in sys.modules if name.startswith("my_")]:
+        del sys.modules[name]
+    with anew("my_") as without:  # a process that imports nothing
+        from dp_prior import load_policy
+        from dp_prior.config import ConfigError
+
+        for name in ("run", "saved"):
+            with pytest.raises(ConfigError, match=r"'gru' is of another package: 'my_backbone without __version__,"):
+                load_policy(place / name)
+        assert not [name for name in sys.modules if name.startswith("my_")], "no file causes an import"
+        done = without.train(place / "run" / "config.json")
+        assert done.exit_code == 64 and "tracker.log.0.type: 'lines' is of another package" in done.output
