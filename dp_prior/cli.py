@@ -386,6 +386,33 @@ def report(runs: tuple[Path, ...], html: Path | None) -> None:
     click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
 
 
+@main.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("dest", type=click.Path(path_type=Path))
+@click.option("--to", "target", required=True, type=click.Choice(["zarr", "lerobot", "npz"]), help="Format to write.")
+@click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
+@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
+@click.option("--leave-out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
+@click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
+def convert(
+    source: Path,
+    dest: Path,
+    target: Literal["zarr", "lerobot", "npz"],
+    kind: str | None,
+    settings: tuple[str, ...],
+    rename: tuple[str, ...],
+    leave_out: tuple[str, ...],
+    fps: float | None,
+) -> None:
+    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0 or npz (docs/data.md)."""
+    from dp_prior.data import convert as conversion
+
+    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
+    how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
+    click.echo(conversion.convert(source, dest, target, **how))
+
+
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")

@@ -30,9 +30,11 @@ AT_THE_TOP = {  # imported with the module: where
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
-    "zarr": ["data/episodes/zarr.py"],
+    "zarr": ["data/episodes/zarr.py", "data/convert/zarr.py"],
+    "numcodecs": ["data/convert/zarr.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "envs/pusht_pictures.py"],
+    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
+    + ["envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
     "pygame": ["renderers/pusht.py"],  # these three come with gym_pusht
@@ -40,7 +42,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
-    "PIL": ["data/frames/", "evaluation/video.py", "tracking/media.py"],
+    "PIL": ["data/frames/", "data/convert/lerobot.py", "evaluation/video.py", "tracking/media.py"],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
@@ -48,7 +50,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "pages/report.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"] + ["data/episodes/hub.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],

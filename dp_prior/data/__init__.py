@@ -6,6 +6,7 @@ or those of another one that it takes the place of.
 
 from dp_prior.config import family
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 
-DataConfig = family("data", TrajectoriesConfig, EmbeddingsConfig, needs=("batch_size", "integrity", "provides"))
+DataConfig = family("data", TrajectoriesConfig, MixtureConfig, EmbeddingsConfig, needs=("batch_size", "integrity", "provides"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -122,6 +122,10 @@ class Integrity:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(self._path, seal({"format": 1, **manifest.model_dump(mode="json", exclude_defaults=True)}))
 
+    def covers(self, file: Path) -> bool:
+        """Whether a file is one of the recorded episodes."""
+        return self._root is not None and file.is_relative_to(self._root)
+
     def _read(self) -> DataManifest | None:
         """The manifest; None if there is none, or it belongs to a data set elsewhere."""
         try:
@@ -185,6 +189,30 @@ class Integrity:
 
     def _root_name(self) -> str:
         return "" if self._root is None else str(self._root.absolute())
+
+
+class JointIntegrity:
+    """See `Integrity`, of several data sets, each of which has its own manifest."""
+
+    def __init__(self, parts: Sequence[Integrity]):
+        self._parts = parts
+
+    def check(self) -> None:
+        """See `Integrity.check`; one report of all data sets."""
+        problems = []
+        for part in self._parts:
+            try:
+                part.check()
+            except DataError as error:
+                problems += [f"{error.source}: {problem}" for problem in error.problems]
+        if problems:
+            raise DataError("data.sets", problems)
+
+    def note(self, files: Iterable[Path]) -> None:
+        """See `Integrity.note`."""
+        files = list(files)
+        for part in self._parts:
+            part.note(filter(part.covers, files))
 
 
 def _absolute(place: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
 
@@ -12,7 +14,7 @@ from dp_prior.randomness import Randomness
 
 
 class Order(Protocol):
-    """A permutation of n samples for every epoch. Several threads may ask it at a time."""
+    """n samples for every epoch, as a rule each of them once. Several threads may ask it at a time."""
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
         """(end - begin,) int64 sample ids at these positions of an epoch."""
@@ -76,6 +78,52 @@ class BlockOrder:
     def _make_block_order(self, epoch: int) -> np.ndarray:
         """All whole blocks in the order of an epoch."""
         return _sorted_by_hash(np.arange(self.n // self.block_rows), self.seed, f"blocks/{epoch}")
+
+
+def shares(n: int, weights: Sequence[float]) -> list[int]:
+    """n divided in proportion to weights: rounded down, the rest to the largest remainders, first come first served."""
+    parts = [n * Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
+    counts = [int(part) for part in parts]
+    for number in sorted(range(len(parts)), key=lambda number: counts[number] - parts[number])[: n - sum(counts)]:
+        counts[number] += 1
+    return counts
+
+
+class WeightedOrder:
+    """A full shuffle in which each of several sets has a fixed share of every epoch, for data in memory.
+
+    Each set is drawn from in passes: every sample of it once, in random order, before any comes again. An epoch
+    continues the passes where the epoch before left them, and shuffles what it drew from all sets.
+    """
+
+    def __init__(self, seed: int, sizes: Sequence[int], counts: Sequence[int]):
+        """
+        Args:
+            sizes: samples of each set; ids of a set follow those of the set before it.
+            counts: samples of an epoch from each set, of the same sum.
+        """
+        self.seed, self._sizes, self._counts = seed, sizes, counts
+        self._epoch = lru_cache(2)(self._make_epoch)
+
+    def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
+        """See `Order`."""
+        return self._epoch(epoch)[begin:end]
+
+    def _make_epoch(self, epoch: int) -> np.ndarray:
+        firsts = np.cumsum([0, *self._sizes])
+        drawn = [
+            first + self._drawn(number, epoch * count, (epoch + 1) * count)
+            for number, (first, count) in enumerate(zip(firsts, self._counts, strict=False))
+        ]
+        return np.concatenate(drawn)[epoch_order(self.seed, epoch, sum(self._counts))]
+
+    def _drawn(self, number: int, begin: int, end: int) -> np.ndarray:
+        """Draws begin to end - 1 from a set since the start of the run."""
+        size = self._sizes[number]
+        first, stop = begin // size, -(-end // size)  # passes
+        draws = np.arange(first * size, stop * size).reshape(-1, size)
+        shuffled = _sorted_by_hash(draws, self.seed, f"set/{number}").reshape(-1) % size
+        return shuffled[begin - first * size : end - first * size]
 
 
 def _sorted_by_hash(ids: np.ndarray, seed: int, purpose: str) -> np.ndarray:

@@ -42,7 +42,7 @@ def read_selected(
     Raises:
         DataError: all problems in one report.
     """
-    ends, problems = _checked_ends(store)
+    ends, problems = checked_ends(store)
     known = store.keys()
     arrays: dict[str, np.ndarray] = {}
     raw: dict[str, np.ndarray | None] = {}
@@ -87,7 +87,7 @@ def read_selected(
     return {name: array[: ends[-1]] for name, array in arrays.items()}, ends, warnings
 
 
-def _checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
+def checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
     """Episode ends (E,) int64 and what is wrong with them."""
     ends = np.asarray(store.episode_ends)
     if ends.ndim != 1 or ends.dtype.kind not in "iu":

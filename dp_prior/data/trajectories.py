@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.config import Change, Config
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStoreConfig
-from dp_prior.data.images import ImageConfig, build_caches, open_images
+from dp_prior.data.images import ImageColumn, ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
@@ -44,7 +45,8 @@ OUTLIER_WIDTHS = 100.0
 MOST_EMBEDDINGS_FITTED = 4096
 
 
-def _good_key(value: str) -> str:
+def good_key(value: str) -> str:
+    """The name of an observation or data set, or ValueError."""
     if value == ACTION or not value.replace("_", "a").replace("-", "a").isalnum():
         raise ValueError(
             f"name {value!r} cannot be used; take letters, digits, _ and -, and not {ACTION!r} (the action). "
@@ -53,33 +55,40 @@ def _good_key(value: str) -> str:
     return value
 
 
-class TrajectoriesConfig(Config):
-    """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
-
-    type: Literal["trajectories"] = "trajectories"
-
-    provides: ClassVar = "trajectories"
+class RecordedConfig(Config):
+    """Recorded episodes, and what is read of them by which name."""
 
     episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
     """The recorded data set."""
 
-    obs: dict[Annotated[str, AfterValidator(_good_key)], KeyConfig] = {}
+    obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
     """Observations: the policy's name of each one, and its key in the data set."""
 
-    embeddings: dict[Annotated[str, AfterValidator(_good_key)], ObservationEmbeddingsConfig] = {}
+    embeddings: dict[Annotated[str, AfterValidator(good_key)], ObservationEmbeddingsConfig] = {}
     """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
     which then shuffles its windows in blocks."""
 
-    images: dict[Annotated[str, AfterValidator(_good_key)], ImageConfig] = {}
+    images: dict[Annotated[str, AfterValidator(good_key)], ImageConfig] = {}
     """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
     frame cache, and read from there during training."""
+
+    action: KeyConfig
+    """The action: one vector per step."""
+
+    def faults(self) -> Iterator[str]:
+        names = [*self.obs, *self.embeddings, *self.images]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated or not names:
+            found = f"name {repeated} twice" if repeated else "are empty"
+            yield f"obs, embeddings and images {found}; a policy needs observations with different names"
+
+
+class WindowsConfig(Config):
+    """How windows are made of recorded episodes, divided, stored and shuffled."""
 
     frame_cache: Annotated[Path | None, Change("harmless")] = None
     """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or below
     ~/.cache where that is read-only."""
-
-    action: KeyConfig
-    """The action: one vector per step."""
 
     split: SplitConfig = SplitConfig()
     """Split of the episodes into training, validation and test parts."""
@@ -107,12 +116,13 @@ class TrajectoriesConfig(Config):
     shuffle_blocks: int = Field(default=16, ge=1)
     """With embeddings: number of blocks of windows that are mixed."""
 
-    def faults(self) -> Iterator[str]:
-        names = [*self.obs, *self.embeddings, *self.images]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated or not names:
-            found = f"name {repeated} twice" if repeated else "are empty"
-            yield f"obs, embeddings and images {found}; a policy needs observations with different names"
+
+class TrajectoriesConfig(RecordedConfig, WindowsConfig):
+    """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
+
+    type: Literal["trajectories"] = "trajectories"
+
+    provides: ClassVar = "trajectories"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
@@ -177,6 +187,19 @@ class WindowSet:
         tensors = [torch.from_numpy(array) for array in (is_valid, windows.first, counts)]
         return cls(columns, *tensors, windows.horizon, n_obs_steps)
 
+    @classmethod
+    def joined(cls, sets: Sequence[WindowSet]) -> WindowSet:
+        """The windows of several sets, one set after another, as one set; all of them on the CPU."""
+        rows = np.cumsum([0, *(each.n_rows for each in sets)])
+        return cls(
+            columns={key: join([each.columns[key] for each in sets]) for key in sets[0].columns},
+            is_valid=torch.cat([each._is_valid for each in sets]),
+            first=torch.cat([each._first + int(begin) for each, begin in zip(sets, rows, strict=False)]),
+            counts=torch.cat([each.valid_counts for each in sets]),
+            horizon=sets[0]._horizon,
+            n_obs_steps=sets[0]._n_obs_steps,
+        )
+
     def __len__(self) -> int:
         return len(self._first)
 
@@ -217,12 +240,12 @@ class WindowSet:
     def seeing(self, keys: Collection[str]) -> WindowSet:
         """The same samples with these observations only, for readers that need no others."""
         columns = {key: column for key, column in self.columns.items() if key == ACTION or key in keys}
-        return self._with(columns, self._is_valid)
+        return self.over(columns)
 
     def cached(self, block_rows: int, n_blocks: int) -> WindowSet:
         """The same samples, with blocks of the columns on disk cached in memory."""
         columns = {key: column.cached(block_rows, n_blocks) for key, column in self.columns.items()}
-        return self._with(columns, self._is_valid)
+        return self.over(columns)
 
     def to(self, device: torch.device | str, keys: Collection[str] | None = None) -> WindowSet:
         """The same samples, batches of which are wanted on another device.
@@ -234,85 +257,51 @@ class WindowSet:
         columns = {key: column.to(device) if key in moved else column for key, column in self.columns.items()}
         return self._with(columns, self._is_valid.to(device))
 
+    @property
+    def n_rows(self) -> int:
+        """m, padded rows."""
+        return len(self._is_valid)
+
+    def over(self, columns: dict[str, Column]) -> WindowSet:
+        """The same windows over other columns of the same rows."""
+        return self._with(columns, self._is_valid)
+
     def _with(self, columns: dict[str, Column], is_valid: Tensor) -> WindowSet:
         return WindowSet(columns, is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps)
 
 
-class Trajectories:
-    """A checked data set, split by episode.
+class SplitTrajectories:
+    """Windows in three parts: what one data set and several of them have in common.
 
     Attributes:
         spec: shapes of one sample.
         train, val, test: WindowSets; val and test may be empty.
-        split_ids: episode numbers of each part by name, to be stored with a run.
+        split_ids: episodes of each part by name, to be stored with a run.
         files: of the episodes that the samples were read from.
         images: the column of each camera; see `build_caches`.
+        counts: numbers of episodes, steps, windows and padded positions of each part.
+        is_train_step: (m,) bool, True where a padded row of `train` is no repeated edge.
+        has_embeddings: whether observations are read from disk in blocks.
+        warnings: about the files.
+        fingerprint: SHA-256 of the content.
     """
 
-    def __init__(
-        self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
-    ):
-        """See `TrajectoriesConfig.create`."""
-        self._config, self._horizon = config, horizon
-        store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
-        self._described = store.describe()
-        self.files = store.files({each.key for each in wanted.values()})
-        arrays, ends, self._warnings = read_selected(store, wanted)
-        self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
-        data_set = config.episodes.path
-        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
-        self._lengths = np.diff(ends, prepend=0)
-        self.split_ids = config.split.assign(len(ends)).ids()
-        self._digest = _digest(arrays, ends, self._embeddings)
-        steps = horizon if all_obs else n_obs_steps
-        self.spec = Spec(
-            x_shape=(horizon, *arrays[ACTION].shape[1:]),
-            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in config.obs}
-            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
-            | {key: (steps, *column.shape) for key, column in self.images.items()},
-            kinds={key: "image" for key in config.images},
-            fits={key: image.resize for key, image in config.images.items()},
-        )
+    spec: Spec
+    train: WindowSet
+    val: WindowSet
+    test: WindowSet
+    split_ids: dict[str, list[Any]]
+    files: list[Path]
+    images: dict[str, ImageColumn]
+    counts: dict[str, dict[str, int]]
+    is_train_step: np.ndarray
+    has_embeddings: bool
+    warnings: list[str]
+    fingerprint: str
+
+    def __init__(self, config: WindowsConfig):
+        self._config = config
         self._statistics: dict[str, Statistics] | None = None
-        self._counts: dict[str, dict[str, int]] = {}
-        stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}
-        sets = {}
-        for name in PARTS:
-            episodes = np.array(self.split_ids[name], dtype=np.int64)
-            lengths = self._lengths[episodes]
-            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
-            source = _rows_of(ends[episodes], lengths)[windows.source]
-            columns: dict[str, Column] = {
-                key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
-            }
-            for key, found in self._embeddings.items():
-                columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
-            for key, column in self.images.items():
-                columns[key] = column.taking(torch.from_numpy(source))
-            sets[name] = WindowSet.of(columns, windows, steps, config.mask_padding)
-            self._counts[name] = {
-                "episodes": len(lengths),
-                "steps": int(lengths.sum()),
-                "windows": len(windows),
-                "padded_positions": int(len(windows) * horizon - windows.valid_counts.sum()),
-                "short_episodes": int((lengths < horizon).sum()),
-            }
-            if name == "train":
-                self._is_train_step = windows.is_real
-        self.train, self.val, self.test = (sets[name] for name in PARTS)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the selected arrays, the episode ends and the pixels; equal for equal content in any file format.
-
-        With images it needs the frame caches, which are built if they are not complete.
-        """
-        digest = self._digest.copy()
-        for key in sorted(self.images):
-            index = self.images[key].frames.index
-            text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
-            digest.update(text.encode())
-        return digest.hexdigest()
 
     def build_caches(
         self, report: Callable[[str], None], check: Callable[[], None] = lambda: None, workers: int | None = None
@@ -334,12 +323,12 @@ class Trajectories:
         Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
         if self._statistics is None:
-            steps = torch.from_numpy(np.flatnonzero(self._is_train_step))
+            steps = torch.from_numpy(np.flatnonzero(self.is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if key in self.images:
+                if self.spec.kind(key) == "image":
                     continue
-                most = MOST_EMBEDDINGS_FITTED if key in self._embeddings else len(steps)
+                most = MOST_EMBEDDINGS_FITTED if column.on_disk else len(steps)
                 count = min(len(steps), most)
                 seen = steps[torch.arange(count) * len(steps) // count]
                 self._statistics[key] = Statistics.of(column.to("cpu").rows(seen).numpy())
@@ -347,7 +336,7 @@ class Trajectories:
 
     def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
-        if not self._embeddings:
+        if not self.has_embeddings:
             return Loader(self.train, seed=seed, **how)
         config = self._config
         order = BlockOrder(seed, len(self.train), block_rows=config.block_rows, shuffle_blocks=config.shuffle_blocks)
@@ -360,13 +349,13 @@ class Trajectories:
 
     def summary(self) -> str:
         """Counts of episodes and windows, in one line."""
-        episodes = {name: counts["episodes"] for name, counts in self._counts.items()}
+        episodes = {name: counts["episodes"] for name, counts in self.counts.items()}
         return (
             f"{episodes['train']} train episodes, {len(self.train):,} windows; "
             f"{episodes['val']} val, {episodes['test']} test episodes"
         )
 
-    def to(self, device: torch.device | str) -> Trajectories:
+    def to(self, device: torch.device | str) -> Self:
         """Have batches made for the training device; columns move there if the config lets them, frames included.
 
         Columns move from the smallest up while they take at most half of the device's free memory. Frames that move
@@ -382,29 +371,108 @@ class Trajectories:
             self.train, self.val, self.test = (part.to(device, moved) for part in (self.train, self.val, self.test))
         return self
 
+    def report(self) -> dict[str, Any]:
+        """Counts per part, padding, ranges and warnings; JSON-able."""
+        statistics = self.statistics()
+        keys = {key: _describe_key(value) for key, value in statistics.items()}
+        warnings = [*self.warnings]
+        if not self.split_ids["val"]:
+            warnings.append("no episode is left to validate on: val metrics will be missing")
+        return {
+            "dropped_train_episodes": len(self.split_ids["dropped"]),
+            "parts": self.counts,
+            "keys": keys,
+            "fingerprint": self.fingerprint,
+            "warnings": [*warnings, *_constant_warnings(keys), *_range_warnings(statistics)],
+        }
+
     def _column_bytes(self) -> dict[str, int]:
         """Memory that the column of each key would take on another device, over all parts."""
         parts = (self.train, self.val, self.test)
         return {key: sum(part.columns[key].n_bytes for part in parts) for key in self.train.columns}
 
+
+class Trajectories(SplitTrajectories):
+    """A checked data set, split by episode.
+
+    Attributes:
+        described: format, place and whatever else the episode store says about itself.
+    """
+
+    def __init__(
+        self, config: TrajectoriesConfig, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool
+    ):
+        """See `TrajectoriesConfig.create`."""
+        super().__init__(config)
+        self._horizon = horizon
+        store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
+        self.described = store.describe()
+        self.files = store.files({each.key for each in wanted.values()})
+        arrays, ends, self.warnings = read_selected(store, wanted)
+        self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
+        data_set = config.episodes.path
+        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
+        self._lengths = np.diff(ends, prepend=0)
+        self.split_ids = config.split.assign(len(ends)).ids()
+        self._digest = _digest(arrays, ends, self._embeddings)
+        steps = horizon if all_obs else n_obs_steps
+        self.spec = Spec(
+            x_shape=(horizon, *arrays[ACTION].shape[1:]),
+            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in config.obs}
+            | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
+            | {key: (steps, *column.shape) for key, column in self.images.items()},
+            kinds={key: "image" for key in config.images},
+            fits={key: image.resize for key, image in config.images.items()},
+        )
+        self.has_embeddings, self.counts = bool(self._embeddings), {}
+        stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}
+        sets = {}
+        for name in PARTS:
+            episodes = np.array(self.split_ids[name], dtype=np.int64)
+            lengths = self._lengths[episodes]
+            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
+            source = _rows_of(ends[episodes], lengths)[windows.source]
+            columns: dict[str, Column] = {
+                key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
+            }
+            for key, found in self._embeddings.items():
+                columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
+            for key, column in self.images.items():
+                columns[key] = column.taking(torch.from_numpy(source))
+            sets[name] = WindowSet.of(columns, windows, steps, config.mask_padding)
+            self.counts[name] = {
+                "episodes": len(lengths),
+                "steps": int(lengths.sum()),
+                "windows": len(windows),
+                "padded_positions": int(len(windows) * horizon - windows.valid_counts.sum()),
+                "short_episodes": int((lengths < horizon).sum()),
+            }
+            if name == "train":
+                self.is_train_step = windows.is_real
+        self.train, self.val, self.test = (sets[name] for name in PARTS)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the selected arrays, the episode ends and the pixels; equal for equal content in any file format.
+
+        With images it needs the frame caches, which are built if they are not complete.
+        """
+        digest = self._digest.copy()
+        for key in sorted(self.images):
+            index = self.images[key].frames.index
+            text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
+            digest.update(text.encode())
+        return digest.hexdigest()
+
     def report(self) -> dict[str, Any]:
-        """Counts per part, padding, ranges and warnings; JSON-able."""
-        statistics = self.statistics()
-        keys = {key: _describe_key(value) for key, value in statistics.items()}
-        warnings = [*self._warnings]
-        if not self.split_ids["val"]:
-            warnings.append("no episode is left to validate on: val metrics will be missing")
+        """See `SplitTrajectories.report`; with lengths of episodes."""
         return {
-            **self._described,
+            **self.described,
             "episodes": len(self._lengths),
             "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
-            "dropped_train_episodes": len(self.split_ids["dropped"]),
-            "parts": self._counts,
-            "keys": keys,
-            "fingerprint": self.fingerprint,
-            "warnings": [*warnings, *_constant_warnings(keys), *_range_warnings(statistics)],
+            **super().report(),
         }
 
 

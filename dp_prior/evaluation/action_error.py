@@ -62,7 +62,7 @@ class ActionErrorConfig(SampledConfig):
             data: has the parts `train`, `val`, `test`.
             output_dir: where reports go; None for nowhere.
         """
-        return ActionErrorEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
+        return ActionErrorEvaluator(self, pick_samples(data, self.split, self.name, self.data_set), output_dir)
 
 
 class ActionErrorEvaluator(HeldOutEvaluator):

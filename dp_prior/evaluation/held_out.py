@@ -40,6 +40,9 @@ class HeldOutConfig(Config):
     split: Literal["train", "val", "test"] = "val"
     """Part of the data to measure on."""
 
+    data_set: str | None = None
+    """Which of several sets (`data.sets`) to measure on; null for all of them. Give each evaluator a `name`."""
+
     batch_size: int = Field(default=256, ge=1)
     """Samples per batch and rank; changes memory and speed, not the result."""
 

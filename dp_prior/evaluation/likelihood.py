@@ -64,7 +64,7 @@ class LikelihoodConfig(HeldOutConfig):
             data: has the parts `train`, `val`, `test`.
             output_dir: where reports go; None for nowhere.
         """
-        return LikelihoodEvaluator(self, pick_samples(data, self.split, self.name), output_dir)
+        return LikelihoodEvaluator(self, pick_samples(data, self.split, self.name, self.data_set), output_dir)
 
 
 class LikelihoodEvaluator(HeldOutEvaluator):

@@ -62,7 +62,7 @@ class LossConfig(HeldOutConfig):
             data: has the parts `train`, `val`, `test`.
             output_dir: ignored; nothing is written.
         """
-        return LossEvaluator(self, pick_samples(data, self.split, self.name))
+        return LossEvaluator(self, pick_samples(data, self.split, self.name, self.data_set))
 
 
 class LossEvaluator(HeldOutEvaluator):

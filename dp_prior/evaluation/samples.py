@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -25,6 +25,13 @@ class SplitData(Protocol):
 
 
 @runtime_checkable
+class SeveralSets(Protocol):
+    """Data that were joined from several data sets."""
+
+    sets: Mapping[str, SplitData]
+
+
+@runtime_checkable
 class SendsHeartbeats(Protocol):
     """Ranks that wait for each other for as long as heartbeats arrive."""
 
@@ -32,15 +39,22 @@ class SendsHeartbeats(Protocol):
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
 
-def pick_samples(data: SplitData, split: Part, evaluator: str) -> Samples:
-    """One part of the data.
+def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None) -> Samples:
+    """One part of the data, or of one of the data sets that they were joined from.
 
     Raises:
-        ConfigError: it is empty.
+        ConfigError: it is empty, or there is no such data set.
     """
+    if data_set is not None:
+        known = data.sets if isinstance(data, SeveralSets) else {}
+        if data_set not in known:
+            found = f"evaluator {evaluator!r} measures data_set {data_set!r}; data.sets has {sorted(known)}"
+            raise ConfigError("data", [found])
+        data = known[data_set]
     samples = {"train": data.train, "val": data.val, "test": data.test}[split]
     if not len(samples):
-        found = f"evaluator {evaluator!r} measures the {split} part of the data, which is empty"
+        where = "the data" if data_set is None else f"data set {data_set!r}"
+        found = f"evaluator {evaluator!r} measures the {split} part of {where}, which is empty"
         raise ConfigError("data.split", [f"{found}; give it a share in data.split, or remove the evaluator"])
     return samples
 

@@ -103,7 +103,7 @@ class SimilarityConfig(SampledConfig):
         if data.spec.cond_shapes.get(TEXT) != data.spec.x_shape:
             wanted = f"compares images {data.spec.x_shape} with text embeddings of the same size"
             raise ConfigError("data.text", [f"evaluator {self.name!r} {wanted}; the data have {data.spec.cond_shapes}"])
-        samples = pick_samples(data, self.split, self.name)
+        samples = pick_samples(data, self.split, self.name, self.data_set)
         if len(samples) < 2:
             problem = f"evaluator {self.name!r} needs an unrelated caption, so 2 samples; found 1"
             raise ConfigError("data.split", [problem])

@@ -20,7 +20,6 @@ class DiskColumn:
     shape: tuple[int, ...]
     device = torch.device("cpu")
     on_disk = True
-    n_bytes = 0
 
     may_move = False
     """Whether an accelerator with room for its rows may hold a copy of them."""
@@ -37,9 +36,23 @@ class DiskColumn:
         """See `Column`; itself, unless a subclass has its own cache."""
         return self
 
+    @property
+    def n_bytes(self) -> int:
+        """See `Column`."""
+        return len(self) * math.prod(self.shape) * self.dtype.itemsize if self.may_move else 0
+
     def to(self, device: torch.device | str) -> Column:
-        """See `Column`; it stays on disk."""
-        return self
+        """See `Column`; on an accelerator all rows, where they may move there."""
+        is_moved = self.may_move and torch.device(device).type != "cpu"
+        return self.in_memory(device) if is_moved else self
+
+    def in_memory(self, device: torch.device | str) -> MemoryColumn:
+        """All rows, copied to the memory of a device."""
+        values = torch.empty(len(self), *self.shape, dtype=self.dtype, device=device)
+        for begin in range(0, len(self), ROWS_COPIED):
+            ids = torch.arange(begin, min(begin + ROWS_COPIED, len(self)))
+            values[begin : begin + len(ids)] = self.rows(ids).to(device)
+        return MemoryColumn(values)
 
 
 class TakenColumn(DiskColumn):
@@ -60,24 +73,6 @@ class TakenColumn(DiskColumn):
     def cached(self, block_rows: int, n_blocks: int) -> TakenColumn:
         """See `Column`."""
         return TakenColumn(self._column.cached(block_rows, n_blocks), self._index)
-
-    @property
-    def n_bytes(self) -> int:
-        """See `Column`."""
-        return len(self) * math.prod(self.shape) * self.dtype.itemsize if self.may_move else 0
-
-    def to(self, device: torch.device | str) -> Column:
-        """See `Column`; on an accelerator all rows, where they may move there."""
-        is_moved = self.may_move and torch.device(device).type != "cpu"
-        return self.in_memory(device) if is_moved else self
-
-    def in_memory(self, device: torch.device | str) -> MemoryColumn:
-        """All rows, copied to the memory of a device."""
-        values = torch.empty(len(self), *self.shape, dtype=self.dtype, device=device)
-        for begin in range(0, len(self), ROWS_COPIED):
-            ids = torch.arange(begin, min(begin + ROWS_COPIED, len(self)))
-            values[begin : begin + len(ids)] = self.rows(ids).to(device)
-        return MemoryColumn(values)
 
 
 class RunsColumn(DiskColumn):

@@ -136,8 +136,14 @@ class LeRobotStore:
         return sorted({*(file.path for file in self._files), *self._listings, self._info_path})
 
     def describe(self) -> dict[str, Any]:
-        """Format, place and frame rate."""
-        return {"format": f"LeRobot {self.version}", "path": str(self.path), "fps": self._info.get("fps")}
+        """Format, place, frame rate, and the names of the numbers of each feature that has some."""
+        names = {key: found for key, feature in self._features.items() if (found := _names(feature))}
+        return {
+            "format": f"LeRobot {self.version}",
+            "path": str(self.path),
+            "fps": self._info.get("fps"),
+            "names": names,
+        }
 
     def _read_v2(self) -> tuple[dict[int, int], list[_File]]:
         """Length of each episode, and the files: one per episode."""
@@ -223,6 +229,19 @@ def _is_feature(feature: Any) -> bool:
         return False
     shape = feature.get("shape") or []
     return isinstance(shape, list) and all(type(length) is int and 0 <= length < 1 << 31 for length in shape)
+
+
+def _names(feature: dict[str, Any]) -> list[str]:
+    """The names of a vector's numbers, which may be nested in lists and groups; none where LeRobot filled them in."""
+    found, left = [], [feature.get("names")]
+    while left:
+        each = left.pop(0)
+        if isinstance(each, str):
+            found.append(each)
+        else:
+            left = [*(each.values() if isinstance(each, dict) else each or ()), *left]
+    is_filled_in = all(re.fullmatch(r"motor_\d+", name) for name in found)
+    return [] if is_filled_in or feature.get("shape") != [len(found)] else found
 
 
 def _count(value: Any) -> int:

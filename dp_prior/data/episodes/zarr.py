@@ -128,6 +128,11 @@ class ZarrStore:
         version = self._metadata[self._ends].get("zarr_format")
         return {"format": f"zarr v{version}", "path": str(self.path)}
 
+    def attributes(self, group: str) -> dict[str, Any]:
+        """What a group says about itself; empty if there is no such group."""
+        with decoding(f"{self.path}/{group}"):
+            return dict(self._open_root()[group].attrs) if group in self._open_root() else {}
+
     def open(self, key: str) -> zarr.Array:
         """A key's array, none of it decoded yet.
 
@@ -145,9 +150,6 @@ class ZarrStore:
             return np.asarray(array[...])
 
     def _open(self, name: str) -> zarr.Array:
-        import zarr
-        from zarr.storage import ZipStore
-
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
         if "pickle" in json.dumps(coding) or metadata.get("dtype") == "|O":
@@ -155,11 +157,7 @@ class ZarrStore:
         if len(metadata["shape"]) > MOST_AXES:
             raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])
         with decoding(where):
-            if self._root is None:
-                store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
-                # Consolidated metadata are a copy, and stay as they were when episodes are appended.
-                self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
-            array, stored = self._root[name], self._stored(name)
+            array, stored = self._open_root()[name], self._stored(name)
             chunk_bytes = math.prod(_chunk_lengths(array)) * array.dtype.itemsize
             check_memory(where, chunk_bytes, stored=sum(stored.values()), ratio=LARGEST_RATIO)
             missing = None if self._fill_missing else self._missing_chunks(name, array, stored.keys())
@@ -170,6 +168,16 @@ class ZarrStore:
             if cut_short:
                 raise DataError(where, [f"{chunk}. Copy the data set again" for chunk in cut_short])
             return array
+
+    def _open_root(self) -> zarr.Group:
+        import zarr
+        from zarr.storage import ZipStore
+
+        if self._root is None:
+            store = ZipStore(self.path, mode="r") if self.path.is_file() else str(self.path)
+            # Consolidated metadata are a copy, and stay as they were when episodes are appended.
+            self._root = zarr.open_group(store=store, mode="r", use_consolidated=False)
+        return self._root
 
     def _stored(self, name: str) -> dict[str, int]:
         """Bytes of each file of an array, by its name below the array."""

@@ -1,0 +1,87 @@
+"""Converts a data set from any format that is read to one that others read, one target format per module.
+
+Numbers keep every bit and their type, frames every pixel. Numbers are held in memory, as in training; of frames, one
+block or one episode at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from dp_prior.config import Config
+from dp_prior.data.convert.lerobot import write_lerobot
+from dp_prior.data.convert.npz import write_npz
+from dp_prior.data.convert.recording import Recording
+from dp_prior.data.convert.zarr import write_zarr
+from dp_prior.data.episodes import EpisodeStoreConfig
+from dp_prior.data.errors import DataError
+
+Target = Literal["zarr", "npz", "lerobot"]
+
+
+class _Source(Config):
+    episodes: EpisodeStoreConfig
+
+
+def convert(
+    source: Path,
+    path: Path,
+    target: Target,
+    *,
+    kind: str | None = None,
+    settings: Iterable[str] = (),
+    renames: Mapping[str, str] | None = None,
+    left_out: Collection[str] = (),
+    fps: float | None = None,
+) -> str:
+    """Convert a data set.
+
+    Args:
+        kind: type of the source; None for what its files look like.
+        settings: fields of its record, as `name=value`.
+        renames: new names by key.
+        left_out: keys that are not converted.
+        fps: control steps per second, instead of what the source says.
+
+    Returns:
+        A line about what was written.
+
+    Raises:
+        FileExistsError: there is something at `path`.
+        DataError: the source is damaged, or the target cannot hold it.
+    """
+    record = json.dumps({"episodes": {"type": kind or _kind(source), "path": str(source)}})
+    given = _Source.from_json(record, [f"episodes.{setting}" for setting in settings], source=str(source))
+    recording = Recording.of(given.episodes.create(), renames=renames or {}, left_out=left_out, fps=fps)
+    write(recording, path, target)
+    names = [*recording.keys, *recording.cameras]
+    return f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
+
+
+def _kind(source: Path) -> str:
+    """The type of a data set by its files."""
+    by_ending = {".npz": "npz", ".hdf5": "robomimic", ".h5": "robomimic", ".zip": "zarr"}
+    if source.is_file() and source.suffix in by_ending:
+        return by_ending[source.suffix]
+    if (source / "meta" / "info.json").is_file():
+        return "lerobot"
+    if any((source / name).is_file() for name in (".zgroup", "zarr.json")):
+        return "zarr"
+    found = "is of no known format; name it with --from" if source.exists() else "no such file or directory"
+    raise DataError(str(source.absolute()), [found])
+
+
+def write(recording: Recording, path: Path, target: Target) -> None:
+    """Write a data set; it appears under its name when it is complete and on disk.
+
+    Raises:
+        FileExistsError: there is something at `path`.
+        DataError: the source is damaged, or the target cannot hold it.
+    """
+    if path.exists():
+        raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    {"zarr": write_zarr, "npz": write_npz, "lerobot": write_lerobot}[target](recording, path)

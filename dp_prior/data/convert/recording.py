@@ -1,0 +1,187 @@
+"""Everything that a data set holds, whatever its format: the source of a conversion."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.episodes.lerobot import LeRobotStore
+from dp_prior.data.episodes.npz import NpzStore
+from dp_prior.data.episodes.zarr import ZarrStore
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
+from dp_prior.data.frames import FrameSource
+from dp_prior.data.frames.source import open_source
+from dp_prior.data.selection import checked_ends
+
+COUNTED = ("index", "episode_index", "frame_index", "timestamp")
+"""Columns of LeRobot that follow from the episodes; they are written anew."""
+
+TASK = "task_index"
+"""Key of the number of each step's task."""
+
+META = "meta.json"
+"""Member of an .npz file with what its arrays do not say: `fps`, `tasks` and `names`."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Episodes with all their keys, by their new names.
+
+    Attributes:
+        ends: (E,) int64 exclusive end row of each episode.
+        keys: of numbers, in the store, by name.
+        cameras: frames by name.
+        fps: control steps per second; None if the source does not say.
+        tasks: instructions, by the numbers under `TASK`.
+        names: of the numbers of a vector, by the vector's name.
+    """
+
+    store: EpisodeStore
+    ends: np.ndarray
+    keys: Mapping[str, str]
+    cameras: Mapping[str, FrameSource]
+    fps: float | None
+    tasks: list[str]
+    names: Mapping[str, list[str]]
+
+    @classmethod
+    def of(
+        cls, store: EpisodeStore, *, renames: Mapping[str, str], left_out: Collection[str], fps: float | None
+    ) -> Recording:
+        """Open a data set.
+
+        Args:
+            renames: new names by key.
+            left_out: keys that are not converted.
+            fps: replaces what the data set says.
+
+        Raises:
+            DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
+        """
+        ends, problems = checked_ends(store)
+        shapes = store.keys()
+        counted = COUNTED if isinstance(store, LeRobotStore) else ()
+        unknown = sorted({*renames, *left_out} - {*shapes})
+        problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
+        keys, cameras = {}, {}
+        for key, shape in shapes.items():
+            name = renames.get(key, key)
+            if key in left_out or key in counted:
+                continue
+            if name in keys or name in cameras:
+                problems.append(f"two keys would be named {name!r}")
+            try:
+                if _is_camera(store.dtype(key), shape):
+                    cameras[name] = open_source(store, key, ends)
+                    _check_order(cameras[name], name)
+                elif _is_number(store.dtype(key)):
+                    keys[name] = key
+                else:
+                    raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
+            except DataError as error:
+                problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in error.problems]
+        if problems:
+            raise DataError(str(store.describe()["path"]), problems)
+        found = _metadata(store)
+        names = {renames.get(key, key): list(each) for key, each in found.get("names", {}).items()}
+        return cls(store, ends, keys, cameras, fps or found.get("fps"), found.get("tasks", []), names)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What arrays do not say; JSON-able."""
+        return {"fps": self.fps, "tasks": self.tasks, "names": dict(self.names)}
+
+    def read(self, name: str) -> np.ndarray:
+        """(N, *shape) numbers, in the stored type.
+
+        Raises:
+            DataError: they cannot be read, or there is not one row for each step.
+        """
+        values, rows = self.store.read(self.keys[name]), int(self.ends[-1])
+        if len(values) < rows:
+            found = f"has {len(values)} rows, the episodes {rows}; leave it out with --leave-out"
+            raise DataError(self.store.locate(self.keys[name], 0), [found])
+        return values[:rows]
+
+    def frames(self, name: str, count: int | None = None) -> Iterator[np.ndarray]:
+        """(k, H, W, 3) uint8 frames of all steps in order.
+
+        Args:
+            count: frames in each block, fewer in the last; None for one block per episode.
+        """
+        source = self.cameras[name]
+        blocks = (block for part in _in_order(source) for block in source.read(part, 0))
+        total = int(self.ends[-1])
+        lengths = np.diff(self.ends, prepend=0) if count is None else np.diff([*range(0, total, count), total])
+        held = np.empty((0, *source.size, 3), np.uint8)
+        for length in lengths.tolist():
+            pieces, have = [held], len(held)
+            while have < length:
+                pieces.append(next(blocks))
+                have += len(pieces[-1])
+            joined = np.concatenate(pieces)
+            held = joined[length:]
+            yield joined[:length]
+        for _ in blocks:  # its end checks that there are no more frames than steps
+            pass
+
+
+def _is_camera(dtype: str, shape: tuple[int, ...]) -> bool:
+    return dtype in ("video", "image") or (dtype == "uint8" and len(shape) == 3 and 3 in (shape[0], shape[2]))
+
+
+def _is_number(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).kind in "biuf"
+    except TypeError:
+        return False
+
+
+def _in_order(source: FrameSource) -> list[Any]:
+    return sorted(source.parts, key=lambda part: part.episodes[0])
+
+
+def _check_order(source: FrameSource, name: str) -> None:
+    """Raises DataError unless the files of a camera can be read one after another in the order of the episodes."""
+    episodes = [episode for part in _in_order(source) for episode in part.episodes]
+    if episodes != list(range(len(source.ends))):
+        raise DataError(str(source.root), [f"files of {name!r} hold episodes in another order than the data"])
+
+
+def _metadata(store: EpisodeStore) -> dict[str, Any]:
+    """`Recording.metadata` of a source, as far as its format has it."""
+    match store:
+        case LeRobotStore():
+            return {**store.describe(), "tasks": _lerobot_tasks(store)}
+        case ZarrStore():
+            return store.attributes("meta")
+        case NpzStore():
+            with decoding(store.path), zipfile.ZipFile(store.path) as archive:
+                return json.loads(archive.read(META)) if META in archive.namelist() else {}
+    return {}
+
+
+def _lerobot_tasks(store: LeRobotStore) -> list[str]:
+    listing, table = store.path / "meta" / "tasks.jsonl", store.path / "meta" / "tasks.parquet"
+    tasks: dict[int, str] = {}
+    if listing.is_file():
+        with decoding(listing, "is no list of tasks"):
+            rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+            tasks = {int(row["task_index"]): str(row["task"]) for row in rows}
+    elif table.is_file():
+        import pyarrow.parquet as pq
+
+        with decoding(table, "is no list of tasks"):
+            columns = pq.read_table(table).to_pydict()
+            (texts,) = (values for name, values in columns.items() if name != TASK)  # the index, whatever its name
+            tasks = dict(zip(columns[TASK], texts, strict=True))
+    if sorted(tasks) != list(range(len(tasks))):
+        raise DataError(str(store.path / "meta"), [f"tasks are numbered {sorted(tasks)[:5]}, ...; expected 0, 1, ..."])
+    return [tasks[number] for number in range(len(tasks))]
