@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from dp_prior.config import family
-from dp_prior.renderers.pusht import PushTRendererConfig
+from dp_prior.renderers.pusht import PushTRendererConfig, PushTWithoutGoalRendererConfig
 
-RendererConfig = family("renderers", PushTRendererConfig)
+RendererConfig = family("renderers", PushTRendererConfig, PushTWithoutGoalRendererConfig)
 
 
 class Renderer(Protocol):
