@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.data.columns.embedding import read_rows
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
@@ -33,7 +33,7 @@ class LanguageConfig(Config):
     """The texts that the numbers stand for, from 0: a list, or the key of an array of them. null: those of a LeRobot
     data set (meta/tasks), or `key` holds texts itself."""
 
-    folder: FolderConfig
+    folder: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The embeddings, as `dp-prior embed` writes them, in format parquet; texts that do not occur may be among them."""
 
     text: str = "text"
