@@ -14,18 +14,24 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.embedders import EmbedderConfig
 from dp_prior.resize import Fit
 
-Kind = Literal["vector", "image", "tokens", "label"]
+Kind = Literal["vector", "image", "tokens", "label", "text"]
 """vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
-words; label: the number of a class."""
+words; label: the number of a class; text: the embedding of a text, such as an instruction."""
 
 DTYPES: dict[Kind, torch.dtype] = {
     "vector": torch.float32,
     "image": torch.uint8,
     "tokens": torch.int64,
     "label": torch.int64,
+    "text": torch.float32,
 }
+
+
+_OMITTED = ("kinds", "fits", "embedders")
+"""Fields of a spec that are not written while they are empty."""
 
 
 class Spec(Config):
@@ -43,6 +49,9 @@ class Spec(Config):
     fits: dict[str, Fit] = {}
     """How camera frames of any size become those of `cond_shapes`, by the key of an image."""
 
+    embedders: dict[str, EmbedderConfig] = {}
+    """Model that embeds texts, by the key of a text; a key that has none is given as embeddings only."""
+
     def faults(self) -> Iterator[str]:
         for key, fit in self.fits.items():
             if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
@@ -50,6 +59,9 @@ class Spec(Config):
                     f"fits.{key} makes images of size {list(fit.size)}, but {key!r} is of kind {self.kind(key)!r} and "
                     f"shape {self.cond_shapes.get(key)}"
                 )
+        odd = sorted(key for key in self.embedders if self.kind(key) != "text")
+        if odd:
+            yield f"embedders name {odd}, which are not of kind 'text'"
         unknown = sorted(set(self.kinds) - set(self.cond_shapes))
         if unknown:
             yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"
@@ -60,7 +72,7 @@ class Spec(Config):
     @model_serializer(mode="wrap")
     def _leave_out_vectors(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """`spec.json` of vectors alone is the one of versions that knew nothing else."""
-        return {name: value for name, value in write(self).items() if name not in ("kinds", "fits") or value}
+        return {name: value for name, value in write(self).items() if name not in _OMITTED or value}
 
     def kind(self, key: str) -> Kind:
         """Kind of a conditioning input."""

@@ -426,6 +426,16 @@ def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None
     click.echo(f"wrote {episodes} episodes to {out}")
 
 
+@main.command("make-goal-demonstrations")
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+def make_goal_demonstrations(episodes: Path, out: Path) -> None:
+    """Turn demonstrations of Push-T to its four goals, with the instruction of each (docs/language.md)."""
+    from dp_prior.envs.pusht_goals import write_goal_demonstrations
+
+    click.echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")
+
+
 @main.command("embed-demonstrations")
 @click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
@@ -435,6 +445,40 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 
     frames = write_embeddings(episodes, out)
     click.echo(f"wrote the embeddings of {frames} frames to {out}")
+
+
+@main.command()
+@modules_option
+@click.option(
+    "--model", required=True, help="A folder or user/name[@revision] of the Hub for transformers; or `hashed`."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option(
+    "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .parquet."
+)
+@click.option("--column", default="text", show_default=True, help="Column of --texts that holds them.")
+@click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
+@click.option("--key", help="With it: the name in data.language or data.images.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def embed(
+    model: str,
+    out: Path,
+    texts: Path | None,
+    column: str,
+    config_file: Path | None,
+    key: str | None,
+    overrides: tuple[str, ...],
+) -> None:
+    """Embed texts or camera frames once, for training to read (docs/language.md). Stop and repeat it at any time."""
+    from dp_prior.run.embed import embed_data, embed_file
+
+    if (texts is None) == (config_file is None) or (config_file is None) != (key is None):
+        raise click.UsageError("give --texts, or --config_file and --key")
+    if texts is not None:
+        is_new = embed_file(model, out, texts, column, click.echo)
+    else:
+        is_new = embed_data(model, out, config_file, overrides, key, click.echo)
+    click.echo(f"wrote {out}" if is_new else f"{out} is complete already")
 
 
 @main.command()
@@ -458,6 +502,9 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
     show_default=True,
     help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
 )
+@click.option(
+    "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
+)
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
 @click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
@@ -471,6 +518,7 @@ def serve(
     insecure: bool,
     history: Literal["client", "server"],
     merge: Literal["naive", "guided", "prefix"],
+    texts: Path | None,
     seed: int,
     device: str,
     max_connections: int,
@@ -485,6 +533,7 @@ def serve(
     from dp_prior.export.policy import POLICY
     from dp_prior.export.torch_policy import AgentPolicy
     from dp_prior.inference.chunking import Guided, Prefix
+    from dp_prior.inference.instructions import Instructions
     from dp_prior.inference.load import load_policy
     from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
 
@@ -496,6 +545,7 @@ def serve(
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
         options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
+        options["instructions"] = Instructions(policy.spec, texts)
         asyncio.run(PolicyServer(policy, name=name, report=_print, **options).run_until_signal(listener))
 
 

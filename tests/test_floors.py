@@ -13,7 +13,19 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "durable", "layers", "metric_names", "metrics"}
+    {
+        "actions",
+        "batch",
+        "client",
+        "clock",
+        "compilation",
+        "config",
+        "durable",
+        "embedders",
+        "layers",
+        "metric_names",
+        "metrics",
+    }
     | {"normalizer", "observations", "randomness", "redact", "regular_files", "renderers", "resize", "schema"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
@@ -50,11 +62,12 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "pages/report.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"] + ["data/episodes/hub.py"],
+    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
+    + ["data/episodes/hub.py", "embedders/transformers.py"],
     "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
-    "transformers": ["inference/text_tower.py", "networks/encoders/vit.py"],
+    "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],
     "websockets": ["client/client.py", "serving/server.py"],

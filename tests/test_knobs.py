@@ -40,6 +40,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "tasks/test_model.py::test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones",
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
+    "TrajectoriesConfig.language": "data/test_language.py",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",

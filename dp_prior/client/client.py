@@ -126,7 +126,7 @@ class PolicyClient:
         fields: dict[str, Any] = {"episode": self._episode, "step": self._inferred if step is None else step}
         if prefix is not None:
             fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
-        request = pack({**obs, OWN_FIELDS: fields})
+        request = pack({**{key: _sendable(value) for key, value in obs.items()}, OWN_FIELDS: fields})
         start = time.monotonic()
         answer = self._persist(lambda: self._ask(request))
         if isinstance(answer, str):
@@ -158,6 +158,9 @@ class PolicyClient:
             if key not in obs:
                 raise ValueError(f"observation {key!r} is missing; the policy reads {list(self.metadata['obs'])}")
             array = np.array(obs[key])
+            if array.dtype.kind == "U" and about["kind"] == "text" and array.ndim == 0:
+                found[key] = array  # the server embeds it
+                continue
             if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
                 raise ValueError(f"observation {key!r} is not of finite numbers; it was not remembered")
             if about["dtype"] != "float32" and array.dtype.name != about["dtype"]:
@@ -227,3 +230,11 @@ class PolicyClient:
                     raise ConnectionError(f"no answer from {self.url}: {reason}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
+
+
+def _sendable(value: Any) -> Any:
+    """An observation as messages hold it: an array of texts becomes a list, or one text where all are equal."""
+    if not (isinstance(value, np.ndarray) and value.dtype.kind == "U"):
+        return value
+    texts = value.tolist()
+    return texts[0] if isinstance(texts, list) and len(set(texts)) == 1 else texts

@@ -9,4 +9,6 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 
-DataConfig = family("data", TrajectoriesConfig, MixtureConfig, EmbeddingsConfig, needs=("batch_size", "integrity", "provides"))
+DataConfig = family(
+    "data", TrajectoriesConfig, MixtureConfig, EmbeddingsConfig, needs=("batch_size", "integrity", "provides")
+)

@@ -59,10 +59,12 @@ class MixtureConfig(WindowsConfig):
 
     sets: dict[Annotated[str, AfterValidator(good_key)], SetConfig] = Field(min_length=1)
     """The data sets by a name of your choice. Each has the same names of observations, which its own `obs`,
-    `embeddings` and `images` map to its keys."""
+    `embeddings`, `images` and `language` map to its keys."""
 
     def faults(self) -> Iterator[str]:
-        names = {name: sorted([*one.obs, *one.embeddings, *one.images]) for name, one in self.sets.items()}
+        names = {
+            name: sorted([*one.obs, *one.embeddings, *one.images, *one.language]) for name, one in self.sets.items()
+        }
         first, expected = next(iter(names.items()))
         for name, found in names.items():
             if found != expected:
@@ -205,6 +207,7 @@ def _layout(spec: Spec) -> dict[str, str]:
     layouts = {"action": f"of shape {spec.x_shape[1:]}"}
     for key, shape in sorted(spec.cond_shapes.items()):
         how = f", fitted by {spec.fits[key].how}" if key in spec.fits else ""
+        how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
         layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
     return layouts
 

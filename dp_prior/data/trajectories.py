@@ -23,11 +23,13 @@ from dp_prior.config import Change, Config
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.joined import join
+from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.images import ImageColumn, ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
+from dp_prior.data.language import FrameTexts, LanguageConfig
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
@@ -72,15 +74,20 @@ class RecordedConfig(Config):
     """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
     frame cache, and read from there during training."""
 
+    language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
+    """Further observations that are instructions, by the policy's name: embeddings of texts."""
+
     action: KeyConfig
     """The action: one vector per step."""
 
     def faults(self) -> Iterator[str]:
         names = [*self.obs, *self.embeddings, *self.images]
-        repeated = sorted({name for name in names if names.count(name) > 1})
+        both = [*names, *self.language]
+        repeated = sorted({name for name in both if both.count(name) > 1})
         if repeated or not names:
             found = f"name {repeated} twice" if repeated else "are empty"
-            yield f"obs, embeddings and images {found}; a policy needs observations with different names"
+            where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
+            yield f"{where} {found}; a policy needs observations with different names"
 
 
 class WindowsConfig(Config):
@@ -127,7 +134,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        folders = [record.folder for record in self.embeddings.values()]
+        folders = [record.folder for record in (*self.embeddings.values(), *self.language.values())]
         places = {place: endings for folder in folders for place, endings in folder.places().items()}
         return Integrity(manifest, self.episodes.path.expanduser(), self.verify, places)
 
@@ -318,7 +325,8 @@ class SplitTrajectories:
         return {column.cache.directory for column in self.images.values()}
 
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; images and
+        instructions have none.
 
         Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
@@ -326,7 +334,7 @@ class SplitTrajectories:
             steps = torch.from_numpy(np.flatnonzero(self.is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if self.spec.kind(key) == "image":
+                if self.spec.kind(key) in ("image", "text"):
                     continue
                 most = MOST_EMBEDDINGS_FITTED if column.on_disk else len(steps)
                 count = min(len(steps), most)
@@ -407,22 +415,27 @@ class Trajectories(SplitTrajectories):
         self._horizon = horizon
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
-        self.files = store.files({each.key for each in wanted.values()})
+        keys = {each.key for each in wanted.values()}
+        self.files = store.files(keys.union(*(record.keys() for record in config.language.values())))
         arrays, ends, self.warnings = read_selected(store, wanted)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
+        self._language = {key: record.create(store, ends) for key, record in config.language.items()}
+        self.files = [*self.files, *(path for found in self._language.values() for path in found.files)]
         data_set = config.episodes.path
         self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
-        self._digest = _digest(arrays, ends, self._embeddings)
+        self._digest = _digest(arrays, ends, self._embeddings, self._language)
         steps = horizon if all_obs else n_obs_steps
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in config.obs}
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
-            | {key: (steps, *column.shape) for key, column in self.images.items()},
-            kinds={key: "image" for key in config.images},
+            | {key: (steps, *column.shape) for key, column in self.images.items()}
+            | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
+            kinds={key: "image" for key in config.images} | {key: "text" for key in config.language},
             fits={key: image.resize for key, image in config.images.items()},
+            embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}
@@ -439,6 +452,9 @@ class Trajectories(SplitTrajectories):
                 columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
             for key, column in self.images.items():
                 columns[key] = column.taking(torch.from_numpy(source))
+            for key, found in self._language.items():
+                index = MemoryColumn(torch.from_numpy(found.index[source]))
+                columns[key] = LookupColumn(torch.from_numpy(found.table), index)
             sets[name] = WindowSet.of(columns, windows, steps, config.mask_padding)
             self.counts[name] = {
                 "episodes": len(lengths),
@@ -466,13 +482,19 @@ class Trajectories(SplitTrajectories):
 
     def report(self) -> dict[str, Any]:
         """See `SplitTrajectories.report`; with lengths of episodes."""
+        found = super().report()
+        found["warnings"] += [
+            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
+            for key, language in self._language.items()
+            if len(language.texts) == 1
+        ]
         return {
             **self.described,
             "episodes": len(self._lengths),
             "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
-            **super().report(),
+            **found,
         }
 
 
@@ -489,7 +511,12 @@ def _free_bytes(device: torch.device) -> int:
     return 1 << 62
 
 
-def _digest(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[str, FrameEmbeddings]) -> Any:
+def _digest(
+    arrays: dict[str, np.ndarray],
+    ends: np.ndarray,
+    embeddings: dict[str, FrameEmbeddings],
+    language: dict[str, FrameTexts],
+) -> Any:
     """SHA-256 of everything but images."""
     digest = hashlib.sha256(np.ascontiguousarray(ends, dtype="<i8").tobytes())
     for key in sorted(arrays):
@@ -501,6 +528,8 @@ def _digest(arrays: dict[str, np.ndarray], ends: np.ndarray, embeddings: dict[st
         rows = embeddings[key].row_of
         if (np.diff(rows, prepend=-1) != 1).any():  # in recorded order the folder's fingerprint says it all
             digest.update(rows.astype("<i8").tobytes())
+    for key in sorted(language):
+        digest.update(f"{key}".encode() + language[key].digest())
     return digest
 
 

@@ -13,7 +13,7 @@ from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.renderers.pusht import PushTRendererConfig
 
-_OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
+OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
 
 
 class PushTConfig(Config):
@@ -44,8 +44,8 @@ class PushTConfig(Config):
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
-        env_type = _repeatable_env()
-        shapes, sensors = dict(_OBS_SHAPES), {}
+        env_type = repeatable_env()
+        shapes, sensors = dict(OBS_SHAPES), {}
         if self.embedding:
             from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
 
@@ -58,13 +58,13 @@ class PushTConfig(Config):
             max_steps=self.max_steps,
             fps=env_type.metadata["render_fps"],
             obs_shapes=shapes,
-            read_obs=partial(_read_state, sensors=sensors),
+            read_obs=partial(read_state, sensors=sensors),
             score="max",
             success_score=None,
         )
 
 
-def _repeatable_env() -> Any:
+def repeatable_env() -> Any:
     """gym-pusht's PushTEnv with rewards that repeat to the last bit.
 
     Its own coverage sums over the block's shapes in the order of a set of objects, which differs between processes.
@@ -83,7 +83,7 @@ def _repeatable_env() -> Any:
     return RepeatablePushTEnv
 
 
-def _read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> dict[str, np.ndarray]:
+def read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], np.ndarray]]) -> dict[str, np.ndarray]:
     """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn.
 
     Args:

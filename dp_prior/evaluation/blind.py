@@ -13,21 +13,26 @@ GREY = 128
 
 
 def refuse_blinding(spec: Spec, keys: Sequence[str]) -> None:
-    """Raises ValueError unless the policy sees these observations, and they are vectors or camera frames."""
+    """Raises ValueError unless the policy sees these observations, and they are vectors, camera frames or texts."""
     unknown = sorted(set(keys) - set(spec.cond_shapes))
     if unknown:
         raise ValueError(f"blind names {unknown}, which the policy does not see; it sees {sorted(spec.cond_shapes)}")
-    odd = [key for key in keys if spec.kind(key) not in ("vector", "image")]
+    odd = [key for key in keys if spec.kind(key) not in ("vector", "image", "text")]
     if odd:
-        raise ValueError(f"blind names {odd[0]!r} of kind {spec.kind(odd[0])!r}; expected a vector or an image")
+        raise ValueError(f"blind names {odd[0]!r} of kind {spec.kind(odd[0])!r}; expected a vector, an image or a text")
 
 
 def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors by their mean in training."""
-    return {**obs, **{key: np.full_like(obs[key], _constant(policy, key)) for key in keys}}
+    """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors by their mean in training, texts
+    by embeddings of zeros."""
+    return {**obs, **{key: _constant(policy, key, obs[key]) for key in keys}}
 
 
-def _constant(policy: Any, key: str) -> Any:
-    if policy.spec.kind(key) == "image":
-        return GREY
+def _constant(policy: Any, key: str, seen: np.ndarray) -> np.ndarray:
+    if policy.spec.kind(key) == "text":
+        return np.zeros((len(seen), *policy.spec.cond_shapes[key][1:]), np.float32)
+    return np.full_like(seen, GREY if policy.spec.kind(key) == "image" else _mean(policy, key))
+
+
+def _mean(policy: Any, key: str) -> np.ndarray:
     return policy.normalizer.get_buffer(f"{key}/mean").cpu().numpy()

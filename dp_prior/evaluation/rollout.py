@@ -32,10 +32,12 @@ from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_re
 from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
+from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
 from dp_prior.evaluation.video import import_av
 from dp_prior.evaluation.view import CameraView, cameras
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
+from dp_prior.inference.instructions import Instructions
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
 from dp_prior.networks.encoders.camera import CameraEncoderConfig
@@ -44,11 +46,15 @@ from dp_prior.tasks.policy import PolicyConfig
 
 log = logging.getLogger(__name__)
 
+TASK_CHARACTERS = 256
+"""Longer instructions are cut in the table of scores by instruction."""
+
 
 class RolloutConfig(Config):
     """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
 
-    The interval of the mean score is Student's t, that of the success rate Wilson's.
+    The interval of the mean score is Student's t, that of the success rate Wilson's. Where the environment gives
+    instructions, a table of the report has the scores by instruction.
     """
 
     type: Literal["rollout"] = "rollout"
@@ -115,6 +121,14 @@ class RolloutConfig(Config):
     """Observations that the policy does not get: it sees mid-grey frames, and vectors at their mean in training. A
     control: the same weights must score worse without an observation that they use."""
 
+    shuffle: list[str] = []
+    """Instructions that the policy gets from another episode, with another text. A control: a policy that follows its
+    instructions scores worse."""
+
+    instructions: Path | None = None
+    """Folder of embeddings by `dp-prior embed`, or of the model, for the environment's instructions; null: the model
+    that embedded those of training."""
+
     videos: int = Field(default=4, ge=0)
     """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
@@ -129,6 +143,12 @@ class RolloutConfig(Config):
             yield (
                 f"videos is {self.videos}, but only episodes that run side by side can be filmed, here {room}; "
                 f"lower videos or raise env.n_envs"
+            )
+        alone = self.env.n_envs == 1 or self.n_episodes % self.env.n_envs == 1
+        if self.shuffle and alone:
+            yield (
+                f"shuffle exchanges instructions between episodes that run side by side, but of {self.n_episodes} in "
+                f"blocks of env.n_envs {self.env.n_envs} one runs alone; change n_episodes or env.n_envs"
             )
 
     def metric_names(self) -> list[str]:
@@ -166,7 +186,13 @@ class RolloutConfig(Config):
     def trial(self) -> RolloutConfig:
         """Two episodes of a few steps, one of them filmed, for `--check`."""
         env = self.env.model_copy(update={"n_envs": 2, "max_steps": min(16, self.env.max_steps or 16)})
-        return self.model_copy(update={"env": env, "n_episodes": 2, "videos": min(self.videos, 1)})
+        changes = {
+            "env": env,
+            "n_episodes": 2,
+            "videos": min(self.videos, 1),
+            "shuffle": [],
+        }  # two may be told the same
+        return self.model_copy(update=changes)
 
     def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
@@ -188,10 +214,14 @@ class RolloutConfig(Config):
                 if data is not None:
                     _check_fit(env, data.spec, self.env.type)
                     refuse_blinding(data.spec, self.blind)
+                    refuse_shuffling(data.spec, self.shuffle)
+                    Instructions(data.spec, self.instructions)
                     if self.show in ("camera", "keypoints") and not cameras(data.spec):
                         raise ValueError(f"show is {self.show!r}, but the policy sees no camera frames; set it to null")
                 first, again = (env.reset([self.first_seed]) for _ in range(2))
-                if any(not np.array_equal(first[key], again[key], equal_nan=True) for key in first):
+                if any(
+                    not np.array_equal(first[key], again[key], equal_nan=first[key].dtype.kind == "f") for key in first
+                ):
                     log.warning(
                         "the environment of evaluator %r starts differently each time it is reset with seed %d, "
                         "so scores will not repeat; let it draw from self.np_random only", self.name, self.first_seed,
@@ -249,9 +279,14 @@ class RolloutEvaluator:
                 "success": None if math.isnan(success) else bool(success),
                 "steps": int(steps),
             }
-            for episode, score, success, steps in rows.tolist()
+            for episode, score, success, steps in rows[:, :4].tolist()
         ]
         result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
+        if rows[:, 4:].any():
+            texts = [_text(row) for row in rows[:, 4:]]
+            for line, text in zip(table, texts, strict=True):
+                line["instruction"] = text
+            result.tables[f"{config.name}/by_instruction"] = _by_instruction(texts, scores, successes)
         if film is not None:
             result.media[f"{config.name}/video"] = film.path
             picture = film.path.with_suffix(".png")
@@ -282,26 +317,34 @@ class RolloutEvaluator:
     def _run_blocks(
         self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
-        """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0."""
+        """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
+
+        An environment with instructions adds `TASK_CHARACTERS` columns, the characters of the episode's instruction.
+        """
         config = self.config
         rank, size = rank_and_size(ranks)
         starts = range(0, config.n_episodes, env.n_envs)
         rounds = []
+        width = 4 + (TASK_CHARACTERS if () in env.obs_shapes.values() else 0)
+        instructions = Instructions(policy.spec, config.instructions)
         film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
         for first in range(0, len(starts), size):
-            rows = np.full((env.n_envs, 4), -1.0)  # -1: no episode
+            rows = np.zeros((env.n_envs, width))
+            rows[:, 0] = -1.0  # no episode
             error = None
             if first + rank < len(starts):
                 start = starts[first + rank]
                 episodes = range(start, min(start + env.n_envs, config.n_episodes))
                 try:
-                    rows[: len(episodes)] = self._run_block(env, policy, episodes, film if start == 0 else None, ranks)
+                    shown = film if start == 0 else None
+                    found = self._run_block(env, policy, instructions, episodes, shown, ranks)
+                    rows[: len(episodes), : found.shape[1]] = found
                 except Exception as caught:  # reported to the other ranks first: they wait in the gather
                     error = caught
                     seeds = config.first_seed + start, config.first_seed + episodes[-1]
                     error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
                     rows[:, 0] = -2.0  # -2: failed
-            places = np.zeros((1, size, env.n_envs, 4))  # every rank fills its own place, so the sum holds them all
+            places = np.zeros((1, size, env.n_envs, width))  # every rank fills its own place, so the sum holds them all
             places[0, rank] = rows
             gathered = pad_gather_reduce(ranks, torch.from_numpy(places), "sum", dim=0).cpu().numpy()
             if error is not None:
@@ -309,18 +352,25 @@ class RolloutEvaluator:
             failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
             if len(failed):
                 raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; see the output of that rank")
-            rounds.append(gathered.reshape(-1, 4))
+            rounds.append(gathered.reshape(-1, width))
         rows = np.concatenate(rounds)
         rows = rows[rows[:, 0] >= 0]
         return rows[np.argsort(rows[:, 0])], film
 
     def _run_block(
-        self, env: VectorEnv, policy: Any, episodes: Sequence[int], film: Film | None, ranks: Ranks | None
+        self,
+        env: VectorEnv,
+        policy: Any,
+        instructions: Instructions,
+        episodes: Sequence[int],
+        film: Film | None,
+        ranks: Ranks | None,
     ) -> np.ndarray:
-        """(len(episodes), 4) of episode, score, success, steps."""
+        """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_blocks`."""
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
         refuse_blinding(policy.spec, config.blind)
+        refuse_shuffling(policy.spec, config.shuffle)
         is_shown = film is not None and config.shows_cameras(policy.spec)
         view = CameraView(policy, keypoints=config.show == "keypoints") if is_shown else None
 
@@ -335,10 +385,13 @@ class RolloutEvaluator:
             warm_start=config.warm_start,
             merge=config.merge,
             delay=config.delay,
+            instructions=instructions,
         )
         agent.reset(episodes)
         n = len(episodes)
-        obs = blinded(env.reset([config.first_seed + episode for episode in episodes]), policy, config.blind)
+        first = env.reset([config.first_seed + episode for episode in episodes])
+        obs = self._seen(first, policy)
+        codes = [_codes(values) for values in first.values() if values.dtype.kind == "U"][:1]
         rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
@@ -350,29 +403,62 @@ class RolloutEvaluator:
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
                 # A row with NaN actions has no score; it gets finite actions until the block is over.
                 seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
-                obs = blinded(seen, policy, config.blind)
+                obs = self._seen(seen, policy)
                 rows[~done, 3] += 1
                 rows[:, 1], rows[:, 2] = info["score"], info["success"]
                 done = now_done
                 film.add(draw, done, info["success"])
         rows[broken, 1] = np.nan
         rows[broken, 2] *= 0.0  # unknown stays unknown
-        return rows
+        return np.concatenate([rows, *codes], axis=1)
+
+    def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
+        """What the policy gets of the observations."""
+        return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
+
+
+def _codes(texts: np.ndarray) -> np.ndarray:
+    """(n, TASK_CHARACTERS) numbers of the characters of n texts, 0 after the end, for a sum over ranks."""
+    return texts.astype(f"<U{TASK_CHARACTERS}").view("<u4").reshape(len(texts), -1).astype(np.float64)
+
+
+def _text(codes: np.ndarray) -> str:
+    """The text that `_codes` made numbers of."""
+    return "".join(chr(int(code)) for code in codes if code)
+
+
+def _by_instruction(texts: Sequence[str], scores: np.ndarray, successes: np.ndarray) -> list[dict[str, Any]]:
+    """Mean score with its 95 % interval, share solved and number of episodes of each instruction."""
+    table = []
+    for text in sorted(set(texts)):
+        own = np.array([other == text for other in texts])
+        low, high = mean_interval(scores[own]) if own.sum() > 1 else (math.nan, math.nan)
+        found = {"score": float(scores[own].mean()), "score_ci_low": low, "score_ci_high": high}
+        table.append(
+            {"instruction": text, **found, "success_rate": float(successes[own].mean()), "episodes": int(own.sum())}
+        )
+    return table
 
 
 def _has_keypoints(encoder: CameraEncoderConfig) -> bool:
     return isinstance(encoder, ResNetEncoderConfig) and encoder.pool == "spatial_softmax"
 
 
-def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool) -> bool:
-    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized."""
-    return found == wanted or (is_resized and found is not None and len(found) == 3 and found[2] == wanted[2])
+def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:
+    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized, and
+    a text, of shape (), is where one is embedded."""
+    is_picture = is_resized and found is not None and len(found) == 3 and found[2] == wanted[2]
+    return found == wanted or is_picture or (is_text and found == ())
 
 
 def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
     """Raises ValueError unless observations and actions have the policy's keys and shapes."""
     wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
-    wrong = [key for key, shape in wanted.items() if not _fits(env.obs_shapes.get(key), shape, key in spec.fits)]
+    wrong = [
+        key
+        for key, shape in wanted.items()
+        if not _fits(env.obs_shapes.get(key), shape, key in spec.fits, spec.kind(key) == "text")
+    ]
     if wrong:
         raise ValueError(
             f"the policy reads observations {wanted}, but environment {kind!r} gives {env.obs_shapes}; "

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dp_prior.config import ConfigError
@@ -160,6 +161,8 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int) -> dict[str, Ten
         if policy.spec.kind(key) == "vector":
             low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
             found[key] = low + draws.uniform(*shape) * (high - low)
+        elif policy.spec.kind(key) == "text":
+            found[key] = F.normalize(draws.normal(*shape), dim=-1)
         else:
             found[key] = draws.integers(256 if policy.spec.kind(key) == "image" else 2, *shape).to(
                 policy.spec.dtype(key)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, next_chunk
+from dp_prior.inference.instructions import Instructions
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 
@@ -52,6 +53,7 @@ class VectorAgent:
         warm_start: bool = False,
         merge: MergeConfig | None = None,
         delay: int = 0,
+        instructions: Instructions | None = None,
     ):
         """
         Args:
@@ -63,6 +65,7 @@ class VectorAgent:
             merge: how a chunk follows the unfinished one, see `dp_prior.inference.chunking`; None for naive.
             delay: control steps from an observation to the first executed action of its chunk, to simulate a robot that
                 acts meanwhile; the first chunk of an episode is waited for.
+            instructions: embeds texts among the observations; None for the model of the policy's spec.
 
         Raises:
             ValueError: n_action_steps or delay does not fit into the chunk, or a delay is given without merge.
@@ -84,6 +87,7 @@ class VectorAgent:
         self.warm_start = warm_start
         self.merge = merge or Naive()
         self.delay = delay
+        self.instructions = instructions or Instructions(policy.spec)
         self._episodes: Tensor | None = None
 
     def reset(self, episodes: Sequence[int]) -> None:
@@ -99,7 +103,8 @@ class VectorAgent:
         """The next action of every row.
 
         Args:
-            obs: (n, *shape) by key, data units; keys the policy does not know are ignored.
+            obs: (n, *shape) by key, data units; keys the policy does not know are ignored. An instruction may be given
+                as texts (n,) or as their embeddings.
             active: (n,) bool, rows to predict for, None for all. The others get a meaningless finite action.
 
         Returns:
@@ -112,6 +117,7 @@ class VectorAgent:
         if self._episodes is None:
             raise RuntimeError("act was called before reset; a VectorAgent must know its episodes first")
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
+        obs = self.instructions.embedded(obs)
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
         self._remember({key: value.clone() for key, value in checked.items()})  # environments reuse their arrays
         if self._step == self._due:
@@ -188,10 +194,17 @@ class Agent:
         sampler: SamplerConfig | None = None,
         warm_start: bool = False,
         merge: MergeConfig | None = None,
+        instructions: Instructions | None = None,
     ):
         """See `VectorAgent`."""
         self._one = VectorAgent(
-            policy, n_action_steps=n_action_steps, seed=seed, sampler=sampler, warm_start=warm_start, merge=merge
+            policy,
+            n_action_steps=n_action_steps,
+            seed=seed,
+            sampler=sampler,
+            warm_start=warm_start,
+            merge=merge,
+            instructions=instructions,
         )
         self.episode = -1
         self.reset()
@@ -211,7 +224,8 @@ class Agent:
         """The next action.
 
         Args:
-            obs: (*shape) by key, data units; keys the policy does not know are ignored.
+            obs: (*shape) by key, data units; keys the policy does not know are ignored. An instruction may be given as
+                a text or as its embedding.
 
         Returns:
             (action_dim,) float32, data units.
@@ -233,7 +247,7 @@ class Agent:
         """A chunk of this episode, for a caller that keeps history and queue itself: a server, or `client.realtime`.
 
         Args:
-            obs: (n_obs_steps, *shape) by key, data units, newest last.
+            obs: (n_obs_steps, *shape) by key, data units, newest last. An instruction may be one text for all steps.
             prefix: (n, action_dim) the unfinished chunk from the oldest observation's step on, see `next_chunk`.
             delay: how many of its actions from the present on are executed before the new chunk replaces them.
             step: control step of the newest observation, which with seed and episode determines the noise; None counts
@@ -248,7 +262,11 @@ class Agent:
         """
         policy = self.policy
         device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
-        checked = check_obs(self._rows(obs), policy.spec, rows=1, steps=[policy.n_obs_steps])
+        rows = self._one.instructions.embedded(self._rows(obs))
+        for key, value in obs.items():
+            if isinstance(value, str) and key in policy.spec.cond_shapes:
+                rows[key] = np.repeat(rows[key][:, None], policy.n_obs_steps, axis=1)
+        checked = check_obs(rows, policy.spec, rows=1, steps=[policy.n_obs_steps])
         unfinished = None if prefix is None else torch.from_numpy(np.array(prefix, np.float32))[None].to(device)
         step = self._inferred if step is None else step
         random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))

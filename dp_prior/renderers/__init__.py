@@ -11,9 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from dp_prior.config import family
-from dp_prior.renderers.pusht import PushTRendererConfig
+from dp_prior.renderers.pusht import PushTRendererConfig, PushTWithoutGoalRendererConfig
 
-RendererConfig = family("renderers", PushTRendererConfig, needs=("create", "state_shape", "versions"))
+RendererConfig = family(
+    "renderers", PushTRendererConfig, PushTWithoutGoalRendererConfig, needs=("create", "state_shape", "versions")
+)
 
 
 class Renderer(Protocol):

@@ -19,6 +19,8 @@ class PushTRendererConfig(Config):
 
     state_shape: ClassVar[tuple[int, ...]] = (5,)
 
+    draws_goal: ClassVar[bool] = True
+
     def create(self, size: tuple[int, int]) -> PushTRenderer:
         """A renderer of states as `PushTConfig` has them: agent x, agent y, block x, block y in px, block angle.
 
@@ -28,7 +30,7 @@ class PushTRendererConfig(Config):
         Raises:
             ImportError: gym-pusht is missing.
         """
-        return PushTRenderer(size)
+        return PushTRenderer(size, draws_goal=self.draws_goal)
 
     def versions(self) -> dict[str, str]:
         """By package.
@@ -49,6 +51,14 @@ class PushTRendererConfig(Config):
         }
 
 
+class PushTWithoutGoalRendererConfig(PushTRendererConfig):
+    """Pictures of Push-T without the goal, which an instruction has to tell."""
+
+    type: Literal["pusht_without_goal"] = "pusht_without_goal"
+
+    draws_goal: ClassVar[bool] = False
+
+
 class PushTRenderer:
     """See `Renderer`.
 
@@ -56,7 +66,7 @@ class PushTRenderer:
     shrinks the screen where it lies instead of a transposed copy: 0.48 ms a frame of 96 x 96 instead of 1.67 ms.
     """
 
-    def __init__(self, size: tuple[int, int]):
+    def __init__(self, size: tuple[int, int], *, draws_goal: bool = True):
         """Args: size: height and width of a frame."""
         _need_gym_pusht()
         import pygame
@@ -69,7 +79,7 @@ class PushTRenderer:
         self._background = pygame.Surface((SCREEN, SCREEN), depth=32)
         self._background.fill((255, 255, 255))
         goal = env.get_goal_pose_body(env.goal_pose)
-        for shape in env.block.shapes:
+        for shape in env.block.shapes if draws_goal else ():
             corners = [to_pygame(goal.local_to_world(corner), self._background) for corner in shape.get_vertices()]
             pygame.draw.polygon(self._background, pygame.Color("LightGreen"), corners)
         self._screen = self._background.copy()

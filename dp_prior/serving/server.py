@@ -27,6 +27,7 @@ from dp_prior.batch import Spec
 from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
 from dp_prior.inference.chunking import MergeConfig, Policy
+from dp_prior.inference.instructions import Instructions
 from dp_prior.regular_files import read_small
 from dp_prior.serving.session import History, Session, blank, metadata
 from dp_prior.serving.telemetry import Telemetry
@@ -79,6 +80,7 @@ class PolicyServer:
         seed: int = 0,
         history: History = "client",
         merge: MergeConfig | None = None,
+        instructions: Instructions | None = None,
         token: str | None = None,
         limits: Limits | None = None,
         report: Callable[[str], None] = lambda line: None,
@@ -86,7 +88,7 @@ class PolicyServer:
         """
         Args:
             name: of the policy, for its clients.
-            seed, history, merge: see `Session`.
+            seed, history, merge, instructions: see `Session`.
             token: what clients must show; None for nothing.
             limits: None for the defaults, with room for the policy's observations.
             report: receives lines for the operator.
@@ -99,7 +101,8 @@ class PolicyServer:
         self.policy = policy
         self.telemetry = Telemetry()
         self._metadata = pack(metadata(policy, name, history, merge))
-        self._session = {"seed": seed, "history": history, "merge": merge}
+        instructions = instructions or Instructions(policy.spec)
+        self._session = {"seed": seed, "history": history, "merge": merge, "instructions": instructions}
         self._token = token
         self._limits = limits or Limits(message_bytes=most_bytes(policy.spec))
         self._report = report

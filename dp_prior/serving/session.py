@@ -16,6 +16,7 @@ import numpy as np
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
+from dp_prior.inference.instructions import Instructions
 
 History = Literal["client", "server"]
 FIELDS = ("episode", "step", "prefix", "delay")
@@ -33,7 +34,15 @@ class Answer:
 class Session:
     """One connection's agent, its episode and its step."""
 
-    def __init__(self, policy: Policy, *, seed: int = 0, history: History = "client", merge: MergeConfig | None = None):
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        seed: int = 0,
+        history: History = "client",
+        merge: MergeConfig | None = None,
+        instructions: Instructions | None = None,
+    ):
         """
         Args:
             seed: determines all noise, together with episode and step.
@@ -41,8 +50,9 @@ class Session:
                 the one action of `Agent.act`. `client`: nobody does; the observation is repeated, as at the start of an
                 episode, and the answer is a whole chunk.
             merge: how a chunk follows the unfinished one that a request holds as `prefix`; None for naive.
+            instructions: embeds texts; connections share it.
         """
-        self.agent = Agent(policy, seed=seed, merge=merge)
+        self.agent = Agent(policy, seed=seed, merge=merge, instructions=instructions)
         self._history = history
         self._has_warned = False
 
@@ -148,7 +158,9 @@ def _own_fields(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_array(value: Any) -> Any:
-    """A list as an array; ragged ones stay, for `check_obs` to name them."""
+    """A list as an array; a text, and ragged lists, which `check_obs` names, stay."""
+    if isinstance(value, str):
+        return value
     try:
         return np.asarray(value)
     except ValueError:

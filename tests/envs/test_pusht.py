@@ -63,9 +63,9 @@ def test_observation_keys_shapes_and_range(single):
 
 
 def test_angle_that_rounds_to_a_full_turn_is_zero(single):
-    from dp_prior.envs.pusht import _read_state
+    from dp_prior.envs.pusht import read_state
 
-    assert _read_state(np.array([0, 0, 0, 0, np.nextafter(2 * np.pi, 0)]), {})["block_angle"] == 0.0
+    assert read_state(np.array([0, 0, 0, 0, np.nextafter(2 * np.pi, 0)]), {})["block_angle"] == 0.0
 
 
 def test_solved_episode_is_over_with_score_one_and_rests(single):

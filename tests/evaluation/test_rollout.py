@@ -11,6 +11,7 @@ import torch
 from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation import rollout
 from dp_prior.evaluation.film import Film
@@ -383,7 +384,7 @@ def test_blinding_of_what_the_policy_does_not_see_is_refused(filmed):
     with pytest.raises(ValueError, match="blind names"):
         seen(blind=["wrist"])
     spec = Watching().spec.model_copy(update={"kinds": {"front": "image", "goal": "label"}})
-    with pytest.raises(ConfigError, match="blind names 'goal' of kind 'label'; expected a vector or an image"):
+    with pytest.raises(ConfigError, match="blind names 'goal' of kind 'label'; expected a vector, an image or a text"):
         config(blind=["goal"]).create(SimpleNamespace(spec=spec))
     task = PolicyConfig(relative_to="agent_pos")
     assert list(config(blind=["agent_pos"]).task_faults(task)) == [
@@ -415,3 +416,109 @@ def test_films_are_asked_for_what_there_is():
     blurred = PolicyConfig(encoders={"front": ResNetEncoderConfig(pool="mean")})
     assert "no encoder is a resnet" in "".join(config(show="keypoints").task_faults(blurred))
     assert not [*config(show="keypoints").task_faults(PolicyConfig()), *config(show="camera").task_faults(blurred)]
+
+
+SIDES = ("go right", "go left")
+
+
+class Telling(Toy):
+    """Says on which side the goal lies."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        self.obs_shapes = {**self.obs_shapes, "told": ()}
+
+    def reset(self, seeds):
+        return self._told(super().reset(seeds))
+
+    def step(self, actions):
+        step = super().step(actions)
+        return step._replace(obs=self._told(step.obs))
+
+    def _told(self, obs):
+        return {**obs, "told": np.array([SIDES[int(x < 0)] for x in obs["goal"][:, 0]])}
+
+
+class Listening(Way):
+    """Remembers what it was told, as embeddings."""
+
+    def __init__(self, **fields):
+        super().__init__(**fields)
+        shapes = {**self.spec.cond_shapes, "told": (2, 8)}
+        more = {"kinds": {"told": "text"}, "embedders": {"told": HashedConfig(dimension=8)}}
+        self.spec = Spec(x_shape=(8, 2), cond_shapes=shapes, **more)
+        self.heard = []
+
+    def predict(self, obs, random, sampler=None, previous=None):
+        self.heard.append((obs["goal"][:, -1, 0] < 0, obs["told"][:, -1]))
+        return super().predict(obs, random, sampler, previous)
+
+    def heard_rightly(self):
+        """For every prediction and row whether it was told its own side."""
+        own = torch.from_numpy(HashedConfig(dimension=8).create().texts(SIDES))
+        return torch.cat([(told == own[left.long()]).all(-1) for left, told in self.heard])
+
+
+@pytest.fixture
+def telling(monkeypatch):
+    monkeypatch.setattr(ToyConfig, "create", lambda self: Telling(**self.arguments()))
+
+
+def test_instructions_reach_the_policy_as_embeddings_or_those_of_other_episodes(telling):
+    for fields, is_right in (({}, True), ({"shuffle": ["told"]}, False), ({"blind": ["told"]}, False)):
+        policy = Listening()
+        result = measure(policy, **fields)
+        assert (policy.heard_rightly() == is_right).all()
+        texts = {row["instruction"] for row in result.tables["rollout/by_seed"]}
+        assert texts == set(SIDES)  # what the environment said, not what the policy was told
+    assert all((told == 0).all() for _, told in policy.heard)
+
+
+def test_scores_by_instruction_follow_from_the_table_of_seeds_on_any_number_of_ranks(telling):
+    result = measure(Listening())
+    table = {row["instruction"]: row for row in result.tables["rollout/by_instruction"]}
+    for side in SIDES:
+        own = [row for row in result.tables["rollout/by_seed"] if row["instruction"] == side]
+        scores, low, high = (
+            np.array([row["score"] for row in own]),
+            table[side]["score_ci_low"],
+            table[side]["score_ci_high"],
+        )
+        assert table[side]["score"] == pytest.approx(scores.mean()) and (low, high) == mean_interval(scores)
+        assert table[side]["success_rate"] == pytest.approx(np.mean([row["success"] for row in own]))
+        assert table[side]["episodes"] == len(own)
+    for other in on_ranks(3, lambda models, ranks: measure(models["online"], ranks), {"online": Listening()}):
+        assert other.tables == result.tables
+    assert "rollout/by_instruction" in measure(Way()).tables  # a policy that reads none is measured by them too
+
+
+def test_a_folder_of_embeddings_stands_in_for_the_model(telling, tmp_path):
+    from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+
+    model = HashedConfig(dimension=8)
+    for name, texts in (("all", SIDES), ("one", SIDES[:1])):
+        values = model.create().texts(texts)
+        record = EmbeddingsRecord(embedder=model, source={"texts": "text"}, rows=len(texts))
+        write_embeddings(
+            tmp_path / name, Job(record, {"text": list(texts)}, lambda first, stop, v=values: v[first:stop])
+        )
+    policy = Listening()
+    measure(policy, instructions=tmp_path / "all")
+    assert policy.heard_rightly().all()
+    with pytest.raises(ValueError, match="'go left', which has no embedding in"):
+        measure(Listening(), instructions=tmp_path / "one")
+
+
+def test_what_cannot_be_shuffled_is_refused_before_training(telling):
+    data = SimpleNamespace(spec=Listening().spec)
+    config(shuffle=["told"]).create(data)
+    with pytest.raises(ConfigError, match=r"shuffle names \['goal'\], which the policy does not read as texts"):
+        config(shuffle=["goal"]).create(data)
+    with pytest.raises(ValueError, match="of 17 in blocks of env.n_envs 8 one runs alone"):
+        config(shuffle=["told"], n_episodes=17)
+    assert config(shuffle=["told"]).trial().shuffle == []
+
+
+def test_a_policy_that_is_told_needs_an_environment_that_tells():
+    with pytest.raises(ValueError, match="they differ in told"):
+        measure(Listening())

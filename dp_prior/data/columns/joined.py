@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.disk import DiskColumn
+from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 
 
@@ -17,6 +18,8 @@ def join(columns: Sequence[Column]) -> Column:
     """One column of the rows of all, which have one shape and type; columns in memory are copied."""
     if all(isinstance(column, MemoryColumn) for column in columns):
         return MemoryColumn(torch.cat([column.values for column in columns]))
+    if all(isinstance(column, LookupColumn) for column in columns):
+        return LookupColumn.joined(columns)
     return JoinedColumn(columns)
 
 

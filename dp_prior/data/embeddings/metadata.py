@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,24 @@ def check_columns(path: str, known: list[str], names: list[str]) -> None:
     missing = [f"there is no column {name!r}. {nearest_name(name, known)}" for name in names if name not in known]
     if missing:
         raise DataError(path, missing)
+
+
+def read_table(path: Path, column: str) -> dict[str, Any]:
+    """All columns of one parquet or CSV file, or the lines of a text file as `column`; (N,) lists by name.
+
+    Raises:
+        DataError: the file cannot be read, or has no such column.
+    """
+    with reading(path), decoding(path):
+        if path.suffix not in (".csv", ".parquet"):
+            return {column: path.read_text(encoding="utf-8").splitlines()}
+        if path.suffix == ".csv":
+            from pyarrow import csv
+
+            table = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True))
+        else:
+            from pyarrow import parquet
+
+            table = parquet.read_table(path)
+    check_columns(str(path), table.column_names, [column])
+    return {name: values.to_pylist() for name, values in zip(table.column_names, table.columns, strict=True)}

@@ -126,6 +126,34 @@ class LeRobotStore:
             raise DataError(str(self.path), [found])
         return values.reshape(len(values), *declared)
 
+    def tasks(self) -> dict[int, str]:
+        """The texts of meta/tasks by number, which `task_index` names.
+
+        Raises:
+            DataError: there are none, or they cannot be read.
+        """
+        path = self.tasks_file
+        if path.suffix == ".parquet":
+            table = _read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
+            texts = [name for name in table.column_names if name != "task_index"]
+            rows = (
+                []
+                if not texts
+                else list(zip(*(table.column(n).to_pylist() for n in ("task_index", texts[0])), strict=True))
+            )
+        else:
+            with decoding(path, "is not a list of tasks"):
+                lines = [json.loads(line) for line in _read_text(path, LARGEST_LISTING).splitlines() if line.strip()]
+                rows = [(line["task_index"], line["task"]) for line in lines]
+        if not rows or not all(type(number) is int and isinstance(text, str) for number, text in rows):
+            raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
+        return dict(rows)
+
+    @property
+    def tasks_file(self) -> Path:
+        """Where `tasks` are stored."""
+        return self.path / "meta" / ("tasks.parquet" if self.version == "v3.0" else "tasks.jsonl")
+
     def locate(self, key: str, row: int) -> str:
         """The parquet file that holds a row, for messages."""
         index = int(np.searchsorted(self._file_ends, row, side="right"))
@@ -256,7 +284,7 @@ def _count(value: Any) -> int:
 
 
 def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
-    """(rows, *lengths of the nested lists) of a column of numbers or of equally long lists of them."""
+    """(rows, *lengths of the nested lists) of a column of numbers, texts or equally long lists of them."""
     import pyarrow as pa
 
     values, shape = column.combine_chunks(), [len(column)]
@@ -277,6 +305,8 @@ def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
         else:
             break
         values = values.flatten()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return np.array(values.to_pylist(), dtype=str).reshape(shape)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(str(path), [f"key {key!r} holds {kind}, which is not a number type"])
     return values.to_numpy(zero_copy_only=False).reshape(shape)

@@ -17,11 +17,12 @@ from dp_prior.randomness import Randomness
 
 
 class StateEncoderConfig(Config):
-    """Encodes a state vector of robot or scene. By default it passes through unchanged, as in Chi et al. 2023."""
+    """Encodes a state vector of robot or scene, or the embedding of a text. By default it passes through unchanged, as
+    in Chi et al. 2023."""
 
     type: Literal["state"] = "state"
 
-    reads: ClassVar[tuple[Kind, ...]] = ("vector",)
+    reads: ClassVar[tuple[Kind, ...]] = ("vector", "text")
 
     needs_data_units: ClassVar[bool] = False
 

@@ -1,0 +1,137 @@
+"""Folders of embeddings as `dp-prior embed` writes them: parquet files, and `embedder.json`, which says by what model.
+
+A folder appears complete or not at all. It is filled beside its place, a file of `ROWS` rows at a time; the same job
+goes on there after an interruption, and another job is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from dp_prior.config import Config
+from dp_prior.data.errors import DataError
+from dp_prior.data.files import reading
+from dp_prior.durable import make_directory, replace_file, replacing, seal, sync_directory, unseal
+from dp_prior.embedders import EmbedderConfig
+from dp_prior.regular_files import read_small
+
+RECORD = "embedder.json"
+COLUMN = "embedding"
+ROWS = 1024
+
+
+class EmbeddingsRecord(Config):
+    """What the embeddings of a folder were made of."""
+
+    format: int = 1
+    """Version of the layout."""
+
+    embedder: EmbedderConfig
+    """The model, with its hash."""
+
+    source: dict[str, str | int]
+    """What was embedded, with a hash of it."""
+
+    rows: int
+    """Number of embeddings."""
+
+    @property
+    def job(self) -> tuple[object, ...]:
+        """Equal for records of the same job, wherever the model lies."""
+        return self.embedder.identity, self.source, self.rows
+
+
+@dataclass(frozen=True)
+class Job:
+    """Embeddings to be made.
+
+    Attributes:
+        record: of the folder.
+        columns: (rows,) by name, written beside the embeddings.
+        embed: (first, stop) -> (stop - first, dimension) float32.
+    """
+
+    record: EmbeddingsRecord
+    columns: Mapping[str, Any]
+    embed: Callable[[int, int], np.ndarray]
+
+
+def read_record(folder: Path) -> EmbeddingsRecord | None:
+    """The record of a folder; None for one that other programs wrote.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    with reading(path):
+        data = read_small(path)
+    try:
+        found = {name: value for name, value in unseal(data).items() if name != "sha256"}
+        return EmbeddingsRecord.model_validate(found)
+    except (ValueError, ValidationError) as error:
+        problem = f"is no record of embeddings ({str(error).splitlines()[0]}); embed again into another folder"
+        raise DataError(str(path), [problem]) from None
+
+
+def write_embeddings(folder: Path, job: Job, report: Callable[[str], None] = lambda line: None) -> bool:
+    """Make the folder; goes on where an interrupted call of the same job stopped.
+
+    Args:
+        report: receives a line about the progress for each file.
+
+    Returns:
+        False if the folder was complete already.
+
+    Raises:
+        FileExistsError: the folder, or an unfinished one beside it, is of another job.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    if folder.exists():
+        if _is_of(folder, job):
+            return False
+        raise FileExistsError(f"{folder} exists and is not this job's: {_difference(folder, job)}; name another folder")
+    partial = folder.with_name(f".{folder.name}.unfinished")
+    make_directory(partial)
+    if read_record(partial) is None:
+        replace_file(partial / RECORD, seal(job.record.model_dump(mode="json")))
+    elif not _is_of(partial, job):
+        raise FileExistsError(
+            f"{partial} is the unfinished folder of another job: {_difference(partial, job)}; delete it"
+        )
+    for number, first in enumerate(range(0, job.record.rows, ROWS)):
+        path, stop = partial / f"part_{number:06d}.parquet", min(first + ROWS, job.record.rows)
+        if not path.exists():
+            embeddings = job.embed(first, stop)
+            values = pyarrow.array(np.ascontiguousarray(embeddings, np.float32).ravel())
+            lists = pyarrow.FixedSizeListArray.from_arrays(values, embeddings.shape[1])
+            table = {name: column[first:stop] for name, column in job.columns.items()}
+            with replacing(path) as temporary:
+                parquet.write_table(pyarrow.table({**table, COLUMN: lists}), temporary)
+        report(f"{stop} of {job.record.rows} rows")
+    os.rename(partial, folder)
+    sync_directory(folder.parent)
+    return True
+
+
+def _is_of(folder: Path, job: Job) -> bool:
+    found = read_record(folder)
+    return found is not None and found.job == job.record.job
+
+
+def _difference(folder: Path, job: Job) -> str:
+    found = read_record(folder)
+    if found is None:
+        return f"it has no {RECORD}"
+    names = [name for name in ("embedder", "source", "rows") if getattr(found, name) != getattr(job.record, name)]
+    return "; ".join(f"{name} {getattr(found, name)}, now {getattr(job.record, name)}" for name in names)

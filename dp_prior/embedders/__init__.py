@@ -1,0 +1,49 @@
+"""Embedders: models that turn texts, and some of them camera frames, into vectors; training only reads the vectors.
+
+A record names a model. `resolve()` returns it with what identifies the model, which is stored with the embeddings it
+made and in the spec of every policy trained on them; `create()` loads it, so that an instruction is embedded on the
+robot as it was for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from dp_prior.config import Config, family
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.embedders.transformers import TransformersConfig
+
+EmbedderConfig = family("embedders", HashedConfig, TransformersConfig)
+
+
+class Embedder(Protocol):
+    """A loaded model. An embedding depends on its own text or frame alone, not on the others of a call."""
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """(n, dimension) float32 of length 1.
+
+        Raises:
+            ValueError: the model reads no texts.
+        """
+
+    def frames(self, frames: np.ndarray) -> np.ndarray:
+        """(n, height, width, 3) uint8 RGB -> (n, dimension) float32 of length 1.
+
+        Raises:
+            ValueError: the model reads no frames.
+        """
+
+
+def named(name: str) -> Config:
+    """The record of a model: `hashed` or `hashed:DIMENSION`, otherwise a local folder or user/name[@revision].
+
+    Raises:
+        ConfigError: the dimension is out of range.
+    """
+    kind, _, dimension = name.partition(":")
+    if kind == "hashed":
+        return HashedConfig.from_json(f'{{"dimension": {dimension or 64}}}', source=name)
+    return TransformersConfig(model=name)

@@ -1,0 +1,194 @@
+"""Text and image models of the package transformers: CLIP, SigLIP, T5, sentence models, vision transformers.
+
+Nothing in a model's folder is executed, and weights must be safetensors. How a model's outputs become one vector:
+
+    clip, siglip                  their own text and image features
+    clip_text_model               the projected text features
+    a sentence model, t5, others  the mean over the tokens of a text, or the first token where `1_Pooling` says so
+    vision transformers           the model's pooled output, else its first token
+
+All are scaled to length 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.config import Config
+
+FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
+"""What is read, and hashed, of a model's folder."""
+
+AT_ONCE = 64
+
+FIXED_LENGTH = 64
+"""SigLIP reads its texts padded to this many tokens, with nothing masked, as it was trained."""
+
+
+class TransformersConfig(Config):
+    """A pretrained model of the package transformers; needs the extra `clip`."""
+
+    type: Literal["transformers"] = "transformers"
+
+    model: str
+    """A local folder, as `save_pretrained` writes it, or a Hub repository user/name[@revision]."""
+
+    sha256: str | None = None
+    """Hash of the model's files; null until they are read."""
+
+    @property
+    def identity(self) -> str:
+        """Equal for records of the same files, wherever they lie."""
+        return self.sha256 or self.model
+
+    def resolve(self) -> Self:
+        """The record with the hash of the files, which are downloaded if they are on the Hub.
+
+        Raises:
+            FileNotFoundError: there is no such model, or the Hub is out of reach.
+        """
+        return self.model_copy(update={"sha256": _hash(_folder(self.model))})
+
+    def create(self) -> Pretrained:
+        """Load the model.
+
+        Raises:
+            FileNotFoundError: there is no such model, or the Hub is out of reach.
+            ValueError: its files are not those of `sha256`, or cannot be loaded.
+            ImportError: transformers is missing.
+        """
+        folder = _folder(self.model)
+        if self.sha256 not in (None, _hash(folder)):
+            raise ValueError(
+                f"the files of model {self.model} are not those that the embeddings were made with (SHA-256 "
+                f"{self.sha256[:12]}...); give the model as it was, or embed the texts again and train on these"
+            )
+        return Pretrained(folder)
+
+
+class Pretrained:
+    """See `TransformersConfig` and `Embedder`."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._transformers = folder, _transformers()
+        try:
+            self._family = json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"]
+            kind = {"clip_text_model": "CLIPTextModelWithProjection", "t5": "T5EncoderModel"}.get(self._family)
+            loader = getattr(self._transformers, kind or "AutoModel")
+            self._model = loader.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{folder} holds no model that transformers can load: {error}") from error
+        self._model.eval().requires_grad_(False)
+
+    def texts(self, texts: Sequence[str]) -> np.ndarray:
+        """See `Embedder`."""
+        if self._tokenizer is None:
+            raise ValueError(f"{self._folder} has no tokenizer, so this {self._family} model reads no texts")
+        return self._in_parts(texts, self._embed_texts)
+
+    def frames(self, frames: np.ndarray) -> np.ndarray:
+        """See `Embedder`."""
+        if self._processor is None:
+            raise ValueError(
+                f"{self._folder} has no preprocessor_config.json: this {self._family} model reads no frames"
+            )
+        return self._in_parts(frames, self._embed_frames)
+
+    @functools.cached_property
+    def _tokenizer(self) -> Any:
+        if not (self._folder / "tokenizer_config.json").is_file():
+            return None
+        return self._transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+
+    @functools.cached_property
+    def _processor(self) -> Any:
+        if not (self._folder / "preprocessor_config.json").is_file():
+            return None
+        return self._transformers.AutoImageProcessor.from_pretrained(self._folder, local_files_only=True, backend="pil")
+
+    @functools.cached_property
+    def _takes_first(self) -> bool:
+        """Whether a text's embedding is that of its first token; sentence-transformers' own record of it."""
+        record = self._folder / "1_Pooling" / "config.json"
+        return record.is_file() and json.loads(record.read_text(encoding="utf-8")).get("pooling_mode_cls_token", False)
+
+    @torch.no_grad()
+    def _in_parts(self, values: Any, embed: Any) -> np.ndarray:
+        found = torch.cat([embed(values[i : i + AT_ONCE]).float() for i in range(0, len(values), AT_ONCE)])
+        return torch.nn.functional.normalize(found, dim=-1).numpy()
+
+    def _embed_texts(self, texts: Sequence[str]) -> Tensor:
+        is_fixed = self._family.startswith("siglip")
+        limit = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
+        tokens = self._tokenizer(
+            list(texts),
+            padding="max_length" if is_fixed else True,
+            truncation=True,
+            max_length=min(FIXED_LENGTH, limit) if is_fixed else min(self._tokenizer.model_max_length, limit or 512),
+            return_tensors="pt",
+        )
+        mask = tokens["attention_mask"]
+        given = {"input_ids": tokens["input_ids"]} | ({} if is_fixed else {"attention_mask": mask})
+        if self._family == "clip_text_model":
+            return self._model(**given).text_embeds
+        if hasattr(self._model, "get_text_features"):
+            return self._model.get_text_features(**given).pooler_output
+        tokens_out = self._model(**given).last_hidden_state  # (n, length, D)
+        if self._takes_first:
+            return tokens_out[:, 0]
+        weights = mask[..., None].to(tokens_out)
+        return (tokens_out * weights).sum(1) / weights.sum(1)
+
+    def _embed_frames(self, frames: np.ndarray) -> Tensor:
+        pixels = self._processor(images=list(frames), return_tensors="pt")["pixel_values"]
+        if hasattr(self._model, "get_image_features"):
+            return self._model.get_image_features(pixel_values=pixels).pooler_output
+        out = self._model(pixel_values=pixels)
+        return out.last_hidden_state[:, 0] if out.get("pooler_output") is None else out.pooler_output
+
+
+def _folder(model: str) -> Path:
+    """Where the model's files lie; downloads them if it is a repository. An existing folder wins."""
+    if model and Path(model).is_dir():
+        return Path(model)
+    name, _, revision = model.partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+        raise FileNotFoundError(f"{model} is no folder, and no Hub id such as openai/clip-vit-base-patch32")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise FileNotFoundError(
+            f"model {model} is not in the local cache and cannot be downloaded: {error}. Download it first "
+            f"(hf download {name}), or give a local folder"
+        ) from error
+
+
+def _hash(folder: Path) -> str:
+    """SHA-256 of the names and contents of the files that are read."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in FILES for path in folder.glob(pattern)):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f'this embedder needs transformers ({error}): pip install "dp_prior[clip]"') from error
+    return transformers

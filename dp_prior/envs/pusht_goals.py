@@ -1,0 +1,112 @@
+"""Push-T with four goals, one quarter turn apart; only the instruction says which one an episode has.
+
+A quarter turn of the world about its middle maps walls, agent and block to themselves and each goal to the next. So
+demonstrations of Push-T, turned, are demonstrations of all four goals by the same expert.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from dp_prior.durable import replacing
+from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
+from dp_prior.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
+
+INSTRUCTIONS = tuple(
+    f"push the T onto its goal with the stem to the {corner}"
+    for corner in ("lower left", "upper left", "upper right", "lower right")
+)
+"""By the number of quarter turns from the goal of Push-T."""
+
+
+class PushTGoalsConfig(PushTConfig):
+    """Push-T with four goals. An episode's goal is its seed modulo 4. Neither state nor camera shows it, but the
+    observation `instruction` says it."""
+
+    type: Literal["pusht_goals"] = "pusht_goals"
+
+    embedding: ClassVar = False
+
+    def create(self) -> Lockstep:
+        """The environment; observations as of Push-T, and `instruction`, a text. See `PushTConfig`."""
+        shapes, sensors = {**OBS_SHAPES, "instruction": ()}, {}
+        if self.camera is not None:
+            draw = PushTWithoutGoalRendererConfig().create(self.camera)
+            shapes["camera"], sensors["camera"] = (*self.camera, 3), draw
+        size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
+        env_type = _env_with_goals()
+        return Lockstep(
+            [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
+            max_steps=self.max_steps,
+            fps=env_type.metadata["render_fps"],
+            obs_shapes=shapes,
+            read_obs=partial(_read, sensors=sensors),
+            score="max",
+            success_score=None,
+        )
+
+
+def _env_with_goals() -> Any:
+    class PushTWithGoals(repeatable_env()):
+        """Its observation is the state and the instruction."""
+
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+            state, info = super().reset(seed=seed, options=options)
+            self.turns = int(seed) % 4
+            self.goal_pose[2] += self.turns * np.pi / 2
+            return (state, INSTRUCTIONS[self.turns]), info
+
+        def step(self, action: np.ndarray) -> tuple[Any, ...]:
+            state, *rest = super().step(action)
+            return (state, INSTRUCTIONS[self.turns]), *rest
+
+    return PushTWithGoals
+
+
+def _read(raw: tuple[np.ndarray, str], sensors: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {**read_state(raw[0], sensors), "instruction": np.array(raw[1])}
+
+
+def turned(points: np.ndarray, turns: int) -> np.ndarray:
+    """Points (..., 2) in px after quarter turns about the middle of the world, clockwise on the screen."""
+    for _ in range(turns % 4):
+        points = np.stack([SCREEN - points[..., 1], points[..., 0]], axis=-1)
+    return points
+
+
+def turned_states(states: np.ndarray, turns: int) -> np.ndarray:
+    """States (n, 5) of Push-T after quarter turns; the angle in [0, 2 pi)."""
+    angle = ((states[:, 4:] + turns * np.pi / 2) % (2 * np.pi)).astype(np.float32) % np.float32(2 * np.pi)
+    return np.concatenate([turned(states[:, :2], turns), turned(states[:, 2:4], turns), angle], axis=1)
+
+
+def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
+    """Write every episode of Push-T demonstrations four times, turned to each goal, with the number of its goal.
+
+    Args:
+        demonstrations: a file by `write_demonstrations`.
+        path: file to write: state, action, episode_ends, `goal` (N,) and `instructions` (4,), its texts.
+
+    Returns:
+        Number of episodes written.
+    """
+    with np.load(demonstrations, allow_pickle=False) as file:
+        states, actions, ends = file["state"], file["action"], file["episode_ends"]
+    bounds = list(zip([0, *ends[:-1]], ends, strict=True))
+    parts = [(turns, slice(*bound)) for bound in bounds for turns in range(4)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, open(temporary, "wb") as stream:
+        np.savez_compressed(
+            stream,
+            state=np.concatenate([turned_states(states[rows], turns) for turns, rows in parts]),
+            action=np.concatenate([turned(actions[rows], turns) for turns, rows in parts]),
+            goal=np.concatenate([np.full(rows.stop - rows.start, turns) for turns, rows in parts]),
+            instructions=np.array(INSTRUCTIONS),
+            episode_ends=np.cumsum([rows.stop - rows.start for _, rows in parts]),
+        )
+    return len(parts)

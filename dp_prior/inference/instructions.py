@@ -1,0 +1,119 @@
+"""Instructions at acting time: texts among observations become the embeddings that the policy was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.batch import Spec
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.written import read_record
+from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.embedders import Embedder, TransformersConfig
+
+LONGEST = 4096
+"""Most characters of an instruction."""
+
+REMEMBERED = 1024
+"""Most texts whose embeddings are kept."""
+
+
+class Instructions:
+    """Embeds the texts that a policy reads, by the model that made its embeddings, which is loaded at the first text.
+
+    Embeddings given in place of texts are left as they are.
+    """
+
+    def __init__(self, spec: Spec, source: str | Path | None = None):
+        """
+        Args:
+            spec: of the policy.
+            source: a folder that `dp-prior embed` wrote, whose texts are then the only ones that are known and no model
+                is needed, or a folder with the model, if it lies elsewhere than in training; None for the model of the
+                policy's spec.
+
+        Raises:
+            ValueError: the folder is of another model than the policy's embeddings.
+        """
+        self._keys = [key for key in spec.cond_shapes if spec.kind(key) == "text"]
+        self._spec = spec
+        self._source = None if source is None else Path(source).expanduser()
+        self._embedders: dict[str, Embedder] = {}  # by the identity of the model
+        self._known: dict[str, np.ndarray] | None = None
+        if self._source is not None and (record := read_record(self._source)) is not None:
+            for key in self._keys:
+                ours = spec.embedders.get(key)
+                if ours is None or ours.identity != record.embedder.identity:
+                    raise ValueError(
+                        f"the embeddings in {source} are of {_called(record.embedder)}, but the policy reads {key!r} "
+                        f"of {_called(ours)}; embed the texts by the policy's model"
+                    )
+            self._known = _table(self._source, str(record.source.get("texts", "")))
+        self._embed = lru_cache(REMEMBERED)(self._embed_one)
+
+    def embedded(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations with embeddings (*shape, dimension) in place of texts (*shape); the others as they are.
+
+        Raises:
+            ValueError: a text is empty, too long or unknown, or its model is not known or not the policy's.
+        """
+        return {key: self._replaced(key, value) if key in self._keys else value for key, value in obs.items()}
+
+    def _replaced(self, key: str, value: Any) -> Any:
+        if not _is_text(value):
+            return value
+        texts = np.asarray(value)
+        found = [self._embed(key, str(text)) for text in texts.ravel()]
+        return np.stack(found).reshape(*texts.shape, *found[0].shape)
+
+    def _embed_one(self, key: str, text: str) -> np.ndarray:
+        if not text.strip():
+            raise ValueError(f"observation {key!r} is an empty text; say what to do, or give its embedding")
+        if len(text) > LONGEST:
+            raise ValueError(f"observation {key!r} is a text of {len(text)} characters; at most {LONGEST} are read")
+        if self._known is not None:
+            if text not in self._known:
+                hint = nearest_name(text, self._known)
+                raise ValueError(f"observation {key!r} is {text!r}, which has no embedding in {self._source}. {hint}")
+            return self._known[text]
+        try:
+            return self._embedder(key).texts([text])[0]
+        except (ImportError, FileNotFoundError) as error:
+            raise ValueError(f"observation {key!r} is a text, but {error}; or give its embedding") from error
+
+    def _embedder(self, key: str) -> Embedder:
+        record = self._spec.embedders.get(key)
+        if record is None:
+            raise ValueError(
+                f"observation {key!r} is a text, but nothing says which model embeds it: the embeddings of training "
+                f"were not made by dp-prior embed; give its embedding, shape {self._spec.cond_shapes[key][1:]}"
+            )
+        if record.identity not in self._embedders:
+            if self._source is not None and isinstance(record, TransformersConfig):
+                record = record.model_copy(update={"model": str(self._source)})
+            self._embedders[record.identity] = record.create()
+        return self._embedders[record.identity]
+
+
+def _is_text(value: Any) -> bool:
+    """Whether an observation is a text or an array of texts."""
+    if isinstance(value, (list, tuple)):
+        return len(value) > 0 and _is_text(value[0])
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind in "UT")
+
+
+def _called(record: Any) -> str:
+    return "an unknown model" if record is None else f"{record.type} {record.identity[:40]}"
+
+
+def _table(folder: Path, column: str) -> dict[str, np.ndarray]:
+    """The embeddings of a folder by text."""
+    opened = FolderConfig(path=str(folder), format="parquet").create()
+    if not column:
+        raise DataError(str(folder), ["holds embeddings of frames; expected those of texts"])
+    texts = [text for part in opened.columns([column], as_text=True) for text in part[column]]
+    return dict(zip(texts, opened.rows.read(0, opened.count), strict=True))

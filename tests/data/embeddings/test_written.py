@@ -1,0 +1,93 @@
+"""Folders of embeddings appear complete or not at all, go on where they stopped, and never mix two models."""
+
+import numpy as np
+import pytest
+
+from dp_prior.data.embeddings import written
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, read_record, write_embeddings
+from dp_prior.data.errors import DataError
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.embedders.transformers import TransformersConfig
+
+N = 10
+VALUES = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    monkeypatch.setattr(written, "ROWS", 4)
+
+
+def job(calls=None, die_at=None, embedder=None, source="a", rows=N):
+    def embed(first, stop):
+        if first == die_at:
+            raise KeyboardInterrupt
+        (calls if calls is not None else []).append((first, stop))
+        return VALUES[first:stop]
+
+    record = EmbeddingsRecord(
+        embedder=embedder or HashedConfig(), source={"texts": "text", "sha256": source}, rows=rows
+    )
+    return Job(record, {"text": [f"text {i}" for i in range(rows)], "id": np.arange(rows)}, embed)
+
+
+def read(folder):
+    opened = FolderConfig(path=str(folder), format="parquet").create()
+    (part,) = [{**part} for part in opened.columns(["text", "id"])] if opened.count < 5 else [None]
+    ids = np.concatenate([part["id"] for part in opened.columns(["id"])])
+    return opened.rows.read(0, opened.count), ids
+
+
+def test_rows_and_columns_come_back(tmp_path):
+    lines = []
+    assert write_embeddings(tmp_path / "e", job(), lines.append)
+    values, ids = read(tmp_path / "e")
+    np.testing.assert_array_equal(values, VALUES)
+    np.testing.assert_array_equal(ids, np.arange(N))
+    assert read_record(tmp_path / "e") == job().record and lines[-1] == "10 of 10 rows"
+    calls = []
+    assert not write_embeddings(tmp_path / "e", job(calls)) and not calls
+
+
+def test_an_interrupted_job_is_not_there_and_goes_on_where_it_stopped(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        write_embeddings(tmp_path / "e", job(die_at=8))
+    assert not (tmp_path / "e").exists()
+    calls = []
+    write_embeddings(tmp_path / "e", job(calls))
+    assert calls == [(8, 10)]
+    np.testing.assert_array_equal(read(tmp_path / "e")[0], VALUES)
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+OTHERS = {"embedder": {"embedder": HashedConfig(dimension=8)}, "source": {"source": "b"}, "rows": {"rows": 9}}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_another_job_is_refused(tmp_path, what, is_finished):
+    if is_finished:
+        write_embeddings(tmp_path / "e", job())
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            write_embeddings(tmp_path / "e", job(die_at=4))
+    with pytest.raises(FileExistsError, match=rf"{what} .*, now .*; {'name another' if is_finished else 'delete it'}"):
+        write_embeddings(tmp_path / "e", job(**OTHERS[what]))
+    write_embeddings(tmp_path / "e", job())
+
+
+def test_the_same_model_elsewhere_is_the_same_job(tmp_path):
+    here, there = (TransformersConfig(model=name, sha256="f" * 64) for name in ("here", "there"))
+    write_embeddings(tmp_path / "e", job(embedder=here))
+    assert not write_embeddings(tmp_path / "e", job(embedder=there))
+
+
+def test_folders_of_others_are_left_alone(tmp_path):
+    (tmp_path / "e").mkdir()
+    assert read_record(tmp_path / "e") is None
+    with pytest.raises(FileExistsError, match="it has no embedder.json; name another folder"):
+        write_embeddings(tmp_path / "e", job())
+    (tmp_path / "e/embedder.json").write_text("{}")
+    with pytest.raises(DataError, match="is no record of embeddings"):
+        read_record(tmp_path / "e")

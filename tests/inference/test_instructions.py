@@ -1,0 +1,169 @@
+"""Texts at acting time become the embeddings of training, by their model or from a folder, and nothing else."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dp_prior.batch import Spec
+from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.embedders.transformers import TransformersConfig
+from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.instructions import Instructions
+from tests.inference.test_agent import Fake
+
+MODEL = HashedConfig(dimension=8)
+EMBED = MODEL.create().texts
+
+
+class Told(Fake):
+    """Observation `b` is an instruction."""
+
+    def __init__(self, embedder=MODEL, dimension=8, **sizes):
+        super().__init__(**sizes)
+        shapes = {"a": (self.n_obs_steps, 3), "b": (self.n_obs_steps, dimension)}
+        embedders = {} if embedder is None else {"b": embedder}
+        self.spec = Spec(x_shape=(8, 2), cond_shapes=shapes, kinds={"b": "text"}, embedders=embedders)
+
+
+def seen(policy):
+    return policy.calls[-1][0]["b"]
+
+
+def folder(place, texts, embedder=MODEL):
+    values = EMBED(texts)
+    record = EmbeddingsRecord(embedder=embedder, source={"texts": "text"}, rows=len(texts))
+    write_embeddings(place, Job(record, {"text": texts}, lambda first, stop: values[first:stop]))
+    return place
+
+
+def test_a_text_acts_as_its_embedding_for_every_way_of_asking():
+    for value in ("go left", EMBED(["go left"])[0], EMBED(["go left"])[0].tolist()):
+        policy = Told()
+        action = Agent(policy).act({"a": np.zeros(3), "b": value})
+        assert torch.equal(seen(policy), torch.from_numpy(EMBED(["go left", "go left"]))[None])
+        np.testing.assert_array_equal(action, Agent(Told()).act({"a": np.zeros(3), "b": EMBED(["go left"])[0]}))
+    two = EMBED(["go left", "stop"])
+    for value in ("go left", ["go left", "go left"], np.array(["go left"] * 2), two[[0, 0]]):
+        policy = Told()
+        Agent(policy).infer({"a": np.zeros((2, 3)), "b": value})
+        assert torch.equal(seen(policy), torch.from_numpy(two[[0, 0]])[None])
+    policy = Told()
+    Agent(policy).infer({"a": np.zeros((2, 3)), "b": ["go left", "stop"]})
+    assert torch.equal(seen(policy), torch.from_numpy(two)[None])
+    policy = Told()
+    agent = VectorAgent(policy)
+    agent.reset([0, 1])
+    agent.act({"a": np.zeros((2, 3)), "b": np.array(["go left", "stop"])})
+    assert torch.equal(seen(policy)[:, 1], torch.from_numpy(two))
+
+
+def test_history_keeps_what_was_said_at_each_step():
+    policy = Told()
+    agent = Agent(policy, n_action_steps=1)
+    agent.act({"a": np.zeros(3), "b": "go left"})
+    agent.act({"a": np.zeros(3), "b": "stop"})
+    assert torch.equal(seen(policy), torch.from_numpy(EMBED(["go left", "stop"]))[None])
+
+
+def test_a_folder_of_embeddings_needs_no_model(tmp_path):
+    model = TransformersConfig(model="not/there", sha256="0" * 64)
+    known = Instructions(Told(model).spec, folder(tmp_path / "e", ["go left", "stop"], model))
+    policy = Told(model)
+    Agent(policy, instructions=known).act({"a": np.zeros(3), "b": "stop"})
+    assert torch.equal(seen(policy)[0, 0], torch.from_numpy(EMBED(["stop"])[0]))
+    with pytest.raises(ValueError, match="'go lefT', which has no embedding in .*Did you mean 'go left'"):
+        Agent(policy, instructions=known).act({"a": np.zeros(3), "b": "go lefT"})
+
+
+def test_embeddings_of_another_model_are_refused(tmp_path):
+    other = folder(tmp_path / "e", ["stop"], HashedConfig(dimension=16))
+    for policy in (Told(), Told(None)):
+        with pytest.raises(ValueError, match="are of hashed hashed:16, but the policy reads 'b' of "):
+            Instructions(policy.spec, other)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "observation 'b' is an empty text; say what to do"),
+        ("  \n", "is an empty text"),
+        ("x" * 5000, "is a text of 5000 characters; at most 4096"),
+        ("?", "has no letter or digit"),
+    ],
+)
+def test_odd_texts_are_one_line_and_are_not_remembered(value, message):
+    policy = Told()
+    agent = Agent(policy)
+    with pytest.raises(ValueError, match=message):
+        agent.act({"a": np.zeros(3), "b": value})
+    agent.act({"a": np.zeros(3), "b": "stop"})
+    assert torch.equal(seen(policy), torch.from_numpy(EMBED(["stop", "stop"]))[None])
+
+
+def test_what_nobody_can_embed_and_what_is_missing_is_named():
+    with pytest.raises(ValueError, match=r"nothing says which model embeds it.*give its embedding, shape \(8,\)"):
+        Agent(Told(None)).act({"a": np.zeros(3), "b": "stop"})
+    Agent(Told(None)).act({"a": np.zeros(3), "b": np.ones(8)})
+    with pytest.raises(ValueError, match="observation 'b' is missing; the policy reads a .*, b"):
+        Agent(Told()).act({"a": np.zeros(3)})
+    with pytest.raises(ValueError, match="observation 'b' is a text, but .* is no folder, and no Hub id"):
+        Agent(Told(TransformersConfig(model="gone"))).act({"a": np.zeros(3), "b": "stop"})
+    with pytest.raises(ValueError, match=r"observation 'b' has shape \(3,\) per row; the policy reads \(8,\)"):
+        Agent(Told()).act({"a": np.zeros(3), "b": np.ones(3)})
+    with pytest.raises(ValueError, match="observation 'a' holds <U4; expected numbers"):
+        Agent(Told()).act({"a": "stop", "b": "stop"})
+
+
+def test_the_model_may_lie_elsewhere_on_the_robot(tmp_path):
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    from tests.embedders.models import save_model
+
+    trained = TransformersConfig(model=str(save_model(tmp_path / "there", "clip"))).resolve()
+    (tmp_path / "there").rename(tmp_path / "here")
+    policy = Told(trained, dimension=6)
+    Agent(policy, instructions=Instructions(policy.spec, tmp_path / "here")).act({"a": np.zeros(3), "b": "push left"})
+    expected = TransformersConfig(model=str(tmp_path / "here")).create().texts(["push left"])[0]
+    np.testing.assert_allclose(seen(policy)[0, 0], expected, atol=1e-6)
+
+
+def test_a_spec_keeps_its_models_and_only_for_texts():
+    spec = Told().spec
+    assert Spec.from_json(spec.model_dump_json()) == spec
+    plain = Spec(x_shape=(8, 2), cond_shapes={"a": (2, 3)})
+    assert json.loads(plain.model_dump_json()) == {"x_shape": [8, 2], "cond_shapes": {"a": [2, 3]}}
+    with pytest.raises(ConfigError, match=r"embedders name \['a'\], which are not of kind 'text'"):
+        Spec.from_json('{"x_shape": [8, 2], "cond_shapes": {"a": [2, 3]}, "embedders": {"a": {"type": "hashed"}}}')
+
+
+def test_a_server_and_its_client_pass_texts_on():
+    pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
+    pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
+    from dp_prior.client import PolicyClient, ServerError
+    from dp_prior.client.realtime import RealtimeAgent
+    from dp_prior.client.wire import pack, unpack
+    from dp_prior.serving.session import Session
+    from tests.serving.running import running
+
+    told = [{"a": np.full(3, i, float), "b": "go left" if i < 5 else "stop"} for i in range(12)]
+    agent, policy = Agent(Told()), Told()
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        assert robot.metadata["obs"]["b"] == {"shape": [8], "dtype": "float32", "kind": "text"}
+        for obs in told:
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+        robot.reset()
+        with pytest.raises(ServerError, match="observation 'b' is an empty text"):
+            robot.act({"a": np.zeros(3), "b": ""})
+        robot.reset()
+        with RealtimeAgent(robot, fps=10, n_obs_steps=2, n_action_steps=4) as realtime:
+            realtime.act(told[0])
+        assert torch.equal(seen(policy), torch.from_numpy(EMBED(["go left"] * 2))[None])
+    agent.reset(0)
+    session, stock = Session(Told(), history="server"), Session(Told())
+    for obs in told:  # as a stock client asks: one observation, at every step
+        np.testing.assert_array_equal(unpack(session.answer(pack(obs)).reply)["actions"][0], agent.act(obs))
+    found = unpack(stock.answer(pack(told[0])).reply)
+    np.testing.assert_array_equal(found["actions"][0], Agent(Told()).act(told[0]))

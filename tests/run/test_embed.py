@@ -1,0 +1,129 @@
+"""`dp-prior embed`, from a configuration or a file to a policy that acts on texts."""
+
+import csv
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from dp_prior import load_policy
+from dp_prior.cli import main
+from dp_prior.data.embeddings.folder import FolderConfig
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.embeddings.written import read_record
+from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.inference.agent import Agent
+from tests.embedders.models import save_model
+from tests.tiny import experiment, tiny, write_data
+
+TEXTS = ("go to the left", "go to the right")
+
+
+def embed(*arguments):
+    result = CliRunner().invoke(main, ["embed", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def told(place, **changes):
+    """A tiny configuration whose episodes are told where to go."""
+    path = write_data(place / "toy.npz")
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays, side=np.arange(len(arrays["episode_ends"])) % 2)
+    folder = {"path": str(place / "texts"), "format": "parquet"}
+    language = {"told": {"key": "side", "texts": TEXTS, "folder": folder}}
+    return tiny(place, data__language=language, train__steps=2, evaluate=[], **changes)
+
+
+def write(place, config):
+    (place / "config.json").write_text(json.dumps(config))
+    return place / "config.json"
+
+
+def test_a_policy_learns_from_embedded_instructions_and_acts_on_texts(tmp_path):
+    path = write(tmp_path, config := told(tmp_path))
+    how = ("--config_file", path, "--key", "told", "--out", tmp_path / "texts")
+    assert embed("--model", "hashed:16", *how)[0] == 0
+    assert f"{tmp_path / 'texts'} is complete already" in embed("--model", "hashed:16", *how)[1]
+    code, said = embed("--model", "hashed", *how)
+    assert code == 64 and "exists and is not this job's: embedder type='hashed' dimension=16, now" in said
+    experiment(config).run()
+    policy = load_policy(tmp_path / "run")
+    assert policy.spec.embedders == {"told": HashedConfig(dimension=16)}
+    here, vectors = {"agent_pos": np.zeros(2), "goal": np.ones(2)}, HashedConfig(dimension=16).create().texts(TEXTS)
+    actions = [Agent(policy).act({**here, "told": value}) for value in (*TEXTS, *vectors)]
+    np.testing.assert_array_equal(actions[:2], actions[2:])
+    assert not np.array_equal(actions[0], actions[1])
+    assert policy.normalizer.shapes.keys() >= {"told"} and "told/mean" not in dict(policy.normalizer.named_buffers())
+
+
+def test_texts_of_files_keep_their_rows_and_columns(tmp_path):
+    with open(tmp_path / "captions.csv", "w", newline="") as file:
+        csv.writer(file).writerows(
+            [["image_id", "caption"], ["a", 'a "dog", in\nsnow'], ["b", "a cat"], ["b", "a cat"]]
+        )
+    code, said = embed(
+        "--model", "hashed", "--texts", tmp_path / "captions.csv", "--column", "caption", "--out", tmp_path / "c"
+    )
+    assert code == 0, said
+    folder = FolderConfig(path=str(tmp_path / "c"), format="parquet").create()
+    (part,) = folder.columns(["caption", "image_id"])
+    assert part["caption"].tolist() == ['a "dog", in\nsnow', "a cat", "a cat"] and part["image_id"].tolist() == [
+        "a",
+        "b",
+        "b",
+    ]
+    np.testing.assert_array_equal(folder.rows.read(0, 3), HashedConfig().create().texts(part["caption"]))
+    (tmp_path / "t.txt").write_text("a dog\na cat\na bird\n")
+    assert embed("--model", "hashed", "--texts", tmp_path / "t.txt", "--out", tmp_path / "t")[0] == 0
+    record = {"path": str(tmp_path / "t"), "format": "parquet"}
+    pairs = EmbeddingsConfig.from_json(json.dumps({"image": record, "text": record})).create()  # a prior reads them
+    assert pairs.spec.x_shape == (64,) and sum(map(len, (pairs.train, pairs.val, pairs.test))) == 3
+
+
+def test_camera_frames_become_observations(tmp_path):
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    model = save_model(tmp_path / "clip", "clip")
+    path = write_data(tmp_path / "toy.npz")
+    arrays = dict(np.load(path))
+    frames = np.random.default_rng(0).integers(0, 256, (len(arrays["state"]), 16, 16, 3), np.uint8)
+    np.savez(path, **arrays, view=frames)
+    seeing = tiny(tmp_path, data__images={"front": {"key": "view", "size": [16, 16]}})
+    how = ("--config_file", write(tmp_path, seeing), "--key", "front", "--out", tmp_path / "seen")
+    code, said = embed("--model", model, *how)
+    assert code == 0, said
+    folder = {"path": str(tmp_path / "seen"), "format": "parquet"}
+    reading = tiny(tmp_path, data__embeddings={"front": {"folder": folder}}, train__steps=2, evaluate=[])
+    data = (run := experiment(reading)).parts.data
+    first = data.train.fetch(torch.tensor([0]))
+    assert first.cond["front"].shape == (1, 2, 6)
+    row = int(np.argmin(np.abs(arrays["state"][:, :2] - first.cond["agent_pos"][0, 1].numpy()).sum(1)))
+    expected = read_record(tmp_path / "seen").embedder.create().frames(frames[row : row + 1])[0]
+    np.testing.assert_allclose(first.cond["front"][0, 1], expected, atol=1e-5)
+    run.run()
+    code, said = embed("--model", save_model(tmp_path / "other", "clip", seed=1), *how)
+    assert code == 64 and "is not this job's: embedder" in said
+
+
+def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
+    path = write(tmp_path, told(tmp_path))
+    out = ("--out", tmp_path / "e")
+    (tmp_path / "t.txt").write_text("a dog\n \n")
+    (tmp_path / "c.csv").write_text("caption,embedding\na,1\n")
+    texts = ("--texts", tmp_path / "t.txt")
+    for arguments, code, message in (
+        (("--config_file", path, "--key", "side"), 64, "neither data.language nor data.images has 'side'. .*told"),
+        (("--config_file", path), 2, "give --texts, or --config_file and --key"),
+        ((*texts, "--config_file", path, "--key", "told"), 2, "give --texts, or"),
+        (texts, 65, "row 1: the text is empty"),
+        (("--texts", tmp_path / "c.csv"), 65, "there is no column 'text'. .*caption"),
+        (("--texts", tmp_path / "c.csv", "--column", "caption"), 65, "has a column 'embedding'"),
+    ):
+        found, said = embed("--model", "hashed", *arguments, *out)
+        assert found == code, said
+        assert re.search(message, said), said
+    code, said = embed("--model", tmp_path / "none", *texts, *out)
+    assert code == 65 or "is no folder, and no Hub id" in said
+    assert not (tmp_path / "e").exists()
