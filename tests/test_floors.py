@@ -34,6 +34,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "rich": ["tracking/console.py"],
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
+    "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
     "pygame": ["renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["renderers/pusht.py"],
