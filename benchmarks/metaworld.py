@@ -1,5 +1,5 @@
-"""`python -m benchmarks.metaworld [TASK ...]`: Meta-World by policies trained from states, by its scripted experts and by
-a baseline that does not look, on the same 50 seeds.
+"""`python -m benchmarks.metaworld [TASK ...]`: success in Meta-World of policies trained from states, of its scripted
+experts, and of a baseline that does not look, on the same 50 seeds.
 
 For each task it records demonstrations and trains `configs/policy/metaworld_state.json` on them. What is there already
 is not done again, so the command may be stopped and repeated.

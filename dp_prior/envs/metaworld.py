@@ -1,6 +1,6 @@
 """Meta-World: 50 tasks for a simulated Sawyer arm (Yu et al. 2020, arXiv:1910.10897), by the package metaworld.
 
-Its gymnasium ids are not used: their `reset(seed=...)` draws one of 50 starts before it applies the seed.
+Its gymnasium ids are not used: their `reset(seed=...)` draws one of 50 starts and ignores the seed.
 """
 
 from __future__ import annotations
