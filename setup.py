@@ -18,6 +18,7 @@ EXTRAS = {
     "clip": ["transformers>=5"],  # text towers and vit encoders
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
+    "metaworld": ['metaworld>=3.1.1; python_version < "3.14"'],  # it needs mujoco 3.3.0, which later Pythons lack
     "video": ["av>=12"],  # films of rollouts, and camera frames in videos
     "plots": ["matplotlib>=3.8", "pillow>=10"],
     "tensorboard": ["tensorboard>=2.21"],

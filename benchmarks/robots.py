@@ -1,7 +1,8 @@
-"""`python -m benchmarks.robots DATA`: held-out action error on recorded robots, with and without their camera.
+"""`python -m benchmarks.robots DATA [ROBOT ...]`: held-out action error on recorded robots, with and without their
+camera, or by states with the recipe of the main job and with one part of it changed.
 
-Every episode is held out once; one policy per episode and kind of observation is trained on the others. A run that is
-there already is not trained again, so the command may be stopped and repeated.
+Whole episodes are held out: each one once, or a fifth of them in several splits. One policy per split and variant is
+trained on the others. A run that is there already is not trained again, so the command may be stopped and repeated.
 """
 
 from __future__ import annotations
@@ -17,29 +18,72 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from dp_prior.data.split import SplitConfig
 
 ERROR = "action_error/ema/mae[steps=8]"
-KINDS = ("state", "state and camera", "camera")
+CAMERA = {"encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}}
+VARIANTS: dict[str, dict[str, Any]] = {  # of the recipe for states: changes to the task
+    "unet v": {},
+    "unet eps": {"diffusion": {"objective": {"type": "eps"}, "draws": 4}},
+    "mlp v": {"backbone": {"type": "mlp", "hidden_dim": 512, "step_embed_dim": 64}},
+}
 
 
 @dataclass(frozen=True)
 class Robot:
-    """A LeRobot data set with one camera. Attributes: folder: below the directory of all data sets."""
+    """A recorded data set.
+
+    Attributes:
+        path: below the directory of all data sets: a LeRobot data set with one camera, or an npz file of states.
+        camera, size: key of the camera and the size of its frames.
+        pieces: consecutive entries of `episode_ends` that are one demonstration.
+        splits: number of random splits with a fifth of the episodes held out; None holds out each episode once.
+    """
 
     title: str
-    folder: str
-    camera: str
-    size: tuple[int, int]
+    path: str
     n_episodes: int
+    camera: str | None = None
+    size: tuple[int, int] | None = None
+    pieces: int = 1
+    splits: int | None = None
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What is compared."""
+        return tuple(VARIANTS) if self.camera is None else ("state", "state and camera", "camera")
+
+    def folds(self) -> list[SplitConfig]:
+        """The splits; the episodes of the validation part are held out."""
+        if self.splits is None:
+            return [held_out_by(episode, self.n_episodes) for episode in range(self.n_episodes)]
+        return [SplitConfig(train=0.8, val=0.2, seed=seed) for seed in range(self.splits)]
+
+    def episodes(self, data: Path, runs: Path) -> dict[str, Any]:
+        """The store; pieces of a demonstration, which would leak between the parts of a split, are joined in a copy."""
+        path = data / self.path
+        if self.camera is not None:
+            return {"type": "lerobot", "path": str(path)}
+        if self.pieces > 1:
+            with np.load(path) as arrays:
+                ends = arrays["episode_ends"][self.pieces - 1 :: self.pieces]
+                joined = {"observation": arrays["observation"], "action": arrays["action"], "episode_ends": ends}
+            runs.mkdir(parents=True, exist_ok=True)
+            path = runs / path.name
+            np.savez(path, **joined)
+        return {"type": "npz", "path": str(path)}
 
 
 ROBOTS = {
-    "cr5": Robot("Dobot CR5, real, 3 episodes", "cr5_banana_plate/lerobot", "observation.images.top", (96, 128), 3),
+    "cr5": Robot("Dobot CR5, real, 3 episodes", "cr5_banana_plate/lerobot", 3, "observation.images.top", (96, 128)),
     "gr1": Robot(
-        "GR-1, simulated, 5 episodes", "gr00t_gr1_picknplace/lerobot", "observation.images.ego_view", (96, 96), 5
+        "GR-1, simulated, 5 episodes", "gr00t_gr1_picknplace/lerobot", 5, "observation.images.ego_view", (96, 96)
     ),
+    "kitchen": Robot("Franka kitchen, 4 episodes", "d4rl_kitchen_complete/kitchen_complete_4ep.npz", 4),
+    "door": Robot("Adroit door, 25 episodes", "adroit_door_human/adroit_door_human_25.npz", 25, splits=3),
+    "pen": Robot("Adroit pen, 25 episodes", "adroit_pen_human/adroit_pen_human_50x100.npz", 25, pieces=2, splits=3),
 }
 
 
@@ -49,9 +93,12 @@ def held_out_by(episode: int, n_episodes: int) -> SplitConfig:
     return next(split for split in splits if split.assign(n_episodes).val == [episode])
 
 
-def configuration(robot: Robot, kind: str, episode: int, data: Path, run: Path, samples: int) -> dict[str, Any]:
+def configuration(
+    robot: Robot, variant: str, split: SplitConfig, data: Path, run: Path, samples: int
+) -> dict[str, Any]:
     """What trains one policy."""
-    split = held_out_by(episode, robot.n_episodes)
+    key = "observation" if robot.camera is None else "observation.state"
+    sees_camera = "camera" in variant
     return {
         "seed": 0,
         "task": {
@@ -59,18 +106,17 @@ def configuration(robot: Robot, kind: str, episode: int, data: Path, run: Path, 
             "horizon": 16,
             "n_obs_steps": 1,
             "n_action_steps": 8,
-            "encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}
-            if "camera" in kind
-            else {},
+            **(CAMERA if sees_camera else {"encoders": {}}),
             "backbone": {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64},
             "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}, "draws": 4},
             "sampler": {"type": "ddim", "steps": 8},
+            **VARIANTS.get(variant, {}),
         },
         "data": {
             "type": "trajectories",
-            "episodes": {"type": "lerobot", "path": str(data / robot.folder)},
-            "obs": {"state": {"key": "observation.state"}} if "state" in kind else {},
-            "images": {"camera": {"key": robot.camera, "size": robot.size}} if "camera" in kind else {},
+            "episodes": robot.episodes(data, run.parent),
+            "obs": {} if variant == "camera" else {"state": {"key": key}},
+            "images": {"camera": {"key": robot.camera, "size": robot.size}} if sees_camera else {},
             "frame_cache": str(run.parent / "frames"),
             "action": {"key": "action"},
             "split": {"train": split.train, "val": split.val, "seed": split.seed},
@@ -98,13 +144,13 @@ def error_of(run: Path) -> float:
     return [row[ERROR] for row in rows if ERROR in row][-1]
 
 
-def train(robot: Robot, kind: str, episode: int, data: Path, run: Path, samples: int) -> None:
+def train(robot: Robot, variant: str, split: SplitConfig, data: Path, run: Path, samples: int) -> None:
     """Train one policy, in a process of its own, unless it is finished."""
     if (run / "result.json").exists():
         return
     run.parent.mkdir(parents=True, exist_ok=True)
     config = run.with_suffix(".json")
-    config.write_text(json.dumps(configuration(robot, kind, episode, data, run, samples)), encoding="utf-8")
+    config.write_text(json.dumps(configuration(robot, variant, split, data, run, samples)), encoding="utf-8")
     command = [sys.executable, "train_policy.py", "--config_file", str(config)]
     with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
         subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
@@ -112,19 +158,22 @@ def train(robot: Robot, kind: str, episode: int, data: Path, run: Path, samples:
 
 @click.command(help=__doc__)
 @click.argument("data", type=click.Path(path_type=Path, exists=True))
+@click.argument("robots", nargs=-1, type=click.Choice(list(ROBOTS)))
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs/robots"), help="Where the runs go.")
 @click.option("--samples", default=20_000, help="Budget of each policy.")
-def main(data: Path, runs: Path, samples: int) -> None:
-    click.echo(f"| robot | held out | {' | '.join(KINDS)} |\n|---|---|{'---|' * len(KINDS)}")
-    for name, robot in ROBOTS.items():
-        errors: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for episode in range(robot.n_episodes):
-            for kind in KINDS:
-                run = runs / f"{name}_{episode}_{kind.replace(' ', '_')}"
-                train(robot, kind, episode, data, run, samples)
-                errors[kind].append(error_of(run))
-            click.echo(f"| {robot.title} | {episode} | {' | '.join(f'{errors[kind][-1]:.4g}' for kind in KINDS)} |")
-        click.echo(f"| | mean | {' | '.join(f'{statistics.mean(errors[kind]):.4g}' for kind in KINDS)} |")
+def main(data: Path, robots: tuple[str, ...], runs: Path, samples: int) -> None:
+    for name in robots or ROBOTS:
+        robot = ROBOTS[name]
+        click.echo(f"| {robot.title}, held out | {' | '.join(robot.variants)} |\n|---|{'---|' * len(robot.variants)}")
+        errors: dict[str, list[float]] = {variant: [] for variant in robot.variants}
+        for fold, split in enumerate(robot.folds()):
+            for variant in robot.variants:
+                run = runs / f"{name}_{fold}_{variant.replace(' ', '_')}"
+                train(robot, variant, split, data, run, samples)
+                errors[variant].append(error_of(run))
+            held_out = ", ".join(map(str, split.assign(robot.n_episodes).val))
+            click.echo(f"| {held_out} | {' | '.join(f'{found[-1]:.4g}' for found in errors.values())} |")
+        click.echo(f"| mean | {' | '.join(f'{statistics.mean(found):.4g}' for found in errors.values())} |\n")
 
 
 if __name__ == "__main__":

@@ -415,14 +415,24 @@ def convert(
 
 @main.command("make-demonstrations")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--task", default="pusht", show_default=True, help="pusht, or a task of Meta-World such as push-v3.")
 @click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the first episode.")
 @click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is equal.")
-def make_demonstrations(out: Path, episodes: int, seed: int, workers: int | None) -> None:
-    """Record demonstrations of Push-T by the scripted expert."""
-    from dp_prior.envs.pusht_demonstrations import write_demonstrations
+def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None) -> None:
+    """Record demonstrations by the scripted expert of Push-T or of a Meta-World task."""
+    from dp_prior.config import ConfigError
+    from dp_prior.envs import metaworld_demonstrations, pusht_demonstrations
+    from dp_prior.envs.metaworld import task_class
 
-    write_demonstrations(out, episodes, seed=seed, workers=workers)
+    if task == "pusht":
+        pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
+    else:
+        try:
+            task_class(task)
+        except ValueError as error:
+            raise ConfigError("--task", [str(error)]) from None
+        metaworld_demonstrations.write_demonstrations(out, task, episodes, seed, workers)
     click.echo(f"wrote {episodes} episodes to {out}")
 
 

@@ -26,7 +26,17 @@ FLOORS = [
         "metric_names",
         "metrics",
     }
-    | {"normalizer", "observations", "randomness", "redact", "regular_files", "renderers", "resize", "schema"},
+    | {
+        "metrics",
+        "normalizer",
+        "observations",
+        "randomness",
+        "redact",
+        "regular_files",
+        "renderers",
+        "resize",
+        "schema",
+    },
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -48,6 +58,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
     + ["envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
+    "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
     "pygame": ["renderers/pusht.py"],  # these three come with gym_pusht
     "pymunk": ["renderers/pusht.py"],

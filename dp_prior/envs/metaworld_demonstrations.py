@@ -1,0 +1,67 @@
+"""Demonstrations of Meta-World tasks by its scripted policies, with disturbances so that they contain recoveries."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from dp_prior.envs.demonstrations import record
+from dp_prior.envs.metaworld import SeededTask
+
+DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
+DISTURBANCE_STEPS = 2, 7  # fewest and most steps it lasts
+DISTURBANCE = 0.5  # standard deviation of the offset that it adds to the hand's x, y and z, in cm
+
+
+def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """One episode of a task from the start that the seed gives.
+
+    A disturbance shifts the executed action; the recorded action is the one that the expert chose
+    (Laskey et al. 2017, DART, arXiv:1703.09327).
+
+    Returns:
+        state: (T, 39) float32 before the action of its row. In the last row of a solved episode the task is solved.
+        action: (T, 4) float32 in [-1, 1].
+        is_solved: whether the task was solved within 500 steps.
+
+    Raises:
+        ImportError: metaworld is missing.
+        ValueError: there is no such task.
+    """
+    env = SeededTask(task)
+    from metaworld.policies import ENV_POLICY_MAP
+
+    expert = ENV_POLICY_MAP[task]()
+    rng = np.random.default_rng(seed)
+    state, _ = env.reset(seed)
+    states, actions = [], []
+    is_solved, is_over = False, False
+    disturbed_steps, offset = 0, np.zeros(3)
+    while True:
+        with warnings.catch_warnings():  # that its actions are large, which all of them are
+            warnings.simplefilter("ignore")
+            action = np.clip(expert.get_action(state), -1.0, 1.0).astype(np.float32)
+        states.append(state)
+        actions.append(action)
+        if is_solved or is_over:
+            break
+        if disturbed_steps == 0 and rng.random() < DISTURBANCE_RATE:
+            disturbed_steps = rng.integers(*DISTURBANCE_STEPS, endpoint=True)
+            offset = rng.normal(0.0, DISTURBANCE, 3)
+        executed = action.copy()
+        if disturbed_steps > 0:
+            executed[:3] = np.clip(action[:3] + offset, -1.0, 1.0)
+            disturbed_steps -= 1
+        state, _, is_solved, is_over, _ = env.step(executed)
+    env.close()
+    return np.array(states, np.float32), np.array(actions, np.float32), bool(is_solved)
+
+
+def write_demonstrations(
+    path: str | Path, task: str, episodes: int = 100, seed: int = 0, workers: int | None = None
+) -> int:
+    """Record the first `episodes` solved episodes of the seeds from `seed` on; see `record` and `demonstrate`."""
+    return record(path, partial(demonstrate, task=task), episodes, seed, workers)

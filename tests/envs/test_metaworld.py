@@ -1,0 +1,264 @@
+"""Meta-World tasks: the simulator's own numbers, decided by the seed alone."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.config import ConfigError
+from dp_prior.envs import metaworld_demonstrations
+from dp_prior.envs.metaworld import MetaWorldConfig, SeededTask
+from dp_prior.envs.metaworld_demonstrations import demonstrate, write_demonstrations
+from dp_prior.envs.workers import Workers
+from dp_prior.evaluation.rollout import RolloutConfig
+from tests.tiny import assert_equal, rows, state, tiny, train, train_and_die, write
+
+NAMES = [
+    *("assembly", "basketball", "bin-picking", "box-close", "button-press", "button-press-topdown"),
+    *("button-press-topdown-wall", "button-press-wall", "coffee-button", "coffee-pull", "coffee-push", "dial-turn"),
+    *("disassemble", "door-close", "door-lock", "door-open", "door-unlock", "drawer-close", "drawer-open"),
+    *("faucet-close", "faucet-open", "hammer", "hand-insert", "handle-press", "handle-press-side", "handle-pull"),
+    *("handle-pull-side", "lever-pull", "peg-insert-side", "peg-unplug-side", "pick-out-of-hole", "pick-place"),
+    *("pick-place-wall", "plate-slide", "plate-slide-back", "plate-slide-back-side", "plate-slide-side", "push"),
+    *("push-back", "push-wall", "reach", "reach-wall", "shelf-place", "soccer", "stick-pull", "stick-push", "sweep"),
+    *("sweep-into", "window-close", "window-open"),
+]
+
+
+@pytest.fixture(scope="module")
+def metaworld():
+    return pytest.importorskip(
+        "metaworld", reason="NOT CHECKED: metaworld is not installed: pip install dp_prior[metaworld]"
+    )
+
+
+def played(env, seeds, actions):
+    """Observations (steps + 1, n, 39) of some episodes under the same actions (steps, 4)."""
+    return np.stack(
+        [env.reset(seeds)["state"]] + [env.step(np.tile(action, (len(seeds), 1))).obs["state"] for action in actions]
+    )
+
+
+ACTIONS = np.random.default_rng(0).uniform(-1, 1, (12, 4))
+
+
+def test_an_episode_depends_on_its_seed_alone(metaworld):
+    """Not on the episodes beside it, those before it, or the state of numpy's global generator."""
+    several, one = (
+        MetaWorldConfig(task="push-v3", n_envs=3).create(),
+        MetaWorldConfig(task="push-v3", n_envs=1).create(),
+    )
+    beside = played(several, [4, 9, 10**9], ACTIONS)
+    np.random.seed(1)
+    again = played(several, [9, 4], ACTIONS[::-1]), played(several, [9, 4], ACTIONS)
+    alone = np.concatenate([played(one, [seed], ACTIONS) for seed in (4, 9)], axis=1)
+    np.testing.assert_array_equal(beside[:, :2], alone)
+    np.testing.assert_array_equal(again[1][:, ::-1], alone)
+    assert (again[0][1:, ::-1] != alone[1:]).any() and (alone[0, 0] != alone[0, 1]).any()
+
+
+def test_numbers_and_success_are_those_of_the_simulator(metaworld):
+    """The same start set by Meta-World's own `set_task`, with the actions of its scripted policy."""
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+    from metaworld.policies import ENV_POLICY_MAP
+    from metaworld.types import Task
+
+    env = MetaWorldConfig(task="reach-v3", n_envs=1).create()
+    obs = env.reset([3])["state"]
+    kind, expert = ALL_V3_ENVIRONMENTS["reach-v3"], ENV_POLICY_MAP["reach-v3"]()
+    theirs = kind()
+    start = {"rand_vec": env.envs[0]._env._last_rand_vec, "env_cls": kind, "partially_observable": False}
+    theirs.set_task(Task("reach-v3", pickle.dumps(start)))
+    expected, _ = theirs.reset()
+    np.testing.assert_array_equal(obs[0], expected.astype(np.float32))
+    for _ in range(200):
+        action = np.clip(expert.get_action(expected), -1, 1).astype(np.float32)
+        obs, _, done, info = env.step(action[None])
+        expected, reward, _, _, says = theirs.step(action)
+        np.testing.assert_array_equal(obs["state"][0], expected.astype(np.float32))
+        assert info["success"][0] == info["score"][0] == says["success"] == done[0]
+        if done[0]:
+            break
+    last = env.step(-action[None])  # over: it is not stepped again
+    assert last.done[0] and last.info["success"][0] == 1 and (last.obs["state"] == obs["state"]).all()
+
+
+def test_actions_outside_the_bounds_are_clipped_as_the_simulator_does(metaworld):
+    env, theirs = MetaWorldConfig(task="push-v3", n_envs=1).create(), SeededTask("push-v3")
+    env.reset([5]), theirs.reset(5)
+    for action in np.float32([[3, -2, 0.5, 9], [-7, 1, -1.5, -4]] * 4):
+        found, expected = env.step(action[None]), theirs.step(action)
+        np.testing.assert_array_equal(found.obs["state"][0], expected[0].astype(np.float32))
+    with pytest.raises(ValueError, match="row 0 is .*nan.*expected finite numbers"):
+        env.step(np.full((1, 4), np.nan))
+
+
+@pytest.mark.parametrize(
+    ("change", "effect"),
+    [
+        ({"task": "reach-v3"}, lambda env: env.reset([0])["state"].tobytes()),
+        ({"n_envs": 2}, lambda env: env.n_envs),
+        ({"max_steps": 2}, lambda env: [env.reset([0]), *(env.step(ACTIONS[:1]).done[0] for _ in range(2))][1:]),
+        ({"render_size": 32}, lambda env: env.envs[0]._env.width),
+    ],
+)
+def test_every_field_changes_the_environment(change, effect, metaworld):
+    base = {"task": "push-v3", "n_envs": 1}
+    assert effect(MetaWorldConfig(**{**base, **change}).create()) != effect(MetaWorldConfig(**base).create())
+
+
+def test_limit_beyond_that_of_the_simulator_is_refused():
+    with pytest.raises(ConfigError, match="max_steps: input should be less than or equal to 500; found 501"):
+        MetaWorldConfig.from_json('{"task": "push-v3", "max_steps": 501}')
+
+
+def test_unknown_task_names_the_nearest_ones_in_one_line(metaworld, tmp_path):
+    rollout = RolloutConfig(env=MetaWorldConfig(task="pushh-v3"), videos=0)
+    with pytest.raises(ConfigError) as error:
+        rollout.create()
+    (line,) = error.value.problems
+    assert line.startswith("Meta-World has no task 'pushh-v3'. Did you mean 'push-v3' or ")
+    said = CliRunner().invoke(main, ["make-demonstrations", "--task", "reach", "--out", str(tmp_path / "x.npz")])
+    assert said.exit_code == 64 and "no task 'reach'. Did you mean 'reach-v3'" in said.output
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="no task 'zzz'. Its tasks: assembly-v3, basketball-v3, .*, window-close-v3$"):
+        SeededTask("zzz")
+
+
+def test_without_metaworld_the_error_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
+    monkeypatch.setitem(sys.modules, "metaworld", None)
+    with pytest.raises(ImportError, match=r'Meta-World is not installed.*: pip install "dp_prior\[metaworld\]"$'):
+        MetaWorldConfig(task="push-v3").create()
+    said = CliRunner().invoke(main, ["make-demonstrations", "--task", "push-v3", "--out", str(tmp_path / "x.npz")])
+    assert said.exit_code == 64 and "error: Meta-World is not installed" in said.output
+
+
+def test_an_environment_that_cannot_be_rendered_says_what_to_do(metaworld, monkeypatch):
+    env = MetaWorldConfig(task="push-v3", n_envs=1).create()
+
+    def render():
+        raise RuntimeError("no context")
+
+    monkeypatch.setattr(env.envs[0]._env, "render", render)
+    with pytest.raises(ValueError, match="cannot render here .no context.*MUJOCO_GL to egl or osmesa.*videos to 0"):
+        env.render([0])
+
+
+def test_pictures_are_upright(metaworld):
+    """Above is the plain background, below the table and the robot. MUJOCO_GL is read at import: in its own process."""
+    program = """
+from dp_prior.envs.metaworld import MetaWorldConfig
+env = MetaWorldConfig(task="push-v3", n_envs=2, render_size=48).create()
+env.reset([0, 1])
+frames = env.render([1, 0])
+assert frames.shape == (2, 48, 48, 3) and frames.dtype == "uint8" and (frames[0] != frames[1]).any()
+env.close()
+assert frames[:, :10].std((1, 2)).max() < 8 < frames[:, -10:].std((1, 2)).min()
+"""
+    environment = {**os.environ, "MUJOCO_GL": "egl", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=100
+    )
+    if "cannot render here" in ended.stderr:
+        pytest.skip(f"NOT CHECKED: no EGL on this machine: {ended.stderr.splitlines()[-1]}")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_demonstrations_hold_what_the_expert_chose_until_the_task_is_solved(metaworld):
+    from metaworld.policies import ENV_POLICY_MAP
+
+    states, actions, is_solved = demonstrate(2, "reach-v3")
+    assert is_solved and states.dtype == actions.dtype == np.float32
+    assert states.shape == (len(actions), 39) and actions.shape[1:] == (4,) and 20 < len(states) <= 501
+    expert = ENV_POLICY_MAP["reach-v3"]()
+    chosen = np.clip([expert.get_action(state.astype(np.float64)) for state in states], -1, 1)
+    np.testing.assert_allclose(actions, chosen, atol=1e-4)  # the expert saw float64
+    for found, expected in zip(demonstrate(2, "reach-v3"), (states, actions, is_solved), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_recorded_actions_lead_to_the_recorded_states_unless_disturbed(rate, metaworld, monkeypatch):
+    monkeypatch.setattr(metaworld_demonstrations, "DISTURBANCE_RATE", rate)
+    states, actions, _ = demonstrate(7, "button-press-v3")
+    env = MetaWorldConfig(task="button-press-v3", n_envs=1).create()
+    replayed = [env.reset([7])["state"]]
+    steps = [env.step(action[None]) for action in actions[:-1]]
+    replayed = np.concatenate([*replayed, *(step.obs["state"] for step in steps)])
+    assert np.array_equal(replayed, states) == (rate == 0)
+    if rate == 0:
+        assert [step.info["success"][0] for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
+
+
+def test_a_killed_run_repeats_its_rollouts(metaworld, tmp_path):
+    places = [tmp_path / "whole", tmp_path / "killed"]
+    for place in places:
+        place.mkdir()
+        states, actions, _ = demonstrate(0, "reach-v3")
+        ends = np.array([len(states), 2 * len(states)])
+        np.savez(place / "reach.npz", state=np.tile(states, (2, 1)), action=np.tile(actions, (2, 1)), episode_ends=ends)
+    configs = [
+        write(
+            place,
+            task=tiny(place)["task"],
+            data__episodes__path=str(place / "reach.npz"),
+            data__obs={"state": {"key": "state"}},
+            train__steps=12,
+            train__monitor={"metric": "rollout/score", "mode": "max"},
+            evaluate=[
+                {
+                    "type": "rollout", "every": {"steps": 6}, "n_episodes": 3, "videos": 0,
+                    "env": {"type": "metaworld", "task": "reach-v3", "n_envs": 2, "max_steps": 8},
+                }
+            ],
+        )
+        for place in places
+    ]  # fmt: skip
+    ended = train(configs[0])
+    assert ended.exit_code == 0, ended.output
+    assert train_and_die(configs[1], "step", 8) == -9
+    assert train(configs[1]).exit_code == 0
+    runs = [place / "run" for place in places]
+    assert_equal(state(runs[1]), state(runs[0]))
+    assert rows(runs[1]) == rows(runs[0]) and any("rollout/success_rate" in row for row in rows(runs[0]))
+    reports = [sorted((run / "media").glob("rollout_*.json")) for run in runs]
+    assert len(reports[0]) == 2
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_episodes(metaworld):
+    record = MetaWorldConfig(task="push-v3", n_envs=3)
+    workers = Workers(record, 2)
+    try:
+        np.testing.assert_array_equal(played(workers, [1, 2, 3], ACTIONS), played(record.create(), [1, 2, 3], ACTIONS))
+    finally:
+        workers.close()
+
+
+@pytest.mark.slow
+def test_written_demonstrations_do_not_depend_on_the_number_of_workers(metaworld, tmp_path):
+    for workers in (1, 2):
+        write_demonstrations(tmp_path / f"{workers}.npz", "reach-v3", episodes=3, seed=5, workers=workers)
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "2.npz").read_bytes()
+    with np.load(tmp_path / "1.npz") as arrays:
+        np.testing.assert_array_equal(arrays["state"][: arrays["episode_ends"][0]], demonstrate(5, "reach-v3")[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_repeats_and_has_an_expert(name, metaworld):
+    first, again = demonstrate(5, f"{name}-v3"), demonstrate(5, f"{name}-v3")
+    np.testing.assert_array_equal(first[0], again[0])
+    assert first[0].shape[1] == 39
+
+
+def test_all_tasks_are_named_here(metaworld):
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    assert sorted(ALL_V3_ENVIRONMENTS) == sorted(f"{name}-v3" for name in NAMES)
