@@ -9,10 +9,8 @@ samplers on the same seeds. What is there already is not done again, so the comm
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +18,7 @@ from typing import Any, NamedTuple
 import click
 import torch
 
+from benchmarks import training
 from dp_prior import load_policy
 from dp_prior.clock import Progress
 from dp_prior.diffusion.sampler import DDIM, DPMSolver, SamplerConfig
@@ -28,13 +27,14 @@ from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.randomness import Randomness
 
 BEGIN, END = "<!-- python -m benchmarks.few_steps -->", "<!-- end -->"
-CONFIGS = {  # run: its configuration and changes to it; {runs} is where the runs are
-    "policy": ("pusht_state", []),
-    "two_step": ("pusht_two_step", []),
-    "two_step_v": ("pusht_two_step", ['task.diffusion.objective={"type":"v"}']),
-    "regression": ("pusht_two_step", ["task.diffusion.schedule.steps=1", "task.sampler.steps=1"]),
-    "distilled": ("pusht_distilled", ["task.teacher={runs}/policy", "train.init_from={runs}/policy"]),
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # run: its configuration and changes to it
+    "policy": ("pusht_state", {}),
+    "two_step": ("pusht_two_step", {}),
+    "two_step_v": ("pusht_two_step", {"task.diffusion.objective": {"type": "v"}}),
+    "regression": ("pusht_two_step", {"task.diffusion.schedule.steps": 1, "task.sampler.steps": 1}),
+    "distilled": ("pusht_distilled", {"task.teacher": "{runs}/policy", "train.init_from": "{runs}/policy"}),
 }
+"""{runs} is where the runs are."""
 
 
 class Row(NamedTuple):
@@ -63,16 +63,16 @@ ROWS = [
 ]
 
 
-def settings(directory: Path, samples: int) -> list[str]:
+def settings(directory: Path, samples: int) -> dict[str, Any]:
     """Changes to the configuration of every run: its budget, and no rollouts on the way, so the last weights count."""
-    return [
-        f"train.samples={samples}",
-        f"train.save_every.samples={max(1, samples // 8)}",
-        'train.monitor={"metric":"validation/ema/loss","mode":"min"}',
-        f'evaluate=[{{"type":"loss","every":{{"samples":{samples}}}}}]',
-        "test=[]",
-        f"tracker.data_path={directory}",
-    ]
+    return {
+        "train.samples": samples,
+        "train.save_every.samples": max(1, samples // 8),
+        "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
+        "evaluate": [{"type": "loss", "every": {"samples": samples}}],
+        "test": [],
+        "tracker.data_path": str(directory),
+    }
 
 
 def train(run: str, runs: Path, data: Path, samples: int) -> None:
@@ -81,12 +81,12 @@ def train(run: str, runs: Path, data: Path, samples: int) -> None:
         return
     config, changes = CONFIGS[run]
     samples //= 4 if run == "distilled" else 1
-    changes = [change.replace("{runs}", str(runs)) for change in changes]
-    command = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{config}.json"]
-    for setting in [f"data.episodes.path={data}", *settings(runs / run, samples), *changes]:
-        command += ["--set", setting]
+    changes = {key: value.replace("{runs}", str(runs)) if isinstance(value, str) else value
+               for key, value in changes.items()}  # fmt: skip
+    changes = {"data.episodes.path": str(data), **settings(runs / run, samples), **changes}
     with open(runs / f"{run}.log", "a", encoding="utf-8") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+        command, environment = training.command(config, changes), training.environment()
+        subprocess.run(command, cwd=training.ROOT, check=True, stdout=log, stderr=log, env=environment)
 
 
 def measure(row: Row, runs: Path, episodes: int, first_seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ RECIPES = Path(__file__).parent.parent / "configs/policy"
 SPEC = Spec(
     x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "camera": (2, 96, 96, 3)}, kinds={"camera": "image"}
 )  # fmt: skip
-STATE_SPEC = Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "block_pos": (2, 2), "block_angle": (2, 1)})
+STATE_SPEC = Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (2, 2), "keypoint": (2, 9, 2)})
 
 
 def record(widths: tuple[int, ...], overrides: tuple[str, ...] = (), name: str = "pusht_image_paper") -> TrainConfig:
@@ -40,7 +40,7 @@ def policy(config: TrainConfig, spec: Spec = SPEC) -> DiffusionPolicy:
         "x": spec.x_shape,
         **{key: spec.cond_shapes[key] for key in spec.cond_shapes if spec.kind(key) == "vector"},
     }
-    ends = {key: np.array([[-1.0] * shape[-1], [1.0] * shape[-1]]) for key, shape in shapes.items()}
+    ends = {key: np.stack([-np.ones(shape[1:]), np.ones(shape[1:])]) for key, shape in shapes.items()}
     found.normalizer.fit({key: Statistics.of(values) for key, values in ends.items()})
     return found
 

@@ -1,6 +1,7 @@
-"""The image policies of LeRobot and Stanford, from the folder that `scripts/peers.sh FOLDER` fills.
+"""The policies of LeRobot and Stanford for Push-T, from the folder that `scripts/peers.sh FOLDER` fills.
 
-Both are given the network of `configs/policy/pusht_image_paper.json`, or one with a smaller UNet.
+Those with a camera have the network of `configs/policy/pusht_image_paper.json`, or one with a smaller UNet; those with
+states see the agent and nine keypoints of the block.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ VARIABLE = "DP_PRIOR_PEERS"
 CROP = (84, 84)
 FRAME = (96, 96)
 STEP_DIM = 128
+KEYPOINT_DIM = 18
 
 
 def missing() -> str | None:
@@ -77,24 +79,79 @@ def lerobot_policy(widths: tuple[int, ...], **changes: Any) -> nn.Module:
     return DiffusionPolicy(record)
 
 
+def lerobot_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
+    """LeRobot's `DiffusionPolicy` for Push-T with the keypoints as its environment state."""
+    enter()
+    from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
+    from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
+    from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
+
+    record = DiffusionConfig(
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (2,)),
+            "observation.environment_state": PolicyFeature(FeatureType.ENV, (KEYPOINT_DIM,)),
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (2,))},
+        down_dims=widths,
+        diffusion_step_embed_dim=step_dim,
+        device="cpu",
+    )
+    record.normalization_mapping["ENV"] = NormalizationMode.MIN_MAX  # as in its recipe; the default is none
+    return DiffusionPolicy(record)
+
+
+def stanford_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
+    """Stanford's `DiffusionUnetLowdimPolicy` as its configuration for Push-T has it; its `obs` is agent, keypoints."""
+    enter()
+    from diffusion_policy.model.diffusion.conditional_unet1d import ConditionalUnet1D
+    from diffusion_policy.policy.diffusion_unet_lowdim_policy import DiffusionUnetLowdimPolicy
+
+    obs_dim = 2 + KEYPOINT_DIM
+    return DiffusionUnetLowdimPolicy(
+        model=ConditionalUnet1D(
+            input_dim=2,
+            global_cond_dim=2 * obs_dim,
+            diffusion_step_embed_dim=step_dim,
+            down_dims=list(widths),
+            kernel_size=5,
+            n_groups=8,
+            cond_predict_scale=True,
+        ),
+        noise_scheduler=_stanford_scheduler(),
+        horizon=16,
+        obs_dim=obs_dim,
+        action_dim=2,
+        n_action_steps=8,
+        n_obs_steps=2,
+        num_inference_steps=100,
+        obs_as_global_cond=True,
+        oa_step_convention=True,
+    )
+
+
+def _stanford_scheduler() -> Any:
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+
+    return DDPMScheduler(
+        num_train_timesteps=100,
+        beta_start=0.0001,
+        beta_end=0.02,
+        beta_schedule="squaredcos_cap_v2",
+        variance_type="fixed_small",
+        clip_sample=True,
+        prediction_type="epsilon",
+    )
+
+
 def stanford_policy(widths: tuple[int, ...]) -> nn.Module:
     """Stanford's `DiffusionUnetHybridImagePolicy` for Push-T, whose encoder is robomimic's."""
     enter()
-    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
     from diffusion_policy.policy.diffusion_unet_hybrid_image_policy import DiffusionUnetHybridImagePolicy
 
     image = {"shape": [3, *FRAME], "type": "rgb"}
     return DiffusionUnetHybridImagePolicy(
         shape_meta={"action": {"shape": [2]}, "obs": {"image": image, "agent_pos": {"shape": [2], "type": "low_dim"}}},
-        noise_scheduler=DDPMScheduler(
-            num_train_timesteps=100,
-            beta_start=0.0001,
-            beta_end=0.02,
-            beta_schedule="squaredcos_cap_v2",
-            variance_type="fixed_small",
-            clip_sample=True,
-            prediction_type="epsilon",
-        ),
+        noise_scheduler=_stanford_scheduler(),
         horizon=16,
         n_action_steps=8,
         n_obs_steps=2,

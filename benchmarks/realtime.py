@@ -8,9 +8,7 @@ OUT and is not done again.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ import click
 import numpy as np
 import torch
 
+from benchmarks import training
 from dp_prior import load_policy
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.film import Film
@@ -30,7 +29,6 @@ from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, MergeConfig, Naive, Prefix, Synchronous, next_chunk
 from dp_prior.randomness import Randomness
 
-ROOT = Path(__file__).parent.parent
 DELAYS = range(7)
 WAYS: dict[str, tuple[str, MergeConfig]] = {  # name -> policy and way of merging
     "synchronous": ("plain", Synchronous()),
@@ -57,10 +55,8 @@ def train(out: Path, name: str, samples: int) -> None:
         "test": [],
         "tracker.data_path": str(out / name),
     }
-    command = [sys.executable, "train_policy.py", "--config_file", "configs/policy/pusht_state.json"]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
-    subprocess.run(command, cwd=ROOT, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, check=True)
+    command = training.command("pusht_state", settings)
+    subprocess.run(command, cwd=training.ROOT, env=training.environment(), check=True)
 
 
 def measure(policy: Any, merge: MergeConfig, delay: int, episodes: int, first_seed: int) -> dict[str, float]:

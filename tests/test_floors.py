@@ -13,30 +13,9 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {
-        "actions",
-        "batch",
-        "client",
-        "clock",
-        "compilation",
-        "config",
-        "durable",
-        "embedders",
-        "layers",
-        "metric_names",
-        "metrics",
-    }
-    | {
-        "metrics",
-        "normalizer",
-        "observations",
-        "randomness",
-        "redact",
-        "regular_files",
-        "renderers",
-        "resize",
-        "schema",
-    },
+    {"actions", "batch", "client", "clock", "compilation", "config", "durable", "embedders", "layers", "metric_names"}
+    | {"metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers", "resize"}
+    | {"schema"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dp_prior.batch import Spec
+from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run.config import TrainConfig
 from tests.data.frames.recordings import write_video
 from tests.tiny import train
@@ -80,6 +81,36 @@ PUBLISHED = {
         "ema": {"ema": {"type": "power", "inv_gamma": 1.0, "power": 0.75, "min_decay": 0.0, "max_decay": 0.9999}},
     },
 }
+
+# real-stanford/diffusion_policy at 5ba07ac: train_diffusion_unet_lowdim_workspace.yaml with task/pusht_lowdim.yaml,
+# whose optimizer clips no gradient.
+_LOWDIM = {
+    "task": {
+        **PUBLISHED["task"],
+        "normalizer": dict.fromkeys(["action", "agent_pos", "keypoint"], {"type": "limits", "clip": None}),
+        "encoders": dict.fromkeys(["agent_pos", "keypoint"], {"hidden_dims": [], "output_dim": None}),
+        "backbone": PUBLISHED["task"]["backbone"] | {"down_dims": [256, 512, 1024], "step_embed_dim": 256},
+    },
+    "data": {
+        "obs": {"agent_pos": {"key": "state", "slice": [0, 2]}, "keypoint": {"key": "keypoint", "slice": None}},
+        "mask_padding": False,
+        "batch_size": 256,
+        "split": {"train": 0.98, "val": 0.02, "test": 0.0, "seed": 42, "max_train_episodes": 90},
+    },
+    "train": PUBLISHED["train"] | {"steps": None, "epochs": 5000, "max_grad_norm": 1e9},
+}
+# huggingface/lerobot at 22830f2, lerobot/configs/policy/diffusion_pusht_keypoints.yaml; the rest are the defaults of
+# lerobot 0.4.4, policies/diffusion/configuration_diffusion.py. The schedulers are those of diffusers.
+_LEROBOT = {
+    "task": {
+        **_LOWDIM["task"],
+        "backbone": _LOWDIM["task"]["backbone"] | {"step_embed_dim": 128},
+        "sampler": {"type": "ddim", "steps": 10, "spacing": "diffusers", "eta": 0.0, "use_clipped_model_output": False},
+    },
+    "data": _LOWDIM["data"] | {"batch_size": 64, "split": PUBLISHED["data"]["split"] | {"max_train_episodes": None}},
+    "train": PUBLISHED["train"] | {"steps": 200_000, "ema": {}},
+}
+RECIPES = {"pusht_image_paper": PUBLISHED, "pusht_state_paper": _LOWDIM, "pusht_state_lerobot": _LEROBOT}
 PARAMETERS = 262_709_026  # of LeRobot's class and of Stanford's, encoder included
 
 
@@ -98,8 +129,11 @@ def differences(found, expected, where=""):
     return [] if found == expected else [f"{where[1:]} is {found!r}, published is {expected!r}"]
 
 
-def test_the_papers_recipe_has_the_published_values():
-    assert not differences(recipe("pusht_image_paper").model_dump(mode="json"), PUBLISHED)
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_recipe_has_the_published_values(name):
+    found = recipe(name).model_dump(mode="json")
+    assert not differences(found, RECIPES[name])
+    assert found["train"]["ema"].keys() == RECIPES[name]["train"]["ema"].keys()
 
 
 def test_a_changed_value_is_found():
@@ -117,8 +151,9 @@ def test_the_papers_network_has_the_published_number_of_parameters():
     assert count == PARAMETERS
 
 
-def test_the_average_has_stanfords_decays():
-    decay = recipe("pusht_image_paper").train.ema["ema"]
+@pytest.mark.parametrize("name", ["pusht_image_paper", "pusht_state_paper"])
+def test_the_average_has_stanfords_decays(name):
+    decay = recipe(name).train.ema["ema"]
 
     def published(step):  # diffusion_policy/model/diffusion/ema_model.py, get_decay, `step` updates done before
         step = max(0, step - 0 - 1)
@@ -186,6 +221,39 @@ def lerobot_pusht(path, lengths=(20, 24)):
     frames = np.random.default_rng(0).integers(0, 256, (n, 96, 96, 3), dtype=np.uint8)
     write_video(path / video / "chunk-000/file-000.mp4", frames)
     return path
+
+
+def replay_buffer(path, n_episodes):
+    """A data set with the arrays of the published human demonstrations, of episodes without meaning."""
+    zarr = pytest.importorskip("zarr", reason="NOT CHECKED: the zarr extra is not installed")
+    rng, lengths = np.random.default_rng(0), np.full(n_episodes, 20)
+    states = rng.uniform([0, 0, 100, 100, 0], [512, 512, 400, 400, 6.28], (lengths.sum(), 5)).astype(np.float32)
+    root = zarr.open_group(str(path), mode="w")
+    arrays = {"data/state": states, "data/action": states[:, :2], "data/keypoint": keypoints(states)}
+    for name, values in {**arrays, "meta/episode_ends": lengths.cumsum()}.items():
+        root.create_array(name, data=values)
+    return path
+
+
+@pytest.mark.parametrize("name", ["pusht_state_paper", "pusht_state_lerobot"])
+def test_the_state_recipe_passes_check_on_a_replay_buffer(name, tmp_path):
+    pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
+    data = replay_buffer(tmp_path / "pusht.zarr", 206)
+    small = {
+        "data.episodes.path": data,
+        "data.batch_size": 2,
+        "tracker.data_path": tmp_path / "run",
+        "task.backbone.down_dims": "[16,32]",
+        "task.backbone.n_groups": 4,
+        "task.diffusion.schedule.steps": 10,
+        "task.sampler.steps": 2,
+        "evaluate": "[]",
+    }
+    settings = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
+    done = train(CONFIGS / f"{name}.json", "--check", *settings)
+    assert done.exit_code == 0, done.output
+    episodes = 90 if name == "pusht_state_paper" else 206
+    assert f"{episodes} train episodes" in done.output, done.output
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,9 +11,10 @@ from pydantic import Field
 
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
+from dp_prior.envs.pusht_keypoints import KEYPOINTS, keypoints
 from dp_prior.renderers.pusht import PushTRendererConfig
 
-OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
+OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,), "keypoint": KEYPOINTS.shape}
 
 
 class PushTConfig(Config):
@@ -39,13 +40,14 @@ class PushTConfig(Config):
 
     def create(self) -> Lockstep:
         """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
-        and state (5,), which is the three in this order; with `embedding` also embedding (256,) of length 1, with
-        `camera` also camera (height, width, 3) uint8.
+        state (5,), which is the three in this order, and keypoint (9, 2) px on the block, as the published human
+        demonstrations have it; with `embedding` also embedding (256,) of length 1, with `camera` also camera
+        (height, width, 3) uint8.
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
         env_type = repeatable_env()
-        shapes, sensors = dict(OBS_SHAPES), {}
+        shapes, sensors = dict(OBS_SHAPES), {"keypoint": keypoints}
         if self.embedding:
             from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
 

@@ -7,17 +7,15 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import few_steps
+from benchmarks.training import ROOT, assignments
 from dp_prior.run.config import TrainConfig
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("run", few_steps.CONFIGS)
 def test_rows_visit_timesteps_that_their_run_trains(run):
     name, changes = few_steps.CONFIGS[run]
-    config = TrainConfig.from_json_path(
-        ROOT / f"configs/policy/{name}.json", changes + few_steps.settings(Path("r"), 9)
-    )
+    changes = assignments({**few_steps.settings(Path("r"), 9), **changes})
+    config = TrainConfig.from_json_path(ROOT / f"configs/policy/{name}.json", changes)
     rows = [row for row in few_steps.ROWS if row.run == run]
     assert rows
     for row in rows:

@@ -56,7 +56,8 @@ def test_observation_keys_shapes_and_range(single):
     env = PushTConfig(n_envs=20).create()
     obs = env.reset(range(20))
     assert {key: value.shape[1:] for key, value in obs.items()} == env.obs_shapes
-    assert env.obs_shapes == {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state": (5,)}
+    parts = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,)}
+    assert env.obs_shapes == {**parts, "state": (5,), "keypoint": (9, 2)}
     assert all(value.dtype == np.float32 for value in obs.values())
     assert (obs["block_angle"] >= 0).all() and (obs["block_angle"] < 2 * np.pi).all()
     assert env.action_dim == 2 and env.fps == 10

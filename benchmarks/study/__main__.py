@@ -1,0 +1,240 @@
+"""`python -m benchmarks.study`: train and measure what is missing of a study, or write its page.
+
+Trains the rows of the design (`benchmarks/study/design.py`) one after the other on each data set and seed, measures
+every policy in several ways on the same episodes, and appends each result to a file. Stop it at any point; the same
+command goes on. `--minutes` gives a row the samples that it trains on in so much CPU time, by the speed of its
+finished runs. With `--page` it runs nothing and writes tables and figure into a page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks import peers, training
+from benchmarks.study.design import Row, Settings, rows
+from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
+from benchmarks.study.page import write_page
+from benchmarks.study.results import Results, Run
+from dp_prior.durable import replacing
+from dp_prior.envs.pusht_keypoints import keypoints
+from dp_prior.run.config import CONFIG, TrainConfig
+
+BASE = "pusht_state"
+GROUPS = ("peers", "screen", "mirror", "probe")
+CHECKPOINTS = 4
+"""Of a run, evenly spread; `selected weights` chooses among them."""
+
+
+def prepare(source: Path, out: Path) -> Path:
+    """A copy of a data set with the keypoints of its states, unless it has recorded ones."""
+    path = out / f"{source.stem}.npz"
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        with np.load(source) as found:
+            arrays = {key: found[key] for key in ("state", "action", "episode_ends")}
+            arrays["keypoint"] = found["keypoint"] if "keypoint" in found else keypoints(arrays["state"])
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **arrays)
+    return path
+
+
+def settings(run: Run, directory: Path, data: Path) -> Settings:
+    """All changes of a run to the main job's configuration; the only evaluation is that of the loss, at the end."""
+    return {
+        "seed": run.seed,
+        "data.episodes": {"type": "npz", "path": str(data)},
+        "train.samples": run.samples,
+        "train.ema": AVERAGES,
+        "train.save_every": {"samples": -(-run.samples // CHECKPOINTS)},
+        "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
+        "checkpoints.keep_latest": CHECKPOINTS,
+        "evaluate": [{"type": "loss", "every": {"samples": run.samples}}],
+        "test": [],
+        "tracker.data_path": str(directory),
+        **run.row.settings,
+    }
+
+
+class Study:
+    """Runs what is missing, each training in processes of its own."""
+
+    def __init__(self, out: Path, results: Results, data: dict[str, Path], episodes: int, measures: Sequence[str]):
+        self.out, self.results, self.data, self.episodes = out, results, data, episodes
+        self.measures = measures
+        self._children: set[subprocess.Popen] = set()
+        self._writing = threading.Lock()
+        self._is_over = False
+
+    def wanted(self, run: Run) -> list[str]:
+        """Missing measures of a run; another library's policy has one way to run."""
+        names = [OWN] if run.row.group == "peers" else list(self.measures)
+        return self.results.missing(run, [CHEAP, *names])
+
+    def finish(self, run: Run, position: str) -> None:
+        """Train a run to its end and measure it."""
+        directory = self.out / run.folder
+        self._train(run, directory)
+        names = self.wanted(run)
+        command = [sys.executable, "-m", "benchmarks.study.measure", str(directory), *names]
+        child = self._start([*command, "--episodes", str(self.episodes)], directory, stdout=subprocess.PIPE, text=True)
+        scores = ""
+        for text in child.stdout:
+            line = {"run": run.id, **json.loads(text)}
+            if line["measure"] == CHEAP:
+                line |= self._training(run, directory)
+            elif line["measure"] == OWN:
+                scores = f", score {np.mean(line['scores']):.3f}"
+            with self._writing:
+                self.results.add(line)
+        self._check(child, directory)
+        cost = self._training(run, directory)
+        click.echo(f"[{position}] {run.id}: trained in {cost['cpu_s']:.0f} CPU s{scores}")
+
+    def stop(self) -> None:
+        """End the processes; their trainings save and can be continued."""
+        self._is_over = True
+        for child in list(self._children):
+            child.terminate()
+
+    def _training(self, run: Run, directory: Path) -> dict[str, Any]:
+        """What a line says of a training."""
+        starts = [json.loads(line) for line in (directory / "starts.jsonl").read_text().splitlines()]
+        about = {"row": run.row.name, "group": run.row.group, "code": run.row.code, "levels": run.row.levels}
+        cost = {name: round(sum(start[name] for start in starts), 1) for name in ("cpu_s", "wall_s")}
+        return {**about, "data": run.data, "samples": run.samples, "seed": run.seed, **cost}
+
+    def _train(self, run: Run, directory: Path) -> None:
+        is_ours = run.row.code == "ours"
+        if (directory / ("result.json" if is_ours else "peer.json")).exists():
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        changes = settings(run, directory, self.data[run.data])
+        command = training.command(BASE, changes)
+        if not is_ours:
+            base = training.ROOT / f"configs/policy/{BASE}.json"
+            record = TrainConfig.from_json_path(base, training.assignments(changes))
+            (directory / CONFIG).write_text(record.model_dump_json(indent=1), encoding="utf-8")
+            command = [sys.executable, "-m", "benchmarks.study.peers", str(directory), run.row.code]
+        start = time.time()
+        child = self._start(command, directory)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        cost = {"cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": time.time() - start}
+        with (directory / "starts.jsonl").open("a") as file:
+            file.write(json.dumps(cost) + "\n")
+        self._check(child, directory)
+
+    def _start(self, command: list[str], directory: Path, **how: Any) -> subprocess.Popen:
+        if self._is_over:
+            raise InterruptedError
+        environment = {**training.environment(), "OMP_NUM_THREADS": "1"}
+        with (directory / "log.txt").open("a") as log:
+            child = subprocess.Popen(
+                command, cwd=training.ROOT, env=environment, **{"stdout": log, "stderr": log, **how}
+            )
+        self._children.add(child)
+        return child
+
+    def _check(self, child: subprocess.Popen, directory: Path) -> None:
+        self._children.discard(child)
+        if child.wait() and self._is_over:
+            raise InterruptedError
+        if child.returncode:
+            raise RuntimeError(f"a process ended with exit code {child.returncode}; see {directory / 'log.txt'}")
+
+
+def budget(row: Row, data: str, minutes: float, results: Results) -> int:
+    """Samples that a row trains on in so many minutes of CPU time.
+
+    Raises:
+        click.UsageError: no run of the row is finished.
+    """
+    found = [one for one in results.trainings() if (one["row"], one["data"]) == (row.name, data)]
+    if not found:
+        raise click.UsageError(f"no finished run of {row.name!r} on {data!r} tells its speed; run it with --samples")
+    speed = max(found, key=lambda one: one["samples"])
+    return round(60 * minutes * speed["samples"] / speed["cpu_s"], -3)
+
+
+@click.command(help=__doc__)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/study"), help="Where the runs go.")
+@click.option("--results", "file", type=click.Path(path_type=Path), default=Path("docs/study.jsonl"), show_default=True)
+@click.option("--data", "sets", multiple=True, help="NAME=FILE.npz of a data set; default: scripted=demonstrations/...")
+@click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Parts of the design; default: all.")
+@click.option("--row", "names", multiple=True, help="Some of the rows, by name.")
+@click.option("--samples", default=450_000, show_default=True, help="Budget of a training.")
+@click.option("--minutes", type=float, help="Budget of a training in CPU time, in place of --samples.")
+@click.option("--seeds", default=1, show_default=True, help="Trainings of every row.")
+@click.option("--episodes", default=200, show_default=True)
+@click.option("--measure", "measures", multiple=True, type=click.Choice(list(MEASURES)), help="Default: all.")
+@click.option("--jobs", default=1, show_default=True, help="Trainings at a time, a thread each.")
+@click.option("--page", type=click.Path(path_type=Path, exists=True), help="Write this page from the results.")
+def main(
+    out: Path,
+    file: Path,
+    sets: tuple[str, ...],
+    groups: tuple[str, ...],
+    names: tuple[str, ...],
+    samples: int,
+    minutes: float | None,
+    seeds: int,
+    episodes: int,
+    measures: tuple[str, ...],
+    jobs: int,
+    page: Path | None,
+) -> None:
+    results = Results(file)
+    if page is not None:
+        write_page(page, results)
+        return
+    out = out.absolute()
+    sources = dict(one.partition("=")[::2] for one in sets or ["scripted=demonstrations/pusht.npz"])
+    unknown = sorted(set(names) - {row.name for row in rows()})
+    if unknown:
+        raise click.UsageError(f"--row names {unknown}; the rows are {', '.join(row.name for row in rows())}")
+    absent = sorted(path for path in sources.values() if not Path(path).is_file())
+    if absent:
+        raise click.UsageError(f"--data names {absent[0]!r}, which is no file; expected NAME=FILE.npz")
+    data = {name: prepare(Path(path).absolute(), out / "data") for name, path in sources.items()}
+    chosen = [row for row in rows() if row.group in (groups or GROUPS) and (not names or row.name in names)]
+    if (reason := peers.missing()) is not None:
+        others = [row.code for row in chosen if row.code != "ours"]
+        chosen = [row for row in chosen if row.code == "ours"]
+        click.echo(f"not run: {', '.join(others)}; {reason}" if others else "", nl=bool(others))
+    study = Study(out, results, data, episodes, measures or list(MEASURES))
+    runs = [
+        Run(row, name, samples if minutes is None else budget(row, name, minutes, results), seed)
+        for seed in range(seeds)
+        for name in data
+        for row in chosen
+    ]
+    pending = [run for run in runs if study.wanted(run)]
+    click.echo(f"{len(runs) - len(pending)} of {len(runs)} runs are done")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        futures = [
+            pool.submit(study.finish, run, f"{index}/{len(pending)}") for index, run in enumerate(pending, start=1)
+        ]
+        for future in futures:
+            future.result()
+    finally:
+        study.stop()
+        pool.shutdown(cancel_futures=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What is compared: factors, their levels, and the runs that tell their effects.
+
+The screen is a Plackett-Burman design (Plackett and Burman 1946) of 12 runs and its mirror image, 24 runs for 11
+factors of two levels. Every effect is a difference of two means of 12 runs each: one factor at a time would need 144
+runs for the same variance. In the 12 runs alone an effect is mixed with interactions of two other factors; with the
+mirror image (resolution IV) it is not, which a fractional factorial of 16 runs achieves for at most 8 factors. Both
+halves are complete designs, so a study may end after the first. Levels beyond two are probes: one factor at a time
+around the base.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+OUTLINE = {
+    "type": "planar",
+    "points": [[-60, 0], [60, 0], [60, 30], [15, 30], [15, 120], [-15, 120], [-15, 30], [-60, 30]],
+    "origin": [256, 256],
+    "scale": 256,
+    "near": 100,
+}
+AGENT = {"agent_pos": {"key": "state", "slice": [0, 2]}}
+ANGLE = {"block_pos": {"key": "state", "slice": [2, 4]}, "block_angle": {"key": "state", "slice": [4, 5]}}
+UNET = {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64}
+DIT = {"type": "dit", "embed_dim": 128, "n_layers": 4, "n_heads": 4, "step_embed_dim": 64}
+MLP = {"type": "mlp", "hidden_dim": 256, "n_blocks": 4, "step_embed_dim": 64}
+
+Settings = dict[str, Any]
+
+
+def _actions(relative_to: str | None, normalizer: str, bound: float) -> Settings:
+    return {
+        "task.relative_to": relative_to,
+        "task.normalizer": {"action": {"type": normalizer}},
+        "task.diffusion.clip": {"type": "fixed", "bound": bound},
+    }
+
+
+def _observations(obs: dict[str, Any], encoders: dict[str, Any]) -> Settings:
+    return {"data.obs": {**AGENT, **obs}, "task.encoders": encoders}
+
+
+def _diffusion(objective: str, weighting: str, schedule: str = "cosine", **settings: Any) -> Settings:
+    return {
+        "task.diffusion.objective": {"type": objective},
+        "task.diffusion.weighting": {"type": weighting},
+        "task.diffusion.schedule": {"type": schedule, "steps": 100},
+        **settings,
+    }
+
+
+FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the first level is that of the base
+    "observation": {
+        "outline": _observations({"state": {"key": "state"}}, {"state": OUTLINE}),
+        "keypoints": _observations({"keypoint": {"key": "keypoint"}}, {}),
+        "state": _observations(ANGLE, {"block_angle": {"type": "angle"}}),
+    },
+    "actions": {
+        "relative": _actions("agent_pos", "gaussian", 4.0),
+        "absolute": _actions(None, "limits", 1.0),
+    },
+    "objective": {
+        "v, min-SNR": _diffusion("v", "min_snr"),
+        "eps": _diffusion("eps", "uniform"),
+        "x0": _diffusion("x0", "uniform"),
+        "x0, learned variance": _diffusion(
+            "x0",
+            "uniform",
+            **{
+                "task.diffusion.variance": {"type": "learned_range"},
+                "task.sampler": {"type": "ddpm", "steps": 16},
+            },
+        ),
+        "v, self-conditioned": _diffusion("v", "min_snr", **{"task.diffusion.self_condition": 0.5}),
+        "v, linear schedule": _diffusion("v", "min_snr", "linear"),
+        "flow": _diffusion("flow", "uniform", "flow", **{"task.sampler": {"type": "euler", "steps": 8}}),
+    },
+    "timesteps": {
+        "uniform": {"task.diffusion.timesteps": {"type": "uniform"}},
+        "stratified": {"task.diffusion.timesteps": {"type": "uniform", "stratified": True}},
+        "by importance": {"task.diffusion.timesteps": {"type": "loss_second_moment"}},
+    },
+    "network": {
+        "UNet": {"task.backbone": UNET},
+        "DiT": {"task.backbone": DIT},
+        "MLP": {"task.backbone": MLP},
+        "UNet, twice as wide": {"task.backbone": UNET | {"down_dims": [64, 128, 256]}},
+        "DiT, dropout 0.1": {"task.backbone": DIT | {"dropout": 0.1}},
+    },
+    "learning rate": {"1e-3": {"train.lr.peak": 1e-3}, "3e-4": {"train.lr.peak": 3e-4}},
+    "batch": {"256": {"data.batch_size": 256}, "64": {"data.batch_size": 64}},
+    "weight decay": {
+        "1e-6": {"train.optimizer.weight_decay": 1e-6},
+        "1e-2": {"train.optimizer.weight_decay": 1e-2},
+    },
+    "horizon": {"16": {"task.horizon": 16}, "32": {"task.horizon": 32}},
+    "observations": {"2": {"task.n_obs_steps": 2}, "1": {"task.n_obs_steps": 1}},
+    "data": {
+        "all": {"data.split": {"train": 0.9, "val": 0.1, "test": 0.0}},
+        "half": {"data.split": {"train": 0.45, "val": 0.1, "test": 0.45}},
+    },
+}
+"""The same val episodes belong to both levels of `data`."""
+
+_GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
+"""First row of the Plackett-Burman design of 12 runs; the next ten are its cyclic shifts, the last is -1 throughout."""
+
+PEERS = ("ours", "diffusion_policy", "lerobot")
+"""Codes compared at equal settings."""
+
+EQUAL: Settings = {  # of our code where it is compared with the others', which have these settings by design
+    **FACTORS["observation"]["keypoints"],
+    **FACTORS["actions"]["absolute"],
+    **FACTORS["objective"]["eps"],
+    "task.normalizer": dict.fromkeys(["action", "agent_pos", "keypoint"], {"type": "limits", "clip": None}),
+    "task.backbone": UNET,
+    "task.sampler": {"type": "ddpm", "steps": 100},
+    "data.batch_size": 256,
+    "data.mask_padding": False,
+    "train.lr": {"type": "cosine", "peak": 1e-3, "warmup_steps": 200},
+    "train.max_grad_norm": 1e9,
+    "train.ema": {"ema": {"type": "power", "max_decay": 0.999, "update_after_step": 1}},
+}
+
+
+class Row(NamedTuple):
+    """One configuration of the study."""
+
+    name: str
+    group: str
+    """`peers`, `screen`, `mirror` or `probe`."""
+
+    settings: Settings
+    """Changes to the main job's configuration, by dotted path."""
+
+    levels: dict[str, str]
+    """Level of each factor; empty among the peers."""
+
+    code: str = "ours"
+    """Whose classes are trained: one of `PEERS`."""
+
+
+def plackett_burman() -> np.ndarray:
+    """(12, 11) of 1 and -1: rows are runs, columns factors."""
+    shifts = [np.roll(_GENERATOR, shift) for shift in range(11)]
+    return np.array([*shifts, -np.ones(11, dtype=int)])
+
+
+def sign(row: Row, factor: str) -> int:
+    """1 where the factor has its first level, -1 elsewhere."""
+    return 1 if row.levels[factor] == next(iter(FACTORS[factor])) else -1
+
+
+def _row(name: str, group: str, levels: dict[str, str]) -> Row:
+    settings: Settings = {}
+    for factor, level in levels.items():
+        settings |= FACTORS[factor][level]
+    return Row(name, group, settings, levels)
+
+
+def rows() -> list[Row]:
+    """All configurations, in the order in which they are run."""
+    found = [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
+    design = plackett_burman()
+    for group, signs in (("screen", design), ("mirror", -design)):
+        for number, chosen in enumerate(signs.tolist(), start=1):
+            levels = {
+                factor: list(FACTORS[factor])[0 if one == 1 else 1]
+                for factor, one in zip(FACTORS, chosen, strict=True)
+            }  # fmt: skip
+            found.append(_row(f"{group} {number:02}", group, levels))
+    base = {factor: next(iter(levels)) for factor, levels in FACTORS.items()}  # the last of the mirror
+    for factor, levels in FACTORS.items():
+        found += [_row(f"{factor}: {level}", "probe", base | {factor: level}) for level in list(levels)[2:]]
+    return found

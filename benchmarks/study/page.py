@@ -1,0 +1,235 @@
+"""Tables and figure of the study, made from its raw results alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.study.design import FACTORS
+from benchmarks.study.measure import MEASURES, OWN
+from benchmarks.study.results import Results
+from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
+from dp_prior.durable import replacing
+from dp_prior.evaluation.picture import INK, import_figure
+
+BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
+CHEAP = ("training loss", "validation loss", "action error")
+
+
+class Measured(NamedTuple):
+    """A row of the design with all its trainings on one data set and budget."""
+
+    name: str
+    group: str
+    levels: dict[str, str]
+    trainings: list[dict[str, Any]]
+    scores: np.ndarray
+    """(training seeds, episodes)"""
+
+
+Setting = tuple[str, int]
+"""Data set and samples."""
+
+
+def measured(results: Results) -> dict[Setting, list[Measured]]:
+    """What has been measured by its own sampler, in the order of the file."""
+    found: dict[Setting, dict[str, list]] = defaultdict(lambda: defaultdict(list))
+    for line in results.trainings():
+        if (scores := results.scores(line["run"], OWN)) is not None:
+            found[line["data"], line["samples"]][line["row"]].append((line, scores))
+    return {
+        setting: [
+            Measured(name, pairs[0][0]["group"], pairs[0][0]["levels"], *_stacked(pairs)) for name, pairs in of.items()
+        ]
+        for setting, of in found.items()
+    }
+
+
+def _stacked(pairs: list[tuple[dict, np.ndarray]]) -> tuple[list[dict], np.ndarray]:
+    return [line for line, _ in pairs], np.stack([scores for _, scores in pairs])
+
+
+def _with_interval(value: float, draws: np.ndarray) -> str:
+    low, high = interval(draws)
+    return f"{value:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _table(head: list[str], rows: Iterator[list[str]]) -> list[str]:
+    cells = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(row) + " |" for row in cells]
+
+
+def codes(rows: list[Measured]) -> Iterator[str]:
+    """Rows of several codes at equal settings, and their paired differences from ours."""
+    names = [row.name for row in rows]
+    ours = names.index("ours") if "ours" in names else None
+    found = [bootstrap([row.scores for row in rows], statistic) for statistic in STATISTICS.values()]
+
+    def cells() -> Iterator[list[str]]:
+        for index, row in enumerate(rows):
+            values = [_with_interval(value[index], draws[:, index]) for value, draws in found]
+            value, draws = found[0]
+            difference = "" if ours in (None, index) else _with_interval(
+                value[index] - value[ours], draws[:, index] - draws[:, ours]
+            )  # fmt: skip
+            cost = np.mean([one["cpu_s"] for one in row.trainings])
+            name = "ours, the same settings" if row.name == "ours" else f"`{row.name}`"
+            yield [name, str(len(row.scores)), *values, difference, f"{cost:,.0f}"]
+
+    head = ["policy", "trainings", *STATISTICS, "score against ours", "training, CPU s"]
+    yield from _table(head, cells())
+
+
+def effects(rows: list[Measured], statistic: Statistic) -> dict[str, tuple[float, np.ndarray]]:
+    """By factor: mean over the runs at its second level minus that at its first one, and its bootstrap draws."""
+    value, draws = bootstrap([row.scores for row in rows], statistic)
+    found = {}
+    for factor, levels in FACTORS.items():
+        weights = np.array([-1.0 if row.levels[factor] == next(iter(levels)) else 1.0 for row in rows])
+        weights /= len(rows) / 2
+        found[factor] = float(value @ weights), draws @ weights
+    return found
+
+
+def complete(rows: list[Measured]) -> list[Measured]:
+    """The complete halves of the screen, in each of which every factor is balanced."""
+    halves = ([row for row in rows if row.group == group] for group in ("screen", "mirror"))
+    return [row for half in halves if len(half) == 12 for row in half]
+
+
+def screen(rows: list[Measured]) -> Iterator[str]:
+    """Effects of the factors."""
+    found = [effects(rows, statistic) for statistic in STATISTICS.values()]
+    margin = lenth_margin(np.array([value for value, _ in found[0].values()]))
+
+    def cells() -> Iterator[list[str]]:
+        for factor, levels in FACTORS.items():
+            first, second = list(levels)[:2]
+            yield [f"{factor}: {second} for {first}", *(_with_interval(*one[factor]) for one in found)]
+
+    half = "both halves" if len(rows) > 12 else "one half, where interactions of two factors are mixed into the effects"
+    yield f"{len(rows)} rows ({half}), {len(rows[0].scores)} training seed(s) each. Of the score, effects smaller than"
+    yield f"{margin:.3f} are within the noise of training (Lenth's margin, 95 %)."
+    yield ""
+    yield from _table(["change", *STATISTICS], cells())
+
+
+def probes(rows: list[Measured]) -> Iterator[str]:
+    """Single changes of the base, which is the last row of the mirror."""
+    base = next(row for row in rows if row.name == "mirror 12")
+    others = [row for row in rows if row.group == "probe"]
+    found = [bootstrap([base.scores, *(row.scores for row in others)], one) for one in STATISTICS.values()]
+
+    def cells() -> Iterator[list[str]]:
+        for index, row in enumerate(others, start=1):
+            yield [
+                row.name,
+                _with_interval(found[0][0][index], found[0][1][:, index]),
+                *(
+                    _with_interval(value[index] - value[0], draws[:, index] - draws[:, 0])
+                    for value, draws in found
+                ),
+            ]  # fmt: skip
+
+    yield f"The base scores {_with_interval(found[0][0][0], found[0][1][:, 0])}."
+    yield ""
+    yield from _table(["change of the base", "score", *(f"{name}, difference" for name in STATISTICS)], cells())
+
+
+def ways(results: Results, rows: list[Measured]) -> Iterator[str]:
+    """Ways of running the same weights: paired differences over all trainings that were measured so."""
+
+    def cells() -> Iterator[list[str]]:
+        for name in list(MEASURES)[1:]:
+            pairs = []
+            for row in rows:
+                for line, own in zip(row.trainings, row.scores, strict=True):
+                    if (other := results.scores(line["run"], name)) is not None:
+                        pairs.append((own, other))
+            if pairs:
+                yield [name, str(len(pairs)), *(_with_interval(*_paired(pairs, one)) for one in STATISTICS.values())]
+
+    yield from _table(["way of running", "trainings", *(f"{name}, difference" for name in STATISTICS)], cells())
+
+
+def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) -> tuple[float, np.ndarray]:
+    """Mean over trainings of the second score minus the first, and its draws over trainings and episodes."""
+    n = len(pairs)
+    value, draws = bootstrap([scores[None] for half in zip(*pairs, strict=True) for scores in half], statistic)
+    differences = draws[:, n:] - draws[:, :n]
+    trainings = np.random.default_rng(0).integers(n, size=differences.shape)
+    return float((value[n:] - value[:n]).mean()), np.take_along_axis(differences, trainings, axis=1).mean(1)
+
+
+def relations(rows: list[Measured]) -> Iterator[str]:
+    """Rank correlation of cheap measures and score over all trainings."""
+    pairs = [
+        (line["cheap"], mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)
+    ]
+
+    def cells() -> Iterator[list[str]]:
+        for name in CHEAP:
+            rho, low, high = spearman(np.array([one[name] for one, _ in pairs]), np.array([s for _, s in pairs]))
+            yield [name, f"{rho:.2f} ({low:.2f} to {high:.2f})"]
+
+    yield f"{len(pairs)} trainings; losses of different objectives have different units."
+    yield ""
+    yield from _table(["measure", "Spearman's rank correlation with the score"], cells())
+
+
+def tables(results: Results) -> Iterator[str]:
+    """All that can be told from what is finished."""
+    for (data, samples), rows in measured(results).items():
+        episodes = rows[0].scores.shape[1]
+        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds")
+        peers = [row for row in rows if row.group == "peers"]
+        ours = [row for row in rows if row.group != "peers"]
+        halves = complete(ours)
+        if peers:
+            yield from ("", "### Codes at equal settings", "", *codes(peers))
+        if halves:
+            yield from ("", "### The screen", "", *screen(halves))
+        if any(row.group == "probe" for row in ours) and any(row.name == "mirror 12" for row in ours):
+            yield from ("", "### One change at a time", "", *probes(ours))
+        if ours:
+            yield from ("", "### Without training again", "", *ways(results, ours))
+        if sum(len(row.scores) for row in ours) >= 4:
+            yield from ("", "### Cheap measures", "", *relations(ours))
+
+
+def draw(path: Path, results: Results) -> None:
+    """Every row's score with its interval, a panel for each data set and budget."""
+    panels = measured(results)
+    height = 1.2 + 0.22 * max(len(rows) for rows in panels.values())
+    figure = import_figure()(figsize=(5.2 * len(panels), height), dpi=110, layout="constrained")
+    grid = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, ((data, samples), rows) in zip(grid, panels.items(), strict=True):
+        value, draws = bootstrap([row.scores for row in rows], mean)
+        order = np.argsort(value)
+        low, high = np.quantile(draws[:, order], [0.025, 0.975], axis=0)
+        places = np.arange(len(rows))
+        axes.hlines(places, low, high, color=INK, linewidth=1)
+        axes.plot(value[order], places, "o", color=INK, markersize=3)
+        axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+        axes.set_title(f"{data}, {samples:,} samples", fontsize=9, loc="left", color=INK)
+        axes.set_xlabel("score, mean and 95 % interval")
+        axes.grid(alpha=0.25, axis="x")
+        axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def write_page(page: Path, results: Results) -> None:
+    """Replace what is between the markers of the page, and draw `media/study.png` beside it."""
+    if not measured(results):
+        raise ValueError(f"{results.path} holds no scores; run the study first")
+    draw(page.parent / "media/study.png", results)
+    text = "\n".join(itertools.chain(["![Scores of all rows](media/study.png)"], tables(results)))
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")

@@ -1,0 +1,238 @@
+"""`python -m benchmarks.study.peers DIRECTORY CODE`: train another library's own policy on our windows, or continue.
+
+DIRECTORY holds the configuration of our run at equal settings, `config.json`. The other policy gets the same windows in
+the same order, with its own network, loss, normalizer, average and sampler; optimizer and learning rate are torch's and
+those of diffusers, as its own training script has them. Gradients are not clipped.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks import peers
+from dp_prior.batch import Batch, Spec
+from dp_prior.data.loader import Loader
+from dp_prior.data.trajectories import Trajectories
+from dp_prior.diffusion.sampler import DDPM, SamplerConfig
+from dp_prior.durable import replacing
+from dp_prior.normalizer import Statistics
+from dp_prior.randomness import Randomness
+from dp_prior.run.config import CONFIG, TrainConfig
+
+SAVES = 8
+"""Checkpoints of a training, evenly spread."""
+
+
+class Peer(nn.Module):
+    """Another library's policy as ours: the agent's `Policy`, and a loss. Noise is drawn from torch's generator."""
+
+    horizon, n_obs_steps, n_action_steps = 16, 2, 8
+    sampler = DDPM(steps=100)
+
+    def __init__(self, policy: nn.Module, spec: Spec):
+        super().__init__()
+        self.policy = policy
+        self.spec = spec
+
+    def forward(self, batch: Batch) -> Tensor:
+        """() its own training loss."""
+        raise NotImplementedError
+
+    def predict(
+        self,
+        obs: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        previous: Tensor | None = None,
+    ) -> Tensor:
+        """(B, 16, 2) by its own sampler."""
+        raise NotImplementedError
+
+
+class StanfordPeer(Peer):
+    """Diffusion Policy's `DiffusionUnetLowdimPolicy`."""
+
+    def __init__(self, widths: tuple[int, ...], step_dim: int, spec: Spec, statistics: dict[str, Statistics]):
+        super().__init__(peers.stanford_state_policy(widths, step_dim), spec)
+        from diffusion_policy.model.common.normalizer import LinearNormalizer
+
+        normalizer, extremes = LinearNormalizer(), _extremes(statistics)
+        obs = torch.cat([extremes["agent_pos"], extremes["keypoint"]], dim=-1)
+        normalizer.fit({"obs": obs, "action": extremes["x"]}, mode="limits")
+        self.policy.set_normalizer(normalizer)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.policy.compute_loss({"obs": _joined(batch.cond), "action": batch.x})
+
+    def predict(self, obs, random, sampler=None, *, previous=None):
+        return self.policy.predict_action({"obs": _joined(obs)})["action_pred"]
+
+
+class LeRobotPeer(Peer):
+    """LeRobot's `DiffusionPolicy` with its own processors."""
+
+    def __init__(self, widths: tuple[int, ...], step_dim: int, spec: Spec, statistics: dict[str, Statistics]):
+        super().__init__(peers.lerobot_state_policy(widths, step_dim), spec)
+        from lerobot.policies.diffusion.processor_diffusion import make_diffusion_pre_post_processors
+
+        names = {"agent_pos": "observation.state", "keypoint": "observation.environment_state", "x": "action"}
+        extremes = _extremes(statistics)
+        bounds = {name: {"min": extremes[key][0], "max": extremes[key][1]} for key, name in names.items()}
+        self._before, self._after = make_diffusion_pre_post_processors(self.policy.config, bounds)
+
+    def forward(self, batch: Batch) -> Tensor:
+        given = self._before({**self._named(batch.cond), "action": batch.x})
+        return self.policy({**given, "action_is_pad": ~batch.mask})[0]
+
+    def predict(self, obs, random, sampler=None, *, previous=None):
+        model = self.policy.diffusion
+        given = self._before(self._named(obs))
+        cond = model._prepare_global_conditioning(given)  # generate_actions returns the executed actions alone
+        return self._after(model.conditional_sample(len(cond), global_cond=cond))
+
+    @staticmethod
+    def _named(obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {
+            "observation.state": obs["agent_pos"],
+            "observation.environment_state": obs["keypoint"].flatten(2),
+        }
+
+
+CODES: dict[str, type[Peer]] = {"diffusion_policy": StanfordPeer, "lerobot": LeRobotPeer}
+
+
+def _joined(obs: dict[str, Tensor]) -> Tensor:
+    """(B, n, 20): the agent, then the keypoints, which is the order of our encoder."""
+    return torch.cat([obs["agent_pos"], obs["keypoint"].flatten(2)], dim=-1)
+
+
+def _extremes(statistics: dict[str, Statistics]) -> dict[str, Tensor]:
+    """(2, D) smallest and largest value by key."""
+    return {
+        key: torch.from_numpy(np.stack([one.min.reshape(-1), one.max.reshape(-1)])).float()
+        for key, one in statistics.items()
+    }
+
+
+def create(code: str, config: TrainConfig, data: Trajectories) -> Peer:
+    """An untrained policy of another code, of the sizes of our configuration."""
+    backbone = config.task.backbone
+    torch.manual_seed(config.seed)
+    return CODES[code](backbone.down_dims, backbone.step_embed_dim, data.spec, data.statistics())
+
+
+def load_peer(directory: Path) -> Peer:
+    """The trained average."""
+    config = TrainConfig.from_json_path(directory / CONFIG)
+    data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
+    stored = torch.load(directory / "peer.pt", weights_only=True)
+    found = create(stored["code"], config, data)
+    found.load_state_dict(stored["average"])
+    return found.eval()
+
+
+class Training:
+    """Optimizer, learning rate and average of another library's policy, with everything that continues them."""
+
+    def __init__(self, code: str, config: TrainConfig, data: Trajectories):
+        peers.enter()
+        from diffusers.optimization import get_cosine_schedule_with_warmup
+        from diffusion_policy.model.diffusion.ema_model import EMAModel
+
+        train, optimizer, decay = config.train, config.train.optimizer, config.train.ema["ema"]
+        self.code, self.data, self.seed = code, data, config.seed
+        self.policy = create(code, config, data)
+        self.loader = Loader(
+            data.train, batch_size=config.data.batch_size, accumulation=1, seed=config.seed, rank=0, world_size=1
+        )
+        self.steps = -(-train.samples // config.data.batch_size)
+        self.optimizer = torch.optim.AdamW(
+            self.policy.parameters(), train.lr.peak, optimizer.betas, optimizer.eps, optimizer.weight_decay
+        )
+        self.lr = get_cosine_schedule_with_warmup(self.optimizer, train.lr.warmup_steps, self.steps)
+        self.average = EMAModel(
+            copy.deepcopy(self.policy),
+            update_after_step=decay.update_after_step - 1,
+            inv_gamma=decay.inv_gamma,
+            power=decay.power,
+            max_value=decay.max_decay,
+        )
+        self.losses: list[float] = []
+
+    def run(self, path: Path) -> None:
+        """Train from the last checkpoint at `path` to the end."""
+        if path.exists():
+            self._load(path)
+        done = self.average.optimization_step
+        batches = self.loader.from_sample(done * self.loader.global_batch_size)
+        save_every = max(1, self.steps // SAVES)
+        for step in range(done + 1, self.steps + 1):
+            loss = self.policy(next(batches)[0])
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.lr.step()
+            self.average.step(self.policy)
+            self.losses = [*self.losses[-49:], loss.item()]
+            if step % save_every == 0 or step == self.steps:
+                self._save(path)
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Mean loss of the average over the val windows."""
+        torch.manual_seed(0)
+        average, samples = self.average.averaged_model.eval(), self.data.val
+        parts = [samples.fetch(ids) for ids in torch.arange(len(samples)).split(256)]
+        return sum(average(part).item() * len(part.x) for part in parts) / len(samples)
+
+    def _save(self, path: Path) -> None:
+        state = {
+            "code": self.code,
+            "policy": self.policy.state_dict(),
+            "average": self.average.averaged_model.state_dict(),
+            "steps": self.average.optimization_step,
+            "optimizer": self.optimizer.state_dict(),
+            "lr": self.lr.state_dict(),
+            "random": torch.get_rng_state(),
+            "losses": self.losses,
+        }
+        with replacing(path) as temporary:
+            torch.save(state, temporary)
+
+    def _load(self, path: Path) -> None:
+        state = torch.load(path, weights_only=True)
+        self.policy.load_state_dict(state["policy"])
+        self.average.averaged_model.load_state_dict(state["average"])
+        self.average.optimization_step = state["steps"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.lr.load_state_dict(state["lr"])
+        torch.set_rng_state(state["random"])
+        self.losses = state["losses"]
+
+
+@click.command(help=__doc__)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True))
+@click.argument("code", type=click.Choice(list(CODES)))
+def main(directory: Path, code: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    config = TrainConfig.from_json_path(directory / CONFIG)
+    data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
+    training = Training(code, config, data)
+    training.run(directory / "peer.pt")
+    found = {"train/loss": sum(training.losses) / len(training.losses)}
+    found["validation/ema/loss"] = training.validation_loss()
+    (directory / "peer.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Intervals of scores over training seeds and episodes, effects of a design, and rank correlation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dp_prior.evaluation.interval import student_t_quantile
+
+DRAWS = 2000
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+"""(..., n) scores -> (...)."""
+
+
+def mean(scores: np.ndarray) -> np.ndarray:
+    return scores.mean(-1)
+
+
+def solved(scores: np.ndarray) -> np.ndarray:
+    """Share of episodes with the full score."""
+    return (scores >= 1).mean(-1)
+
+
+def worst_tenth(scores: np.ndarray) -> np.ndarray:
+    """Mean of the lowest tenth, rounded up to whole episodes."""
+    count = math.ceil(scores.shape[-1] / 10)
+    return np.sort(scores, axis=-1)[..., :count].mean(-1)
+
+
+STATISTICS: dict[str, Statistic] = {"score": mean, "solved": solved, "worst tenth": worst_tenth}
+
+
+def bootstrap(
+    groups: Sequence[np.ndarray], statistic: Statistic, draws: int = DRAWS, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The statistic of each group, and of bootstrap samples of all groups.
+
+    Training seeds are drawn with replacement within each group, its stratum (Agarwal et al. 2021, arXiv:2108.13264).
+    Episodes are the same in all groups, so a draw takes the same ones from each: differences between groups are paired.
+    With one training seed the intervals cover other episodes, but not other trainings.
+
+    Args:
+        groups: N of (training seeds, episodes); episodes are common to all.
+
+    Returns:
+        (N,) and (draws, N).
+    """
+    rng = np.random.default_rng(seed)
+    episodes = groups[0].shape[1]
+    columns = rng.integers(episodes, size=(draws, episodes))
+    found = np.empty((draws, len(groups)))
+    for index, scores in enumerate(groups):
+        seeds = rng.integers(len(scores), size=(draws, len(scores)))
+        sampled = scores[seeds[:, :, None], columns[:, None, :]]  # (draws, seeds, episodes)
+        found[:, index] = statistic(sampled.reshape(draws, -1))
+    return np.array([statistic(scores.reshape(-1)) for scores in groups]), found
+
+
+def interval(draws: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
+    """The percentile interval of (draws,) bootstrap values."""
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def lenth_margin(effects: np.ndarray, confidence: float = 0.95) -> float:
+    """The size above which one of m effects of an unreplicated design is unlikely to be noise.
+
+    It takes most effects for zero and so includes the noise of training. Source: Lenth 1989, "Quick and easy analysis
+    of unreplicated factorials"; t with m / 3 degrees, rounded down.
+    """
+    sizes = np.abs(effects)
+    first = 1.5 * np.median(sizes)
+    error = 1.5 * np.median(sizes[sizes <= 2.5 * first])
+    return float(student_t_quantile(0.5 + confidence / 2, max(1, len(effects) // 3)) * error)
+
+
+def spearman(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    """Rank correlation of n >= 4 pairs and its 95 % interval; NaN where one of them is constant.
+
+    Ties have their mean rank. Interval: Fisher's z with the variance of Bonett and Wright 2000.
+    """
+    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
+    if any(np.ptp(one) == 0 for one in ranks):
+        return math.nan, math.nan, math.nan
+    rho = float(np.clip(np.corrcoef(*ranks)[0, 1], -1, 1))
+    if abs(rho) == 1:
+        return rho, rho, rho
+    half = 1.959964 * math.sqrt((1 + rho**2 / 2) / (len(ranks[0]) - 3))
+    return rho, math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 0; of equal values their mean."""
+    return (values[:, None] > values).sum(1) + ((values[:, None] == values).sum(1) - 1) / 2

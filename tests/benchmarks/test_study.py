@@ -1,0 +1,247 @@
+"""The study: its design balances every factor, its intervals are exact, and a repeated command does nothing twice."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.study import __main__ as study
+from benchmarks.study import page
+from benchmarks.study.design import FACTORS, plackett_burman, rows, sign
+from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits
+from benchmarks.study.results import Results, Run
+from benchmarks.study.statistics import (
+    STATISTICS,
+    bootstrap,
+    interval,
+    lenth_margin,
+    mean,
+    solved,
+    spearman,
+    worst_tenth,
+)
+from benchmarks.training import ROOT, assignments
+from dp_prior.run.config import TrainConfig
+
+SCREEN = [row for row in rows() if row.group in ("screen", "mirror")]
+
+
+def test_each_half_of_the_design_is_orthogonal():
+    design = plackett_burman()
+    np.testing.assert_array_equal(design.T @ design, 12 * np.eye(11, dtype=int))
+    np.testing.assert_array_equal(design.sum(0), np.zeros(11))
+
+
+def test_with_its_mirror_image_no_interaction_of_two_factors_touches_an_effect():
+    signs = np.array([[sign(row, factor) for factor in FACTORS] for row in SCREEN])
+    assert signs.shape == (24, 11) and len(np.unique(signs, axis=0)) == 24
+    for first, second in itertools.combinations(range(11), 2):
+        np.testing.assert_array_equal((signs[:, first] * signs[:, second]) @ signs, np.zeros(11))
+
+
+def test_effects_of_an_additive_score_are_recovered_whatever_its_interactions():
+    rng = np.random.default_rng(0)
+    true, pairs = rng.normal(size=11), rng.normal(size=(11, 11))
+    found = []
+    for row in SCREEN:
+        x = np.array([sign(row, factor) for factor in FACTORS])
+        score = 0.5 + true @ x + x @ np.triu(pairs, 1) @ x
+        found.append(page.Measured(row.name, row.group, row.levels, [], np.full((1, 5), score)))
+    effects = page.effects(found, mean)
+    np.testing.assert_allclose([value for value, _ in effects.values()], -2 * true, atol=1e-12)
+    assert len(page.complete(found)) == 24 and len(page.complete(found[:20])) == 12 and not page.complete(found[:11])
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
+def test_every_row_is_a_valid_configuration_with_its_levels(row, tmp_path):
+    changes = study.settings(Run(row, "human", 450_000, 1), tmp_path, tmp_path / "data.npz")
+    config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
+    assert fits(config, MEASURES[OWN]) and config.seed == 1 and config.train.samples == 450_000
+    if row.levels:
+        assert config.data.batch_size == int(row.levels["batch"]) and config.task.horizon == int(row.levels["horizon"])
+
+
+def test_probes_differ_from_the_base_in_one_factor():
+    base = next(row for row in rows() if row.name == "mirror 12").levels
+    for row in rows():
+        if row.group == "probe":
+            assert sum(row.levels[factor] != base[factor] for factor in FACTORS) == 1
+    assert {row.name for row in rows() if row.group == "probe"} >= {"network: MLP", "objective: flow"}
+
+
+def test_statistics():
+    scores = np.array([0.5, 1.0, 0.2, 0.9999, 1.0, 0.3, 0.0, 0.7, 0.8, 0.4, 0.6])
+    assert mean(scores) == pytest.approx(scores.mean()) and solved(scores) == pytest.approx(2 / 11)
+    assert worst_tenth(scores) == pytest.approx(0.1), "a tenth of 11 is rounded up to 2"
+
+
+def test_bootstrap_has_the_exact_distribution_of_all_resamples():
+    groups = [np.array([[0.1, 0.9, 0.4], [0.3, 0.2, 1.0]]), np.array([[0.5, 0.8, 0.0]])]
+    exact = []
+    for columns in itertools.product(range(3), repeat=3):
+        for seeds in itertools.product(range(2), repeat=2):
+            first = np.mean([groups[0][s, c] for s in seeds for c in columns])
+            exact.append(first - np.mean([groups[1][0, c] for c in columns]))
+    value, draws = bootstrap(groups, mean, draws=40_000)
+    found = draws[:, 0] - draws[:, 1]
+    assert value[0] - value[1] == pytest.approx(groups[0].mean() - groups[1].mean())
+    assert found.mean() == pytest.approx(np.mean(exact), abs=4e-3) and found.std() == pytest.approx(
+        np.std(exact), rel=0.02
+    )
+    for q in (0.025, 0.3, 0.5, 0.9, 0.975):  # the share below each exact quantile
+        assert (found <= np.quantile(exact, q) + 1e-9).mean() == pytest.approx(
+            np.mean(np.array(exact) <= np.quantile(exact, q) + 1e-9), abs=0.01
+        )
+
+
+def test_variance_of_the_bootstrapped_mean_is_that_of_rows_columns_and_rest():
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(4, 1)) + rng.normal(size=(1, 30)) + rng.normal(size=(4, 30))
+    a, b = scores.mean(1) - scores.mean(), scores.mean(0) - scores.mean()
+    rest = scores - scores.mean() - a[:, None] - b
+    expected = (a**2).sum() / 4**2 + (b**2).sum() / 30**2 + (rest**2).sum() / (4 * 30) ** 2
+    _, draws = bootstrap([scores], mean, draws=40_000)
+    assert draws.var() == pytest.approx(expected, rel=0.03)
+
+
+def test_one_training_has_the_percentile_interval_of_scipy():
+    scipy = pytest.importorskip("scipy.stats", reason="NOT CHECKED: scipy is not installed")
+    rng = np.random.default_rng(2)
+    a, b = rng.beta(4, 1, 100), rng.beta(3, 1, 100)
+    _, draws = bootstrap([a[None], b[None]], mean, draws=20_000)
+    how = {"n_resamples": 20_000, "method": "percentile", "paired": True, "rng": rng, "vectorized": True}
+    difference = lambda x, y, axis: x.mean(axis) - y.mean(axis)  # noqa: E731
+    expected = scipy.bootstrap((a, b), difference, **how).confidence_interval
+    assert interval(draws[:, 0] - draws[:, 1]) == pytest.approx((expected.low, expected.high), abs=3e-3)
+
+
+def test_equal_groups_of_one_training_differ_by_nothing_in_every_draw():
+    scores = np.random.default_rng(3).uniform(size=(1, 40))
+    for statistic in STATISTICS.values():
+        _, draws = bootstrap([scores, scores.copy()], statistic, draws=50)
+        np.testing.assert_array_equal(draws[:, 0], draws[:, 1])
+
+
+def test_lenths_margin_is_that_of_the_noise_beside_a_few_large_effects():
+    noise = np.random.default_rng(4).normal(scale=0.02, size=(1000, 11))
+    noise[:, :2] += 1.0
+    exceeded = np.array([np.abs(one[2:]) > lenth_margin(one) for one in noise]).mean()
+    found = np.array([(np.abs(one[:2]) > lenth_margin(one)).all() for one in noise]).mean()
+    assert exceeded < 0.05 and found > 0.99
+
+
+def test_spearman_is_the_closed_form_without_ties_and_keeps_its_order_with_them():
+    rng = np.random.default_rng(5)
+    a, b = rng.permutation(15), rng.permutation(15)
+    rho, low, high = spearman(a, np.exp(b))
+    assert rho == pytest.approx(1 - 6 * ((a - b) ** 2).sum() / (15 * (15**2 - 1))) and low < rho < high
+    assert spearman(np.array([1, 2, 2, 3]), np.array([1, 5, 5, 9])) == (1, 1, 1)
+    assert all(map(math.isnan, spearman(np.ones(5), np.arange(5))))
+
+
+def test_spearmans_interval_covers():
+    rng = np.random.default_rng(6)
+    true, hits = 6 / np.pi * np.arcsin(0.6 / 2), 0
+    for _ in range(500):
+        x = rng.normal(size=30)
+        _, low, high = spearman(x, 0.6 * x + 0.8 * rng.normal(size=30))
+        hits += low < true < high
+    assert 0.92 < hits / 500 < 0.98
+
+
+def made_up(path: Path, chosen=None) -> Results:
+    """Results of every row, without meaning."""
+    results, rng = Results(path), np.random.default_rng(0)
+    for seed, row in itertools.product((0, 1), rows() if chosen is None else chosen):
+        run = Run(row, "human", 450_000, seed)
+        about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
+        measures = {name: rng.normal() for name in page.CHEAP}
+        results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
+        for name in [OWN] if row.group == "peers" else MEASURES:
+            scores = np.round(np.minimum(1, rng.beta(4, 1, 10) * 1.05), 4).tolist()
+            results.add({"run": run.id, "measure": name, "scores": scores})
+    return results
+
+
+def test_the_page_is_made_from_the_file_alone(tmp_path):
+    pytest.importorskip("matplotlib", reason="NOT CHECKED: the plots extra is not installed")
+    made_up(tmp_path / "results.jsonl")
+    document = tmp_path / "study.md"
+    document.write_text(f"# Study\n\n{page.BEGIN}\nold\n{page.END}\n\nMore.\n")
+    pages = []
+    for _ in range(2):
+        arguments = ["--results", str(tmp_path / "results.jsonl"), "--page", str(document)]
+        done = CliRunner().invoke(study.main, arguments, catch_exceptions=False)
+        assert done.exit_code == 0
+        pages.append(document.read_text())
+    assert pages[0] == pages[1] and pages[0].startswith("# Study\n") and pages[0].endswith("\n\nMore.\n")
+    assert "old" not in pages[0] and (tmp_path / "media/study.png").stat().st_size > 1000
+    for text in ("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet",
+                 "| network: MLP |", "| no average | 68 |", "validation loss |"):  # fmt: skip
+        assert text in pages[0], text
+
+
+def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
+    chosen = [row for row in rows() if row.group == "screen"]
+    results = made_up(tmp_path / "results.jsonl", chosen)
+    lines = results.path.read_bytes().splitlines(keepends=True)
+    results.path.write_bytes(b"".join(lines[:-1]) + lines[-1][:-9])  # killed in the middle of the last line
+    finished = []
+    monkeypatch.setattr(study.Study, "finish", lambda self, run, position: finished.append((run.id, self.wanted(run))))
+    arguments = ["--results", str(results.path), "--out", str(tmp_path), "--data", f"human={data(tmp_path)}"]
+    done = CliRunner().invoke(study.main, [*arguments, "--group", "screen", "--seeds", "2"], catch_exceptions=False)
+    assert done.exit_code == 0 and "23 of 24 runs are done" in done.output
+    assert finished == [("screen 12, human, 450,000 samples, seed 1", [list(MEASURES)[-1]])]
+    assert len(results.path.read_bytes().splitlines()) == len(lines) - 1
+
+
+def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
+    row = rows()[5]
+    results = made_up(tmp_path / "results.jsonl", [row])
+    assert study.budget(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
+    with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
+        study.budget(rows()[6], "human", 1.0, results)
+
+
+def data(place: Path, **arrays) -> Path:
+    states = np.random.default_rng(0).uniform(100, 400, (60, 5)).astype(np.float32) % np.array([512] * 4 + [6.28], "f")
+    np.savez(place / "d.npz", state=states, action=states[:, :2], episode_ends=[30, 60], **arrays)
+    return place / "d.npz"
+
+
+def test_prepared_data_have_recorded_keypoints_or_those_of_their_states(tmp_path):
+    with np.load(study.prepare(data(tmp_path), tmp_path / "a")) as found:
+        np.testing.assert_array_equal(found["keypoint"], study.keypoints(found["state"]))
+    recorded = np.ones((60, 9, 2), dtype=np.float32)
+    with np.load(study.prepare(data(tmp_path, keypoint=recorded), tmp_path / "b")) as found:
+        np.testing.assert_array_equal(found["keypoint"], recorded)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--row", "screen 99"], "the rows are ours, diffusion_policy"),
+        (["--data", "human=/nowhere.npz"], "'/nowhere.npz', which is no file; expected NAME=FILE.npz"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message, tmp_path):
+    done = CliRunner().invoke(study.main, ["--out", str(tmp_path), "--results", str(tmp_path / "r"), *arguments])
+    assert done.exit_code == 2 and message in " ".join(done.output.replace("│", " ").split())
+
+
+@pytest.mark.slow
+def test_a_whole_row_is_trained_measured_and_not_repeated(tmp_path):
+    pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
+    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", "mirror 12"]
+    arguments += ["--samples", "1024", "--episodes", "2", "--measure", OWN, "--measure", "selected weights"]
+    outputs = [CliRunner().invoke(study.main, arguments, catch_exceptions=False).output for _ in range(2)]
+    assert "[1/1] mirror 12, scripted, 1,024 samples, seed 0: trained in" in outputs[0]
+    assert outputs[1] == "1 of 1 runs are done\n"
+    found = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [line["measure"] for line in found] == [CHEAP, OWN, "selected weights"]
+    assert found[0]["cpu_s"] > 0 and len(found[0]["cheap"]["action error by step"]) == 8
+    assert all(len(line["scores"]) == 2 for line in found[1:])
