@@ -15,6 +15,7 @@ import numpy as np
 from dp_prior.durable import replacing
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
+from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.renderers.pusht import SCREEN, PushTWithoutGoalRendererConfig
 
 INSTRUCTIONS = tuple(
@@ -34,7 +35,7 @@ class PushTGoalsConfig(PushTConfig):
 
     def create(self) -> Lockstep:
         """The environment; observations as of Push-T, and `instruction`, a text. See `PushTConfig`."""
-        shapes, sensors = {**OBS_SHAPES, "instruction": ()}, {}
+        shapes, sensors = {**OBS_SHAPES, "instruction": ()}, {"keypoint": keypoints}
         if self.camera is not None:
             draw = PushTWithoutGoalRendererConfig().create(self.camera)
             shapes["camera"], sensors["camera"] = (*self.camera, 3), draw
