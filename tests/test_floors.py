@@ -50,8 +50,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"] + ["data/episodes/hub.py"],
-    "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
+    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py", "data/episodes/hub.py"],
+    "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py"],

@@ -26,7 +26,8 @@ from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStoreConfig
-from dp_prior.data.images import ImageColumn, ImageConfig, build_caches, open_images
+from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
@@ -81,6 +82,18 @@ class RecordedConfig(Config):
         if repeated or not names:
             found = f"name {repeated} twice" if repeated else "are empty"
             yield f"obs, embeddings and images {found}; a policy needs observations with different names"
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
+
+        Raises:
+            DataError, UnreadableError: they cannot be downloaded.
+        """
+        if not isinstance(self.episodes, LeRobotStoreConfig):
+            return self
+        cameras = [image.key for image in self.images.values() if image.key is not None]
+        episodes = self.episodes.resolve(pinned.get(str(self.episodes.repo)), cameras)
+        return self.model_copy(update={"episodes": episodes})
 
 
 class WindowsConfig(Config):
@@ -141,7 +154,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         Raises:
             DataError: the data set cannot be trained on; all problems in one report.
         """
-        return Trajectories(self, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+        return Trajectories(self.downloaded({}), horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
 
 
 class WindowSet:
@@ -410,8 +423,9 @@ class Trajectories(SplitTrajectories):
         self.files = store.files({each.key for each in wanted.values()})
         arrays, ends, self.warnings = read_selected(store, wanted)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
-        data_set = config.episodes.path
-        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
+        self.images = open_images(
+            config.images, store, ends, config.frame_cache or _hub_cache(config), config.episodes.path, config.verify
+        )
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings)
@@ -474,6 +488,20 @@ class Trajectories(SplitTrajectories):
             "horizon": self._horizon,
             **super().report(),
         }
+
+
+def pinned_commits(data: Any) -> dict[str, str]:
+    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration."""
+    given = data if isinstance(data, dict) else {}
+    sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
+    records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
+    return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}
+
+
+def _hub_cache(config: RecordedConfig) -> Path | None:
+    """Where frame caches of data on the Hub lie: not among the files of its client. None for other data."""
+    is_hub = isinstance(config.episodes, LeRobotStoreConfig) and config.episodes.repo is not None
+    return USER_CACHE / "dp_prior" / "frames" if is_hub else None
 
 
 def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
