@@ -202,10 +202,11 @@ class _Handler(BaseHTTPRequestHandler):
                 body += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
+        path = re.sub("^(/api)?/datasets/", lambda api: "/api/models/" if api[1] else "/", parts.path)  # one name space
         matches = (
             (kind, found)
             for method, pattern, kind in ROUTES
-            if re.fullmatch(method, self.command) and (found := re.fullmatch(pattern, parts.path))
+            if re.fullmatch(method, self.command) and (found := re.fullmatch(pattern, path))
         )
         kind, found = next(matches, ("unknown", None))
         request = Request(kind, self.command, self.path, dict(self.headers), body)

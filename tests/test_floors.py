@@ -54,7 +54,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "jinja2": ["places/card.py", "pages/report.py"],
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
     + ["data/episodes/hub.py", "embedders/transformers.py"],
-    "httpx2": ["places/hub.py"],  # huggingface_hub's, for its exceptions
+    "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -77,6 +77,10 @@ class MixtureConfig(WindowsConfig):
             yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
         if not unweighted and any(one.embeddings for one in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """See `RecordedConfig.downloaded`."""
+        return self.model_copy(update={"sets": {name: one.downloaded(pinned) for name, one in self.sets.items()}})
 
     def set_config(self, name: str) -> TrajectoriesConfig:
         """One of the sets as a data set of its own."""

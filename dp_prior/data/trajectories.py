@@ -27,7 +27,8 @@ from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStoreConfig
-from dp_prior.data.images import ImageColumn, ImageConfig, build_caches, open_images
+from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.language import FrameTexts, LanguageConfig
 from dp_prior.data.loader import Loader
@@ -89,6 +90,18 @@ class RecordedConfig(Config):
             where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
             yield f"{where} {found}; a policy needs observations with different names"
 
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
+
+        Raises:
+            DataError, UnreadableError: they cannot be downloaded.
+        """
+        if not isinstance(self.episodes, LeRobotStoreConfig):
+            return self
+        cameras = [image.key for image in self.images.values() if image.key is not None]
+        episodes = self.episodes.resolve(pinned.get(str(self.episodes.repo)), cameras)
+        return self.model_copy(update={"episodes": episodes})
+
 
 class WindowsConfig(Config):
     """How windows are made of recorded episodes, divided, stored and shuffled."""
@@ -148,7 +161,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         Raises:
             DataError: the data set cannot be trained on; all problems in one report.
         """
-        return Trajectories(self, horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
+        return Trajectories(self.downloaded({}), horizon, n_obs_steps, n_action_steps, all_obs=all_obs)
 
 
 class WindowSet:
@@ -421,8 +434,9 @@ class Trajectories(SplitTrajectories):
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
         self.files = [*self.files, *(path for found in self._language.values() for path in found.files)]
-        data_set = config.episodes.path
-        self.images = open_images(config.images, store, ends, config.frame_cache, data_set, config.verify)
+        self.images = open_images(
+            config.images, store, ends, config.frame_cache or _hub_cache(config), config.episodes.path, config.verify
+        )
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
@@ -496,6 +510,20 @@ class Trajectories(SplitTrajectories):
             "horizon": self._horizon,
             **found,
         }
+
+
+def pinned_commits(data: Any) -> dict[str, str]:
+    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration."""
+    given = data if isinstance(data, dict) else {}
+    sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
+    records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
+    return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}
+
+
+def _hub_cache(config: RecordedConfig) -> Path | None:
+    """Where frame caches of data on the Hub lie: not among the files of its client. None for other data."""
+    is_hub = isinstance(config.episodes, LeRobotStoreConfig) and config.episodes.repo is not None
+    return USER_CACHE / "dp_prior" / "frames" if is_hub else None
 
 
 def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:

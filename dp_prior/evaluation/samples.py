@@ -39,7 +39,7 @@ class SendsHeartbeats(Protocol):
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
 
-def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None) -> Samples:
+def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None = None) -> Samples:
     """One part of the data, or of one of the data sets that they were joined from.
 
     Raises:

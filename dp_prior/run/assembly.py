@@ -18,9 +18,12 @@ from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import ConfigError
+from dp_prior.data.mixture import MixtureConfig
+from dp_prior.data.trajectories import RecordedConfig, pinned_commits
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.regular_files import read_object
 from dp_prior.run.changes import check_changes
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.directory import RunDirectory
@@ -54,10 +57,15 @@ class Assembly:
     def __init__(
         self, config: TrainConfig, ranks: Ranks, *, report: Callable[[str], None], directory: Path | None = None
     ):
-        config = config.model_copy(update={"task": config.task.resolve()})
+        self.directory = directory or run_directory(config)
+        data = config.data
+        if isinstance(data, RecordedConfig | MixtureConfig):
+            pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
+            pinned = ranks.decide(lambda: pinned_commits(json.loads(data.downloaded(pinned).model_dump_json())))
+            data = data.downloaded(pinned)
+        config = config.model_copy(update={"task": config.task.resolve(), "data": data})
         self.config, self.ranks = config, ranks
         self.report = report if ranks.is_main_process else lambda line: None
-        self.directory = directory or run_directory(config)
         self.place = RunDirectory(self.directory)
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)

@@ -10,13 +10,15 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from dp_prior.config import Config
+from dp_prior.data.episodes.hub import download
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_count, check_memory, decoding, reading
 from dp_prior.regular_files import SMALL, check_regular, read_small
@@ -38,12 +40,47 @@ class LeRobotStoreConfig(Config):
 
     type: Literal["lerobot"] = "lerobot"
 
-    path: Path
+    path: Path | None = None
     """The data set's directory, the one that holds meta/ and data/; relative to the working directory, `~` is the home
-    directory."""
+    directory. Give either this or `repo`."""
+
+    repo: str | None = None
+    """The data set's name on the Hugging Face Hub, `user/name`; it is downloaded into the cache of the Hub's client."""
+
+    revision: str | None = None
+    """Commit, tag or branch of `repo`. null is the newest commit when the run first starts; the run stores its commit
+    and keeps to it."""
+
+    def faults(self) -> Iterator[str]:
+        if (self.path is None) == (self.repo is None):
+            found = "both path and repo are" if self.repo else "neither path nor repo is"
+            yield f'{found} given; write "path" for a directory, or "repo" for a data set on the Hub'
+        if self.revision is not None and self.repo is None:
+            yield "revision is of a data set on the Hub, but repo is not given"
+
+    @model_serializer(mode="wrap")
+    def _leave_out_where_it_was_downloaded_to(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return write(self) if self.repo is None else {**write(self), "path": None}
+
+    def resolve(self, pinned: str | None, cameras: Iterable[str]) -> LeRobotStoreConfig:
+        """The record with the commit and the directory of a data set on the Hub, whose files are then there.
+
+        Args:
+            pinned: the commit that the run has used so far; None if it has used none.
+            cameras: keys of the videos that are read; others are not downloaded.
+
+        Raises:
+            DataError, UnreadableError: see `download`.
+        """
+        if self.repo is None or self.path is not None:
+            return self
+        videos = [pattern for key in cameras for pattern in (f"videos/{key}/*", f"videos/*/{key}/*")]
+        patterns = ["meta/*", "data/*", *videos]
+        path, commit = download(self.repo, self.revision or pinned, patterns)
+        return self.model_copy(update={"path": path, "revision": commit})
 
     def create(self) -> LeRobotStore:
-        """Read the metadata; columns are read when asked for.
+        """Read the metadata; columns are read when asked for. Of a data set on the Hub, videos are not downloaded.
 
         Raises:
             ImportError: pyarrow is not installed.
@@ -52,7 +89,7 @@ class LeRobotStoreConfig(Config):
             import pyarrow.parquet  # noqa: F401
         except ImportError:
             raise ImportError('reading LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
-        return LeRobotStore(**self.arguments())
+        return LeRobotStore(self.resolve(None, ()).path)
 
 
 class _File(NamedTuple):
