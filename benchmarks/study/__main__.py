@@ -38,11 +38,10 @@ CHECKPOINTS = 4
 """Of a run, evenly spread; `selected weights` chooses among them."""
 
 
-def prepare(source: Path, out: Path) -> Path:
-    """A copy of a data set with the keypoints of its states, unless it has recorded ones."""
-    path = out / f"{source.stem}.npz"
+def prepare(source: Path, path: Path) -> Path:
+    """Copy a data set to `path`, once, with the keypoints of its states unless it has recorded ones."""
     if not path.exists():
-        out.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with np.load(source) as found:
             arrays = {key: found[key] for key in ("state", "action", "episode_ends")}
             arrays["keypoint"] = found["keypoint"] if "keypoint" in found else keypoints(arrays["state"])
@@ -208,12 +207,15 @@ def main(
     absent = sorted(path for path in sources.values() if not Path(path).is_file())
     if absent:
         raise click.UsageError(f"--data names {absent[0]!r}, which is no file; expected NAME=FILE.npz")
-    data = {name: prepare(Path(path).absolute(), out / "data") for name, path in sources.items()}
+    data = {name: prepare(Path(path), out / f"data/{name}.npz") for name, path in sources.items()}
     chosen = [row for row in rows() if row.group in (groups or GROUPS) and (not names or row.name in names)]
     if (reason := peers.missing()) is not None:
         others = [row.code for row in chosen if row.code != "ours"]
         chosen = [row for row in chosen if row.code == "ours"]
         click.echo(f"not run: {', '.join(others)}; {reason}" if others else "", nl=bool(others))
+    if others := sorted(results.episodes() - {episodes}):
+        found = f"{file} holds scores of {others[0]} episodes, --episodes is {episodes}"
+        raise click.UsageError(f"{found}; give another file as --results")
     study = Study(out, results, data, episodes, measures or list(MEASURES))
     runs = [
         Run(row, name, samples if minutes is None else budget(row, name, minutes, results), seed)
@@ -226,14 +228,14 @@ def main(
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     pool = ThreadPoolExecutor(jobs)
     try:
-        futures = [
-            pool.submit(study.finish, run, f"{index}/{len(pending)}") for index, run in enumerate(pending, start=1)
-        ]
-        for future in futures:
-            future.result()
+        count = len(pending)
+        futures = [pool.submit(study.finish, run, f"{index}/{count}") for index, run in enumerate(pending, start=1)]
+        failures = [failure for future in futures if (failure := future.exception()) is not None]
     finally:
         study.stop()
         pool.shutdown(cancel_futures=True)
+    if failures:
+        raise click.ClickException(f"{len(failures)} of {count} runs failed. The first: {failures[0]}")
 
 
 if __name__ == "__main__":

@@ -70,14 +70,14 @@ def policy_of(directory: Path, measure: Measure) -> Any:
 
 
 def scores(policy: Any, measure: Measure, episodes: int, first_seed: int) -> list[float]:
-    """Score of each episode, rounded down to four decimals, so that 1 still means solved."""
+    """Score of each episode, rounded down to four decimals, so that 1 still means solved; 0 if an action was NaN."""
     torch.manual_seed(0)  # other codes draw their noise from torch's generator
     record = RolloutConfig(
         env=PushTConfig(n_envs=50), n_episodes=episodes, first_seed=first_seed, sampler=measure.sampler,
         n_action_steps=measure.n_action_steps, warm_start=measure.warm_start, videos=0,
     )  # fmt: skip
     table = record.create().run({"ema": policy}, None, Progress()).tables["rollout/by_seed"]
-    return [math.floor(1e4 * row["score"]) / 1e4 for row in table]
+    return [math.floor(1e4 * row["score"]) / 1e4 if math.isfinite(row["score"]) else 0.0 for row in table]
 
 
 def selected(directory: Path, episodes: int) -> Any:

@@ -174,7 +174,8 @@ def relations(rows: list[Measured]) -> Iterator[str]:
 
     def cells() -> Iterator[list[str]]:
         for name in CHEAP:
-            rho, low, high = spearman(np.array([one[name] for one, _ in pairs]), np.array([s for _, s in pairs]))
+            known = np.array([(one[name], score) for one, score in pairs if np.isfinite(one[name])])
+            rho, low, high = spearman(*known.T)
             yield [name, f"{rho:.2f} ({low:.2f} to {high:.2f})"]
 
     yield f"{len(pairs)} trainings; losses of different objectives have different units."

@@ -62,6 +62,10 @@ class Results:
         known = {line["measure"] for line in self.lines if line["run"] == run.id}
         return [name for name in names if name not in known]
 
+    def episodes(self) -> set[int]:
+        """Numbers of episodes that runs were measured on; comparable results have one."""
+        return {len(line["scores"]) for line in self.lines if line.get("scores")}
+
     def trainings(self) -> Iterator[dict[str, Any]]:
         """A line for each training: what was trained, what it took, and its cheap measures."""
         return (line for line in self.lines if "cheap" in line)

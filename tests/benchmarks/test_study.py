@@ -193,10 +193,28 @@ def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
     finished = []
     monkeypatch.setattr(study.Study, "finish", lambda self, run, position: finished.append((run.id, self.wanted(run))))
     arguments = ["--results", str(results.path), "--out", str(tmp_path), "--data", f"human={data(tmp_path)}"]
+    refused = CliRunner().invoke(study.main, arguments)
+    assert refused.exit_code == 2 and "holds scores of 10 episodes, --episodes is 200" in refused.output
+    arguments += ["--episodes", "10"]
     done = CliRunner().invoke(study.main, [*arguments, "--group", "screen", "--seeds", "2"], catch_exceptions=False)
     assert done.exit_code == 0 and "23 of 24 runs are done" in done.output
     assert finished == [("screen 12, human, 450,000 samples, seed 1", [list(MEASURES)[-1]])]
     assert len(results.path.read_bytes().splitlines()) == len(lines) - 1
+
+
+def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
+    seen = []
+
+    def finish(self, run, position):
+        seen.append(position)
+        if position == "2/12":
+            raise RuntimeError("a process ended with exit code 65")
+
+    monkeypatch.setattr(study.Study, "finish", finish)
+    arguments = ["--results", str(tmp_path / "r"), "--out", str(tmp_path), "--data", f"human={data(tmp_path)}"]
+    done = CliRunner().invoke(study.main, [*arguments, "--group", "mirror"])
+    assert len(seen) == 12 and done.exit_code == 1
+    assert "1 of 12 runs failed. The first: a process ended with exit code 65" in done.output
 
 
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
@@ -214,10 +232,10 @@ def data(place: Path, **arrays) -> Path:
 
 
 def test_prepared_data_have_recorded_keypoints_or_those_of_their_states(tmp_path):
-    with np.load(study.prepare(data(tmp_path), tmp_path / "a")) as found:
+    with np.load(study.prepare(data(tmp_path), tmp_path / "a/1.npz")) as found:
         np.testing.assert_array_equal(found["keypoint"], study.keypoints(found["state"]))
     recorded = np.ones((60, 9, 2), dtype=np.float32)
-    with np.load(study.prepare(data(tmp_path, keypoint=recorded), tmp_path / "b")) as found:
+    with np.load(study.prepare(data(tmp_path, keypoint=recorded), tmp_path / "b.npz")) as found:
         np.testing.assert_array_equal(found["keypoint"], recorded)
 
 
