@@ -145,7 +145,8 @@ def draw(path: Path, results: dict[str, dict[str, Any]]) -> None:
         axes.set_ylabel(label, color=INK)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
     figure.savefig(path)
 
 
