@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
 from dp_prior.config import Change, Config
@@ -24,6 +24,8 @@ class MuonConfig(Config):
     Steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning rate and weight
     decay serves both. State: one number per weight, where AdamW has two.
     """
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type"]})  # omitted, it is AdamW
 
     type: Annotated[Literal["muon"], Change("architecture")] = "muon"
 
