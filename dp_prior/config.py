@@ -98,6 +98,7 @@ class Config(BaseModel):
                 layers.replaced(_apply_override(cls, data, override))
             except ConfigError as error:
                 problems += [f"{error.source}: {problem}" for problem in error.problems]
+        cls.complete(data)
         try:
             record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:

@@ -121,7 +121,8 @@ def _compact(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         return f"[{', '.join(_compact(item) for item in value)}]"
     if isinstance(value, dict) and len(json.dumps(value)) > 60:
-        return "{...}"
+        value = {key: inner for key, inner in value.items() if inner is not None}  # a cadence is one of its fields
+        return json.dumps(value) if len(json.dumps(value)) <= 60 else "{...}"
     return json.dumps(value)
 
 

@@ -17,12 +17,13 @@ from accelerate.state import AcceleratorState
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
+from dp_prior.config import records_in
 from dp_prior.run.config import TrainConfig
 from dp_prior.schema import records
 from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
-from dp_prior.training.optimizer import ConstantLearningRate, CosineLearningRate, LinearLearningRate
+from dp_prior.training.learning_rate import LearningRateConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.data.embeddings import test_observations as observations
 from tests.envs import test_pusht_pictures as pictures
@@ -234,11 +235,12 @@ def test_divergence_decides_how_a_run_with_a_wild_learning_rate_ends(tmp_path):
         run(tmp_path, **wild, train__divergence="stop")
 
 
-@pytest.mark.parametrize("record", [ConstantLearningRate, LinearLearningRate, CosineLearningRate])
+@pytest.mark.parametrize("record", records_in(LearningRateConfig))
 def test_every_field_of_a_learning_rate_changes_it(record):
-    changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5}
+    changes = {"peak": 1e-3, "warmup_steps": 40, "final_fraction": 0.5, "power": 3.0, "cycles": 2}
+    changes |= {"decay_fraction": 0.5, "decay": "linear", "timescale_steps": 100}
     for name in set(record.model_fields) - {"type"}:
-        step = 700 if name == "final_fraction" else 30
+        step = 30 if name in ("peak", "warmup_steps") else 850
         assert record().at(step, 900) != record(**{name: changes[name]}).at(step, 900), name
 
 
@@ -314,7 +316,7 @@ OWN = {
     **{f"PolicyConfig.{name}": test_field_changes_the_policy for name in POLICY},
     **{
         f"{record.__name__}.{name}": test_every_field_of_a_learning_rate_changes_it
-        for record in (ConstantLearningRate, LinearLearningRate, CosineLearningRate)
+        for record in records_in(LearningRateConfig)
         for name in record.model_fields
         if name != "type"
     },

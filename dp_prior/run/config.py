@@ -60,12 +60,16 @@ class TrainConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task."""
+        """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task, and
+        `train.optimizer.type` to adamw."""
         task, given = data.get("task", {}), data.get("data")
         if isinstance(task, dict):
             kind = task.setdefault("type", DEFAULT_TASK.type)
             if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
                 given.setdefault("type", members(TaskConfig)[kind].data_types[0])
+        train = data.get("train")
+        if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
+            train["optimizer"].setdefault("type", "adamw")
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -13,7 +13,11 @@ from dp_prior.config import Change, Config
 from dp_prior.job.deadline import Duration
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.ema import DecayConfig, PowerDecay
-from dp_prior.training.optimizer import AdamWConfig, CosineLearningRate, LearningRateConfig
+from dp_prior.training.learning_rate import CosineLearningRate, LearningRateConfig
+from dp_prior.training.muon import MuonConfig
+from dp_prior.training.optimizer import AdamWConfig
+
+OptimizerConfig = Annotated[AdamWConfig | MuonConfig, Field(discriminator="type")]
 
 _UNITS = ("samples", "epochs", "steps")
 _START = Progress()
@@ -41,8 +45,8 @@ class TrainingConfig(Config):
     """How torch compiles a micro-batch up to its loss: off, or a mode of `torch.compile`. reduce-overhead and
     max-autotune record CUDA graphs on a GPU. Compiling takes a minute or more at the first step of every start."""
 
-    optimizer: AdamWConfig = AdamWConfig()
-    """The optimizer."""
+    optimizer: OptimizerConfig = AdamWConfig()
+    """The optimizer; its `type` defaults to adamw."""
 
     lr: LearningRateConfig = CosineLearningRate()
     """Learning rate as a function of the optimizer step."""

@@ -1,11 +1,7 @@
-"""Optimizer and learning rate: records, decay groups, and an update that clips and skips inside the fused kernel.
-
-The learning rate is a closed form of the optimizer step; there is no scheduler state to save.
-"""
+"""AdamW: its record, decay groups, and an update that clips and skips inside the fused kernel."""
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 import torch
@@ -13,79 +9,18 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.networks.encoders.pretrained import FineTuned
 
-
-class LearningRate(Config):
-    """Linear warm-up to `peak`, then a shape given by the subclass."""
-
-    peak: float = Field(default=1e-4, gt=0)
-    """Highest learning rate, reached at the end of the warm-up."""
-
-    warmup_steps: int = Field(default=500, ge=0)
-    """Optimizer steps over which the rate rises linearly from peak / warmup_steps; 0 for none. diffusers, which
-    Diffusion Policy uses, begins at 0 and is one step behind until the peak."""
-
-    def at(self, step: int, total_steps: int, spent_steps: int | None = None) -> float:
-        """The learning rate of optimizer step `step`, counted from 0.
-
-        Args:
-            total_steps: budget of the run in steps of the current global batch.
-            spent_steps: part of it that is spent; None is `step`. They differ once a run has changed its global batch.
-        """
-        if step < self.warmup_steps:
-            return self.peak * (step + 1) / self.warmup_steps
-        spent = (step if spent_steps is None else spent_steps) - self.warmup_steps
-        return self.peak * self._shape(min(1.0, max(0, spent) / max(1, total_steps - self.warmup_steps)))
-
-    def _shape(self, fraction: float) -> float:
-        raise NotImplementedError
-
-
-class ConstantLearningRate(LearningRate):
-    """Stays at the peak after the warm-up."""
-
-    type: Literal["constant"] = "constant"
-
-    def _shape(self, fraction: float) -> float:
-        return 1.0
-
-
-class LinearLearningRate(LearningRate):
-    """Falls linearly after the warm-up."""
-
-    type: Literal["linear"] = "linear"
-
-    final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Rate at the end of the run as a fraction of the peak."""
-
-    def _shape(self, fraction: float) -> float:
-        return 1.0 + (self.final_fraction - 1.0) * fraction
-
-
-class CosineLearningRate(LearningRate):
-    """Falls along half a cosine after the warm-up (Loshchilov and Hutter 2017, arXiv:1608.03983, without restarts)."""
-
-    type: Literal["cosine"] = "cosine"
-
-    final_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Rate at the end of the run as a fraction of the peak."""
-
-    def _shape(self, fraction: float) -> float:
-        return self.final_fraction + (1.0 - self.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * fraction))
-
-
-LearningRateConfig = Annotated[
-    ConstantLearningRate | LinearLearningRate | CosineLearningRate, Field(discriminator="type")
-]
-
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamWConfig(Config):
     """AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), fused."""
+
+    type: Annotated[Literal["adamw"], Change("architecture")] = "adamw"
 
     betas: tuple[Momentum, Momentum] = (0.95, 0.999)
     """Decay of the first and second moment; Diffusion Policy's values."""
@@ -101,15 +36,7 @@ class AdamWConfig(Config):
 
         Parts of a model that are `FineTuned` learn at their own multiple of the learning rate.
         """
-        tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
-        scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
-        groups = []
-        for parameters, decay in zip(decay_groups(model), (self.weight_decay, 0.0), strict=True):
-            by_scale: dict[float, list[nn.Parameter]] = {}
-            for parameter in parameters.values():
-                by_scale.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
-            groups += [{"params": some, "weight_decay": decay, "lr_scale": scale} for scale, some in by_scale.items()]
-        return AdamW(groups, betas=self.betas, eps=self.eps)
+        return AdamW(parameter_groups(model, self.weight_decay), betas=self.betas, eps=self.eps)
 
 
 class AdamW:
@@ -119,7 +46,7 @@ class AdamW:
 
     Attributes:
         param_groups: `params`, their `weight_decay` and `lr`, and `lr_scale`, by which `lr` differs from the schedule.
-        state: `exp_avg`, `exp_avg_sq` and `step` of each parameter, from its first step on.
+        state: the tensors that `moments` names, of each parameter, from its first step on.
         grad_scale: () the step divides the gradient by it; None for 1.
         found_inf: () the step changes nothing if this is not 0; None for 0.
     """
@@ -138,27 +65,30 @@ class AdamW:
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            states = [self._state(parameter) for parameter in parameters]
-            moments = {name: [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")}
-            adamw(
-                parameters,
-                [parameter.grad for parameter in parameters],
-                moments["exp_avg"],
-                moments["exp_avg_sq"],
-                [],
-                moments["step"],
-                fused=True,
-                grad_scale=self.grad_scale,
-                found_inf=self.found_inf,
-                amsgrad=False,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                lr=group["lr"],
-                weight_decay=group["weight_decay"],
-                eps=self.eps,
-                maximize=False,
-            )
+            self.step_group(group, [parameter for parameter in group["params"] if parameter.grad is not None])
+
+    def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
+        """Update some parameters of a group, which have gradients."""
+        states = [self.state_of(parameter) for parameter in parameters]
+        moments = {name: [state[name] for state in states] for name in _MOMENTS}
+        adamw(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            moments["exp_avg"],
+            moments["exp_avg_sq"],
+            [],
+            moments["step"],
+            fused=True,
+            grad_scale=self.grad_scale,
+            found_inf=self.found_inf,
+            amsgrad=False,
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=self.eps,
+            maximize=False,
+        )
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
@@ -166,14 +96,32 @@ class AdamW:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def _state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def moments(self, parameter: nn.Parameter) -> tuple[str, ...]:
+        """Names of the tensors in the state of a parameter."""
+        return _MOMENTS
+
+    def state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """The state of a parameter; zeros before its first step."""
         if parameter not in self.state:
             self.state[parameter] = {
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-                "step": torch.zeros((), device=parameter.device),
+                name: torch.zeros((), device=parameter.device) if name == "step" else torch.zeros_like(parameter)
+                for name in self.moments(parameter)
             }
         return self.state[parameter]
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Trainable parameters with a common `weight_decay`, `lr_scale` and `is_decayed`, as `decay_groups` tells."""
+    tuned = [module for module in model.modules() if isinstance(module, FineTuned)]
+    scales = {id(parameter): module.lr_scale for module in tuned for parameter in module.parameters()}
+    groups = []
+    for parameters, is_decayed in zip(decay_groups(model), (True, False), strict=True):
+        by_scale: dict[float, list[nn.Parameter]] = {}
+        for parameter in parameters.values():
+            by_scale.setdefault(scales.get(id(parameter), 1.0), []).append(parameter)
+        kind = {"weight_decay": weight_decay * is_decayed, "is_decayed": is_decayed}
+        groups += [{"params": some, "lr_scale": scale, **kind} for scale, some in by_scale.items()]
+    return groups
 
 
 def decay_groups(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:

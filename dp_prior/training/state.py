@@ -19,9 +19,8 @@ from dp_prior.training.best import Best
 from dp_prior.training.divergence import Divergence
 from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard
+from dp_prior.training.optimizer import AdamW
 from dp_prior.training.stopwatch import Stopwatch
-
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 class Trained(Protocol):
@@ -29,7 +28,7 @@ class Trained(Protocol):
 
     online: nn.Module
     averages: dict[str, EMA]
-    optimizer: torch.optim.Optimizer
+    optimizer: AdamW
     ranks: Ranks
     loader: Loader
     means: Means
@@ -137,22 +136,22 @@ def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
     """The optimizer's tensors by the names of their parameters."""
     state = trainer.optimizer.state
     return {
-        f"{moment}.{name}": state[parameter][moment]
+        f"{moment}.{name}": tensor
         for name, parameter in _named_parameters(trainer.online).items()
-        for moment in _MOMENTS
         if parameter in state
+        for moment, tensor in state[parameter].items()
     }
 
 
 def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
     """Copies, because the optimizer must own its memory."""
-    parameters = _named_parameters(trainer.online)
-    expected = {f"{moment}.{name}" for name in parameters for moment in _MOMENTS}
+    parameters, moments = _named_parameters(trainer.online), trainer.optimizer.moments
+    expected = {f"{moment}.{name}" for name, each in parameters.items() for moment in moments(each)}
     if tensors and set(tensors) != expected:
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
         raise ValueError(f"the optimizer state does not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
     for name, parameter in parameters.items():
         if tensors:
             trainer.optimizer.state[parameter] = {
-                moment: tensors[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in _MOMENTS
+                moment: tensors[f"{moment}.{name}"].to(parameter.device, copy=True) for moment in moments(parameter)
             }

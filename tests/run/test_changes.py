@@ -152,6 +152,7 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.frame_cache": "harmless",
     "train.accumulation": "harmless",
     "train.compile": "harmless",
+    "train.optimizer.type": "architecture",
     "train.ema": "architecture",
     "train.log_every": "harmless",
     "train.save_every": "harmless",

@@ -1,4 +1,4 @@
-"""The learning rate is its closed form; one fused update equals clipping, guarding and stepping one after the other."""
+"""One fused update equals clipping, guarding and stepping one after the other."""
 
 import copy
 import math
@@ -11,37 +11,10 @@ from dp_prior.config import ConfigError
 from dp_prior.networks.encoders.pretrained import FineTuned
 from dp_prior.training.optimizer import (
     AdamWConfig,
-    ConstantLearningRate,
-    CosineLearningRate,
-    LinearLearningRate,
     decay_groups,
     set_learning_rate,
     update,
 )
-
-
-def test_warmup_rises_in_equal_steps_to_the_peak():
-    lr = CosineLearningRate(peak=0.4, warmup_steps=4)
-    assert [lr.at(step, 100) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-
-
-def test_without_warmup_the_first_step_has_the_peak():
-    assert CosineLearningRate(peak=0.5, warmup_steps=0).at(0, 10) == 0.5
-
-
-@pytest.mark.parametrize("final", [0.0, 0.25, 1.0])
-def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
-    cosine = CosineLearningRate(peak=2.0, warmup_steps=10, final_fraction=final)
-    linear = LinearLearningRate(peak=2.0, warmup_steps=10, final_fraction=final)
-    for lr in (cosine, linear):
-        assert lr.at(110, 110) == pytest.approx(2.0 * final)
-        assert lr.at(60, 110) == pytest.approx(1.0 + final)
-        assert lr.at(500, 110) == pytest.approx(2.0 * final), "past the end the rate stays"
-    assert cosine.at(35, 110) == pytest.approx(2.0 * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi / 4))))
-
-
-def test_constant_stays_at_the_peak():
-    assert {ConstantLearningRate(peak=0.1, warmup_steps=0).at(step, 10) for step in (0, 5, 20)} == {0.1}
 
 
 class Net(nn.Module):

@@ -1,0 +1,94 @@
+"""Muon: momentum whose matrices are made orthogonal, for the weights inside a network; AdamW for all others."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor, nn
+
+from dp_prior.config import Change, Config
+from dp_prior.training.optimizer import AdamW, Momentum, parameter_groups
+
+QUINTIC = (3.4445, -4.7750, 2.0315)  # Jordan's coefficients; singular values end between about 0.7 and 1.2
+ITERATIONS = 5
+RMS = 0.2  # that of AdamW's steps, as Liu et al. measured it
+
+
+class MuonConfig(Config):
+    """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) for weight matrices and convolutions, which
+    it sees as matrices (out, in x kernel); AdamW for biases, norms and embeddings.
+
+    Steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning rate and weight
+    decay serves both. State: one number per weight, where AdamW has two.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type"]})  # omitted, it is AdamW
+
+    type: Annotated[Literal["muon"], Change("architecture")] = "muon"
+
+    momentum: Momentum = 0.95
+    """Decay of the momentum, which is Nesterov's."""
+
+    weight_decay: float = Field(default=1e-6, ge=0)
+    """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
+
+    betas: tuple[Momentum, Momentum] = (0.95, 0.999)
+    """AdamW's, for the other parameters."""
+
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's, for the other parameters."""
+
+    def create(self, model: nn.Module) -> Muon:
+        """See `AdamWConfig`."""
+        groups = parameter_groups(model, self.weight_decay)
+        return Muon(groups, momentum=self.momentum, betas=self.betas, eps=self.eps)
+
+
+class Muon(AdamW):
+    """See `MuonConfig`. `state` has `momentum` of matrices and convolutions."""
+
+    def __init__(self, groups: list[dict], *, momentum: float, betas: tuple[float, float], eps: float):
+        super().__init__(groups, betas=betas, eps=eps)
+        self.momentum = momentum
+        matrices = (parameter for group in groups if group["is_decayed"] for parameter in group["params"])
+        self._matrices = {id(parameter) for parameter in matrices}
+
+    def moments(self, parameter: nn.Parameter) -> tuple[str, ...]:
+        """See `AdamW`."""
+        return ("momentum",) if id(parameter) in self._matrices else super().moments(parameter)
+
+    def step_group(self, group: dict, parameters: list[nn.Parameter]) -> None:
+        """See `AdamW`."""
+        if not group["is_decayed"]:
+            super().step_group(group, parameters)
+            return
+        taken = 1.0 if self.found_inf is None else 1.0 - self.found_inf  # a tensor; the host does not wait for it
+        for parameter in parameters:
+            gradient = parameter.grad if self.grad_scale is None else parameter.grad / self.grad_scale
+            if self.found_inf is not None:
+                gradient = torch.where(self.found_inf == 0, gradient, 0.0)  # 0 * NaN is NaN
+            momentum = self.state_of(parameter)["momentum"]
+            momentum += (1.0 - self.momentum) * taken * (gradient - momentum)
+            matrix = orthogonal(gradient.lerp(momentum, self.momentum).flatten(1))
+            size = RMS * math.sqrt(max(matrix.shape))
+            parameter *= 1.0 - group["lr"] * group["weight_decay"] * taken
+            parameter -= group["lr"] * size * taken * matrix.view_as(parameter)
+
+
+def orthogonal(matrix: Tensor) -> Tensor:
+    """The nearest matrix with equal singular values, roughly, of a matrix (A, B), in bfloat16 as in Jordan's code.
+
+    A quintic iteration on the singular values, which the division brings to at most 1 before.
+    """
+    a, b, c = QUINTIC
+    x = matrix.bfloat16()
+    is_tall = len(x) > x.shape[1]
+    x = x.T if is_tall else x
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.T if is_tall else x).to(matrix.dtype)
