@@ -59,7 +59,7 @@ class LanguageConfig(Config):
         folder.check(table, rows)
         record = read_record(Path(self.folder.path).expanduser())
         embedder = None if record is None else record.embedder
-        files = [store.tasks_file] if isinstance(store, LeRobotStore) and self.texts is None else []
+        files = [store.tasks_file] if isinstance(store, LeRobotStore) and store.tasks_file.is_file() else []
         return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, files)
 
 

@@ -286,7 +286,7 @@ class LeRobotStore:
                 row = wrong[0]
                 found = f"row {row} has {check} {values[row]}; expected {expected_columns[check][row]}"
                 raise DataError(str(file.path), [f"{found}, by the episode list"])
-        return _to_numpy(table.column(key), file.path, key)
+        return _to_numpy(table.column(key), file.path, key, may_be_text=self.dtype(key) == "string")
 
 
 def _is_feature(feature: Any) -> bool:
@@ -320,8 +320,8 @@ def _count(value: Any) -> int:
     return value
 
 
-def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
-    """(rows, *lengths of the nested lists) of a column of numbers, texts or equally long lists of them."""
+def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text: bool = False) -> np.ndarray:
+    """(rows, *lengths of the nested lists) of a column of numbers or of equally long lists of them; or of texts."""
     import pyarrow as pa
 
     values, shape = column.combine_chunks(), [len(column)]
@@ -342,7 +342,7 @@ def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str) -> np.ndarray:
         else:
             break
         values = values.flatten()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if may_be_text and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return np.array(values.to_pylist(), dtype=str).reshape(shape)
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         raise DataError(str(path), [f"key {key!r} holds {kind}, which is not a number type"])
