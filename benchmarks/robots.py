@@ -26,7 +26,7 @@ ERROR = "action_error/ema/mae[steps=8]"
 CAMERA = {"encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}}
 VARIANTS: dict[str, dict[str, Any]] = {  # of the recipe for states: changes to the task
     "unet v": {},
-    "unet eps": {"diffusion": {"objective": {"type": "eps"}, "draws": 4}},
+    "unet eps": {"diffusion": {"objective": {"type": "eps"}}},
     "mlp v": {"backbone": {"type": "mlp", "hidden_dim": 512, "step_embed_dim": 64}},
 }
 
@@ -108,7 +108,11 @@ def configuration(
             "n_action_steps": 8,
             **(CAMERA if sees_camera else {"encoders": {}}),
             "backbone": {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64},
-            "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}, "draws": 4},
+            "diffusion": {
+                "objective": {"type": "v"},
+                "weighting": {"type": "min_snr"},
+                "draws": 4 if robot.camera else 1,
+            },
             "sampler": {"type": "ddim", "steps": 8},
             **VARIANTS.get(variant, {}),
         },

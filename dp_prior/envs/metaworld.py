@@ -14,8 +14,6 @@ from pydantic import Field
 from dp_prior.config import Config
 from dp_prior.envs.lockstep import Lockstep
 
-STATE_DIM = 39
-
 
 class MetaWorldConfig(Config):
     """A Meta-World task as a state. Score: 1 if solved, with which an episode ends, else 0."""
@@ -48,7 +46,7 @@ class MetaWorldConfig(Config):
             [SeededTask(self.task, self.render_size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=80,
-            obs_shapes={"state": (STATE_DIM,)},
+            obs_shapes={"state": (39,)},
             read_obs=lambda obs: {"state": obs.astype(np.float32)},
             score="success",
             success_score=None,
