@@ -78,8 +78,8 @@ class Study:
         self._is_over = False
 
     def wanted(self, run: Run) -> list[str]:
-        """Missing measures of a run; another library's policy has one way to run."""
-        names = [OWN] if run.row.group == "peers" else list(self.measures)
+        """Missing measures of a run. Several ways of running are measured on the rows of the screen."""
+        names = list(self.measures) if run.row.group in ("screen", "mirror") else [OWN]
         return self.results.missing(run, [CHEAP, *names])
 
     def finish(self, run: Run, position: str) -> None:
@@ -95,7 +95,7 @@ class Study:
             if line["measure"] == CHEAP:
                 line |= self._training(run, directory)
             elif line["measure"] == OWN:
-                scores = f", score {np.mean(line['scores']):.3f}"
+                scores = f", score {np.mean(line['scores']) / 1000:.3f}"
             with self._writing:
                 self.results.add(line)
         self._check(child, directory)

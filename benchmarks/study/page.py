@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
-CHEAP = ("training loss", "validation loss", "action error")
 
 
 class Measured(NamedTuple):
@@ -142,7 +142,7 @@ def probes(rows: list[Measured]) -> Iterator[str]:
 
 
 def ways(results: Results, rows: list[Measured]) -> Iterator[str]:
-    """Ways of running the same weights: paired differences over all trainings that were measured so."""
+    """Ways of running the same weights: paired differences over the trainings that were measured so."""
 
     def cells() -> Iterator[list[str]]:
         for name in list(MEASURES)[1:]:
@@ -167,20 +167,31 @@ def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) ->
 
 
 def relations(rows: list[Measured]) -> Iterator[str]:
-    """Rank correlation of cheap measures and score over all trainings."""
-    pairs = [
-        (line["cheap"], mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)
-    ]
+    """Rank correlation of cheap measures and score over trainings; losses only within one objective."""
+    pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
 
     def cells() -> Iterator[list[str]]:
-        for name in CHEAP:
-            known = np.array([(one[name], score) for one, score in pairs if np.isfinite(one[name])])
-            rho, low, high = spearman(*known.T)
-            yield [name, f"{rho:.2f} ({low:.2f} to {high:.2f})"]
+        for name, value in cheap_measures().items():
+            known = np.array([(found, score) for line, score in pairs if np.isfinite(found := value(line))])
+            if len(known) >= 4:
+                rho, low, high = spearman(*known.T)
+                yield [name, str(len(known)), f"{rho:.2f} ({low:.2f} to {high:.2f})"]
 
-    yield f"{len(pairs)} trainings; losses of different objectives have different units."
-    yield ""
-    yield from _table(["measure", "Spearman's rank correlation with the score"], cells())
+    yield from _table(["measure", "trainings", "Spearman's rank correlation with the score"], cells())
+
+
+def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
+    """Measures of a training by name; NaN where one does not apply."""
+
+    def loss(line: dict[str, Any], objective: str) -> float:
+        return line["cheap"]["validation loss"] if line["levels"]["objective"] == objective else np.nan
+
+    return {
+        **{f"validation loss, {name}": partial(loss, objective=name) for name in list(FACTORS["objective"])[:2]},
+        "action error": lambda line: line["cheap"]["action error"],
+        "action error of the first executed action": lambda line: line["cheap"]["action error by step"][0],
+        "action error of the last executed action": lambda line: line["cheap"]["action error by step"][-1],
+    }
 
 
 def tables(results: Results) -> Iterator[str]:
