@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import FACTORS
+from benchmarks.study.design import BASE, FACTORS
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -121,7 +121,7 @@ def screen(rows: list[Measured]) -> Iterator[str]:
 
 def probes(rows: list[Measured]) -> Iterator[str]:
     """Single changes of the base, which is the last row of the mirror."""
-    base = next(row for row in rows if row.name == "mirror 12")
+    base = next(row for row in rows if row.name == BASE)
     others = [row for row in rows if row.group == "probe"]
     found = [bootstrap([base.scores, *(row.scores for row in others)], one) for one in STATISTICS.values()]
 
@@ -198,7 +198,9 @@ def tables(results: Results) -> Iterator[str]:
     """All that can be told from what is finished."""
     for (data, samples), rows in measured(results).items():
         episodes = rows[0].scores.shape[1]
-        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds")
+        machines = sorted({line["machine"] for row in rows for line in row.trainings})
+        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds", "")
+        yield f"{sum(len(row.scores) for row in rows)} trainings on {' and '.join(machines)}, one thread each."
         peers = [row for row in rows if row.group == "peers"]
         ours = [row for row in rows if row.group != "peers"]
         halves = complete(ours)
@@ -206,7 +208,7 @@ def tables(results: Results) -> Iterator[str]:
             yield from ("", "### Codes at equal settings", "", *codes(peers))
         if halves:
             yield from ("", "### The screen", "", *screen(halves))
-        if any(row.group == "probe" for row in ours) and any(row.name == "mirror 12" for row in ours):
+        if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
             yield from ("", "### One change at a time", "", *probes(ours))
         if ours:
             yield from ("", "### Without training again", "", *ways(results, ours))
@@ -227,7 +229,8 @@ def draw(path: Path, results: Results) -> None:
         places = np.arange(len(rows))
         axes.hlines(places, low, high, color=INK, linewidth=1)
         axes.plot(value[order], places, "o", color=INK, markersize=3)
-        axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+        names = ["base" if row.name == BASE else row.name for row in rows]
+        axes.set_yticks(places, [names[index] for index in order], fontsize=7)
         axes.set_title(f"{data}, {samples:,} samples", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("score, mean and 95 % interval")
         axes.grid(alpha=0.25, axis="x")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks.study import __main__ as study
 from benchmarks.study import page
-from benchmarks.study.design import FACTORS, plackett_burman, rows, sign
+from benchmarks.study.design import BASE, FACTORS, plackett_burman, rows, sign
 from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import (
@@ -66,7 +66,8 @@ def test_every_row_is_a_valid_configuration_with_its_levels(row, tmp_path):
 
 
 def test_probes_differ_from_the_base_in_one_factor():
-    base = next(row for row in rows() if row.name == "mirror 12").levels
+    base = next(row for row in rows() if row.name == BASE).levels
+    assert all(sign(next(row for row in rows() if row.name == BASE), factor) == 1 for factor in FACTORS)
     for row in rows():
         if row.group == "probe":
             assert sum(row.levels[factor] != base[factor] for factor in FACTORS) == 1
@@ -159,6 +160,7 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
     for seed, row in itertools.product((0, 1), rows() if chosen is None else chosen):
         run = Run(row, "human", 450_000, seed)
         about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
+        about["machine"] = "a processor"
         measures = {name: rng.normal() for name in ("training loss", "validation loss", "action error")}
         measures["action error by step"] = rng.normal(size=8).tolist()
         results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
@@ -266,7 +268,7 @@ def test_wrong_arguments_are_refused(arguments, message, tmp_path):
 @pytest.mark.slow
 def test_a_whole_row_is_trained_measured_and_not_repeated(tmp_path):
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
-    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", "mirror 12"]
+    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", BASE]
     arguments += ["--samples", "1024", "--episodes", "2", "--measure", OWN, "--measure", "selected weights"]
     outputs = [CliRunner().invoke(study.main, arguments, catch_exceptions=False).output for _ in range(2)]
     assert "[1/1] mirror 12, scripted, 1,024 samples, seed 0: trained in" in outputs[0]
