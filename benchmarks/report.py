@@ -34,7 +34,7 @@ def machine() -> dict[str, Any]:
     )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "processor": _processor(),
+        "processor": processor(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -46,7 +46,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

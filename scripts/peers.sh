@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Put the image policies of LeRobot and Stanford into a folder, for comparisons with ours:
+# Put the policies of LeRobot and Stanford into a folder, for comparisons with ours:
 #
 #     scripts/peers.sh /tmp/peers
 #     DP_PRIOR_PEERS=/tmp/peers python -m pytest -m slow tests/benchmarks/test_peers.py tests/published/test_peers.py
+#     DP_PRIOR_PEERS=/tmp/peers python -m pytest tests/benchmarks/test_state_peers.py
 #     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks image_step
+#     DP_PRIOR_PEERS=/tmp/peers python -m benchmarks.study --group peers
 #
 # Nothing enters the project's own environment: the packages come without their dependencies, torch is the project's.
 # benchmarks/peers.py imports them from that folder.

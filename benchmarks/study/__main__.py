@@ -22,8 +22,10 @@ from typing import Any
 
 import click
 import numpy as np
+import torch
 
 from benchmarks import peers, training
+from benchmarks.report import processor
 from benchmarks.study.design import Row, Settings, rows
 from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
@@ -32,7 +34,7 @@ from dp_prior.durable import replacing
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run.config import CONFIG, TrainConfig
 
-BASE = "pusht_state"
+CONFIGURATION = "pusht_state"
 GROUPS = ("peers", "screen", "mirror", "probe")
 CHECKPOINTS = 4
 """Of a run, evenly spread; `selected weights` chooses among them."""
@@ -78,8 +80,8 @@ class Study:
         self._is_over = False
 
     def wanted(self, run: Run) -> list[str]:
-        """Missing measures of a run; another library's policy has one way to run."""
-        names = [OWN] if run.row.group == "peers" else list(self.measures)
+        """Missing measures of a run. Several ways of running are measured on the rows of the screen."""
+        names = list(self.measures) if run.row.group in ("screen", "mirror") else [OWN]
         return self.results.missing(run, [CHEAP, *names])
 
     def finish(self, run: Run, position: str) -> None:
@@ -95,7 +97,7 @@ class Study:
             if line["measure"] == CHEAP:
                 line |= self._training(run, directory)
             elif line["measure"] == OWN:
-                scores = f", score {np.mean(line['scores']):.3f}"
+                scores = f", score {np.mean(line['scores']) / 1000:.3f}"
             with self._writing:
                 self.results.add(line)
         self._check(child, directory)
@@ -112,6 +114,7 @@ class Study:
         """What a line says of a training."""
         starts = [json.loads(line) for line in (directory / "starts.jsonl").read_text().splitlines()]
         about = {"row": run.row.name, "group": run.row.group, "code": run.row.code, "levels": run.row.levels}
+        about["machine"] = f"{processor()}, torch {torch.__version__}"
         cost = {name: round(sum(start[name] for start in starts), 1) for name in ("cpu_s", "wall_s")}
         return {**about, "data": run.data, "samples": run.samples, "seed": run.seed, **cost}
 
@@ -121,9 +124,9 @@ class Study:
             return
         directory.mkdir(parents=True, exist_ok=True)
         changes = settings(run, directory, self.data[run.data])
-        command = training.command(BASE, changes)
+        command = training.command(CONFIGURATION, changes)
         if not is_ours:
-            base = training.ROOT / f"configs/policy/{BASE}.json"
+            base = training.ROOT / f"configs/policy/{CONFIGURATION}.json"
             record = TrainConfig.from_json_path(base, training.assignments(changes))
             (directory / CONFIG).write_text(record.model_dump_json(indent=1), encoding="utf-8")
             command = [sys.executable, "-m", "benchmarks.study.peers", str(directory), run.row.code]

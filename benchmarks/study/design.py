@@ -107,6 +107,9 @@ FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the 
 _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 """First row of the Plackett-Burman design of 12 runs; the next ten are its cyclic shifts, the last is -1 throughout."""
 
+BASE = "mirror 12"
+"""The row that has the first level of every factor."""
+
 PEERS = ("ours", "diffusion_policy", "lerobot")
 """Codes compared at equal settings."""
 
@@ -171,7 +174,7 @@ def rows() -> list[Row]:
                 for factor, one in zip(FACTORS, chosen, strict=True)
             }  # fmt: skip
             found.append(_row(f"{group} {number:02}", group, levels))
-    base = {factor: next(iter(levels)) for factor, levels in FACTORS.items()}  # the last of the mirror
+    base = next(row.levels for row in found if row.name == BASE)
     for factor, levels in FACTORS.items():
         found += [_row(f"{factor}: {level}", "probe", base | {factor: level}) for level in list(levels)[2:]]
     return found

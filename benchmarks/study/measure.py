@@ -69,15 +69,20 @@ def policy_of(directory: Path, measure: Measure) -> Any:
     return load_policy(f"{directory}@latest", weights=measure.average)
 
 
-def scores(policy: Any, measure: Measure, episodes: int, first_seed: int) -> list[float]:
-    """Score of each episode, rounded down to four decimals, so that 1 still means solved; 0 if an action was NaN."""
+def scores(policy: Any, measure: Measure, episodes: int, first_seed: int) -> list[int]:
+    """Score of each episode in thousandths, of which 1000 means solved; 0 if an action was not finite."""
     torch.manual_seed(0)  # other codes draw their noise from torch's generator
     record = RolloutConfig(
         env=PushTConfig(n_envs=50), n_episodes=episodes, first_seed=first_seed, sampler=measure.sampler,
         n_action_steps=measure.n_action_steps, warm_start=measure.warm_start, videos=0,
     )  # fmt: skip
     table = record.create().run({"ema": policy}, None, Progress()).tables["rollout/by_seed"]
-    return [math.floor(1e4 * row["score"]) / 1e4 if math.isfinite(row["score"]) else 0.0 for row in table]
+    return [thousandths(row["score"]) for row in table]
+
+
+def thousandths(score: float) -> int:
+    """The nearest whole number of thousandths that is 1000 only for 1; 0 for NaN."""
+    return 0 if math.isnan(score) else 1000 if score >= 1 else min(999, round(1000 * score))
 
 
 def selected(directory: Path, episodes: int) -> Any:

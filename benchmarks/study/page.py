@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import FACTORS
+from benchmarks.study.design import BASE, FACTORS
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -18,7 +19,6 @@ from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
-CHEAP = ("training loss", "validation loss", "action error")
 
 
 class Measured(NamedTuple):
@@ -121,7 +121,7 @@ def screen(rows: list[Measured]) -> Iterator[str]:
 
 def probes(rows: list[Measured]) -> Iterator[str]:
     """Single changes of the base, which is the last row of the mirror."""
-    base = next(row for row in rows if row.name == "mirror 12")
+    base = next(row for row in rows if row.name == BASE)
     others = [row for row in rows if row.group == "probe"]
     found = [bootstrap([base.scores, *(row.scores for row in others)], one) for one in STATISTICS.values()]
 
@@ -142,7 +142,7 @@ def probes(rows: list[Measured]) -> Iterator[str]:
 
 
 def ways(results: Results, rows: list[Measured]) -> Iterator[str]:
-    """Ways of running the same weights: paired differences over all trainings that were measured so."""
+    """Ways of running the same weights: paired differences over the trainings that were measured so."""
 
     def cells() -> Iterator[list[str]]:
         for name in list(MEASURES)[1:]:
@@ -167,27 +167,40 @@ def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) ->
 
 
 def relations(rows: list[Measured]) -> Iterator[str]:
-    """Rank correlation of cheap measures and score over all trainings."""
-    pairs = [
-        (line["cheap"], mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)
-    ]
+    """Rank correlation of cheap measures and score over trainings; losses only within one objective."""
+    pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
 
     def cells() -> Iterator[list[str]]:
-        for name in CHEAP:
-            known = np.array([(one[name], score) for one, score in pairs if np.isfinite(one[name])])
-            rho, low, high = spearman(*known.T)
-            yield [name, f"{rho:.2f} ({low:.2f} to {high:.2f})"]
+        for name, value in cheap_measures().items():
+            known = np.array([(found, score) for line, score in pairs if np.isfinite(found := value(line))])
+            if len(known) >= 4:
+                rho, low, high = spearman(*known.T)
+                yield [name, str(len(known)), f"{rho:.2f} ({low:.2f} to {high:.2f})"]
 
-    yield f"{len(pairs)} trainings; losses of different objectives have different units."
-    yield ""
-    yield from _table(["measure", "Spearman's rank correlation with the score"], cells())
+    yield from _table(["measure", "trainings", "Spearman's rank correlation with the score"], cells())
+
+
+def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
+    """Measures of a training by name; NaN where one does not apply."""
+
+    def loss(line: dict[str, Any], objective: str) -> float:
+        return line["cheap"]["validation loss"] if line["levels"]["objective"] == objective else np.nan
+
+    return {
+        **{f"validation loss, {name}": partial(loss, objective=name) for name in list(FACTORS["objective"])[:2]},
+        "action error": lambda line: line["cheap"]["action error"],
+        "action error of the first executed action": lambda line: line["cheap"]["action error by step"][0],
+        "action error of the last executed action": lambda line: line["cheap"]["action error by step"][-1],
+    }
 
 
 def tables(results: Results) -> Iterator[str]:
     """All that can be told from what is finished."""
     for (data, samples), rows in measured(results).items():
         episodes = rows[0].scores.shape[1]
-        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds")
+        machines = sorted({line["machine"] for row in rows for line in row.trainings})
+        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds", "")
+        yield f"{sum(len(row.scores) for row in rows)} trainings on {' and '.join(machines)}, one thread each."
         peers = [row for row in rows if row.group == "peers"]
         ours = [row for row in rows if row.group != "peers"]
         halves = complete(ours)
@@ -195,7 +208,7 @@ def tables(results: Results) -> Iterator[str]:
             yield from ("", "### Codes at equal settings", "", *codes(peers))
         if halves:
             yield from ("", "### The screen", "", *screen(halves))
-        if any(row.group == "probe" for row in ours) and any(row.name == "mirror 12" for row in ours):
+        if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
             yield from ("", "### One change at a time", "", *probes(ours))
         if ours:
             yield from ("", "### Without training again", "", *ways(results, ours))
@@ -216,7 +229,8 @@ def draw(path: Path, results: Results) -> None:
         places = np.arange(len(rows))
         axes.hlines(places, low, high, color=INK, linewidth=1)
         axes.plot(value[order], places, "o", color=INK, markersize=3)
-        axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+        names = ["base" if row.name == BASE else row.name for row in rows]
+        axes.set_yticks(places, [names[index] for index in order], fontsize=7)
         axes.set_title(f"{data}, {samples:,} samples", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("score, mean and 95 % interval")
         axes.grid(alpha=0.25, axis="x")

@@ -53,7 +53,7 @@ class Results:
     def add(self, line: dict[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab", buffering=0) as file:
-            append(file, json.dumps(line).encode() + b"\n", "the result")
+            append(file, json.dumps(line, separators=(",", ":")).encode() + b"\n", "the result")
             os.fsync(file.fileno())
         self.lines.append(line)
 
@@ -74,5 +74,5 @@ class Results:
         """(episodes,) of a run; None where it was not measured, or cannot be."""
         for line in self.lines:
             if (line["run"], line["measure"]) == (run, measure) and line["scores"] is not None:
-                return np.array(line["scores"])
+                return np.array(line["scores"]) / 1000
         return None

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from benchmarks.study import __main__ as study
 from benchmarks.study import page
-from benchmarks.study.design import FACTORS, plackett_burman, rows, sign
-from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits
+from benchmarks.study.design import BASE, FACTORS, plackett_burman, rows, sign
+from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import (
     STATISTICS,
@@ -66,7 +66,8 @@ def test_every_row_is_a_valid_configuration_with_its_levels(row, tmp_path):
 
 
 def test_probes_differ_from_the_base_in_one_factor():
-    base = next(row for row in rows() if row.name == "mirror 12").levels
+    base = next(row for row in rows() if row.name == BASE).levels
+    assert all(sign(next(row for row in rows() if row.name == BASE), factor) == 1 for factor in FACTORS)
     for row in rows():
         if row.group == "probe":
             assert sum(row.levels[factor] != base[factor] for factor in FACTORS) == 1
@@ -153,16 +154,18 @@ def test_spearmans_interval_covers():
     assert 0.92 < hits / 500 < 0.98
 
 
-def made_up(path: Path, chosen=None) -> Results:
+def made_up(path: Path, chosen=None, episodes=10) -> Results:
     """Results of every row, without meaning."""
     results, rng = Results(path), np.random.default_rng(0)
     for seed, row in itertools.product((0, 1), rows() if chosen is None else chosen):
         run = Run(row, "human", 450_000, seed)
         about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
-        measures = {name: rng.normal() for name in page.CHEAP}
+        about["machine"] = "a processor"
+        measures = {name: rng.normal() for name in ("training loss", "validation loss", "action error")}
+        measures["action error by step"] = rng.normal(size=8).tolist()
         results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
-        for name in [OWN] if row.group == "peers" else MEASURES:
-            scores = np.round(np.minimum(1, rng.beta(4, 1, 10) * 1.05), 4).tolist()
+        for name in MEASURES if row.group in ("screen", "mirror") else [OWN]:
+            scores = [thousandths(score) for score in np.minimum(1, rng.beta(4, 1, episodes) * 1.05)]
             results.add({"run": run.id, "measure": name, "scores": scores})
     return results
 
@@ -180,9 +183,20 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
         pages.append(document.read_text())
     assert pages[0] == pages[1] and pages[0].startswith("# Study\n") and pages[0].endswith("\n\nMore.\n")
     assert "old" not in pages[0] and (tmp_path / "media/study.png").stat().st_size > 1000
-    for text in ("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet",
-                 "| network: MLP |", "| no average | 68 |", "validation loss |"):  # fmt: skip
+    for text in (
+        *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 24 |", "| action error | 68 |"),
+    ):
         assert text in pages[0], text
+
+
+def test_thousandths_keep_what_is_solved():
+    assert [thousandths(score) for score in (0.0, 0.12345, 0.99999, 1.0, math.nan)] == [0, 123, 999, 1000, 0]
+
+
+def test_a_study_of_two_data_sets_and_seeds_takes_less_than_a_megabyte(tmp_path):
+    one = made_up(tmp_path / "results.jsonl", episodes=200)  # of one data set
+    assert 2 * one.path.stat().st_size < 1e6
 
 
 def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
@@ -254,7 +268,7 @@ def test_wrong_arguments_are_refused(arguments, message, tmp_path):
 @pytest.mark.slow
 def test_a_whole_row_is_trained_measured_and_not_repeated(tmp_path):
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
-    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", "mirror 12"]
+    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", BASE]
     arguments += ["--samples", "1024", "--episodes", "2", "--measure", OWN, "--measure", "selected weights"]
     outputs = [CliRunner().invoke(study.main, arguments, catch_exceptions=False).output for _ in range(2)]
     assert "[1/1] mirror 12, scripted, 1,024 samples, seed 0: trained in" in outputs[0]
