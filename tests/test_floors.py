@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "durable", "metric_names", "metrics", "normalizer"}
-    | {"observations", "randomness", "redact", "regular_files", "renderers", "resize"},
+    | {"observations", "randomness", "redact", "regular_files", "renderers", "resize", "rotations", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
-from pydantic import AfterValidator
 
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.slices import Slice
 
 ACTION = "x"
 """Key of the action among columns, statistics and normalizers; the action is the diffused variable."""
-
-
-def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:
-    if not 0 <= value[0] < value[1]:
-        raise ValueError(f"slice [{value[0]}, {value[1]}] is empty or negative; expected 0 <= start < stop")
-    return value
 
 
 class KeyConfig(Config):
@@ -27,7 +19,7 @@ class KeyConfig(Config):
     key: str
     """Its name in the data set."""
 
-    slice: Annotated[tuple[int, int], AfterValidator(_slice_in_order)] | None = None
+    slice: Slice | None = None
     """Take only elements start..stop of the first feature axis, stop excluded, as [start, stop]; null takes all."""
 
 
