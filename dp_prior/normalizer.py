@@ -154,8 +154,7 @@ class Slices(Config):
     clip: ClassVar[None] = None
 
     def faults(self) -> Iterator[str]:
-        slices = [one.slice for one in self.slices]
-        yield from slice_faults(slices, max(stop for _, stop in slices))
+        yield from slice_faults(one.slice for one in self.slices)
 
     def parts(self, width: int) -> list[tuple[int, int, UniformConfig]]:
         """Consecutive slices that make up a vector, each with its normalizer."""

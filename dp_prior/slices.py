@@ -18,11 +18,11 @@ def _in_order(value: tuple[int, int]) -> tuple[int, int]:
 Slice = Annotated[tuple[int, int], AfterValidator(_in_order)]
 
 
-def slice_faults(slices: Iterable[tuple[int, int]], width: int) -> Iterator[str]:
-    """Slices of a vector of `width` elements that reach past its end or overlap."""
+def slice_faults(slices: Iterable[tuple[int, int]], width: int | None = None) -> Iterator[str]:
+    """Slices of a vector that overlap, or reach past its `width` elements if these are known."""
     ordered = sorted(slices)
     for one in ordered:
-        if one[1] > width:
+        if width is not None and one[1] > width:
             yield f"slice {list(one)} reaches past the {width} elements"
     for one, other in itertools.pairwise(ordered):
         if other[0] < one[1]:

@@ -56,6 +56,11 @@ def _good_key(value: str) -> str:
 class TrajectoriesConfig(Config):
     """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
 
+    replaced: ClassVar = {
+        **dict.fromkeys(("abs_action", "rotation_rep"), "Name rotations in data.action.rotations."),
+        **dict.fromkeys(("pad_before", "pad_after"), "They follow from task.n_obs_steps and task.n_action_steps."),
+    }  # Diffusion Policy
+
     type: Literal["trajectories"] = "trajectories"
 
     provides: ClassVar = "trajectories"
@@ -272,6 +277,7 @@ class Trajectories:
             | {key: (steps, *column.shape) for key, column in self.images.items()},
             kinds={key: "image" for key in config.images},
             fits={key: image.resize for key, image in config.images.items()},
+            rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
         )
         self._statistics: dict[str, Statistics] | None = None
         self._counts: dict[str, dict[str, int]] = {}

@@ -30,4 +30,5 @@ def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> 
 def _constant(policy: Any, key: str) -> Any:
     if policy.spec.kind(key) == "image":
         return GREY
-    return policy.normalizer.get_buffer(f"{key}/mean").cpu().numpy()
+    mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
+    return (mean if layout is None else layout.decode(mean)).cpu().numpy()
