@@ -27,7 +27,10 @@ EXTRAS = {
     "serve": ["websockets>=15", "msgpack>=1.0.5"],  # the policy server and its client
     "mlflow": ["mlflow-skinny>=3.17", "sqlalchemy>=2", "alembic>=1.10"],  # with the local SQLite store
 }
-TEST = ["pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100", "diffusers>=0.36"]
+TEST = [
+    *("pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100"),
+    *("diffusers>=0.36", "scipy>=1.14"),  # compared with
+]
 
 setup(
     name="dp_prior",

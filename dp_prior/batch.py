@@ -16,6 +16,8 @@ from torch import Tensor
 from dp_prior.config import Config
 from dp_prior.embedders import EmbedderConfig
 from dp_prior.resize import Fit
+from dp_prior.rotations import Layout, RotationSlice
+from dp_prior.slices import slice_faults
 
 Kind = Literal["vector", "image", "tokens", "label", "text"]
 """vector: numbers with a unit, such as a state; image: pixels (height, width, 1, 3 or 4 channels); tokens: numbers of
@@ -30,7 +32,7 @@ DTYPES: dict[Kind, torch.dtype] = {
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders")
+_OMITTED = ("kinds", "fits", "embedders", "rotations")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -52,7 +54,17 @@ class Spec(Config):
     embedders: dict[str, EmbedderConfig] = {}
     """Model that embeds texts, by the key of a text; a key that has none is given as embeddings only."""
 
+    rotations: dict[str, tuple[RotationSlice, ...]] = {}
+    """Elements of vectors that are rotations, by the key of a conditioning input, or "x"."""
+
     def faults(self) -> Iterator[str]:
+        for key, rotations in self.rotations.items():
+            shape = self.feature_shape(key)
+            if self.kind(key) != "vector" or len(shape) != 1:
+                yield f"rotations.{key}: {key!r} is of kind {self.kind(key)!r} and shape {shape}; expected a vector"
+            else:
+                slices = [one.slice for one in rotations]
+                yield from (f"rotations.{key}: {fault}" for fault in slice_faults(slices, shape[0]))
         for key, fit in self.fits.items():
             if self.kind(key) != "image" or self.cond_shapes.get(key, ())[-3:-1] != fit.size:
                 yield (
@@ -77,6 +89,15 @@ class Spec(Config):
     def kind(self, key: str) -> Kind:
         """Kind of a conditioning input."""
         return self.kinds.get(key, "vector")
+
+    def feature_shape(self, key: str) -> tuple[int, ...]:
+        """Shape of a conditioning input, or of "x", without the axis of time; () for an unknown key."""
+        return (self.x_shape if key == "x" else self.cond_shapes.get(key, ()))[1:]
+
+    def layout(self, key: str) -> Layout | None:
+        """Where the rotations of a key lie, or of "x"; None for a key without any."""
+        rotations = self.rotations.get(key)
+        return Layout(*self.feature_shape(key), rotations) if rotations else None
 
     def dtype(self, key: str) -> torch.dtype:
         """Type of the values of a conditioning input, which follows from its kind."""

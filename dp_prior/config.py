@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationError, model_validator
 from pydantic_core import CoreSchema, to_jsonable_python
@@ -60,6 +60,9 @@ class Config(BaseModel):
     """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    replaced: ClassVar[Mapping[str, str]] = {}
+    """Keys of other libraries that a file may hold by mistake, and what replaces them here."""
 
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
@@ -567,7 +570,9 @@ def _tags(annotation: Any) -> str:
 
 
 def _nearest(record: type[Config] | None, key: str) -> str:
-    """A hint: the closest known key, or all known keys."""
+    """A hint: what replaces a key of another library, the closest known key, or all known keys."""
+    if record is not None and key in record.replaced:
+        return f" {record.replaced[key]}"
     known = list(record.model_fields) if record is not None else []
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
+from dp_prior.slices import Slice, slice_faults
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ SMALLEST_RANGE = 1e-12
 """A narrower dimension is numerical noise in any unit in use, however small its magnitude."""
 
 QUANTITIES = ("scale", "offset", "min", "max", "mean", "std", "q01", "q99")
+DERIVED = ("divisor", "clip")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Statistics:
         columns = (flat[:, i].astype(np.float64) for i in range(flat.shape[1]))  # one at a time: bounded memory
         found = [(c.min(), c.max(), c.mean(), c.std(), *np.quantile(c, [0.01, 0.99])) for c in columns]
         return cls(len(values), *(each.reshape(values.shape[1:]) for each in np.array(found).reshape(-1, 6).T))
+
+    def part(self, start: int, stop: int) -> Statistics:
+        """Those of some elements of a vector."""
+        return Statistics(self.count, *(getattr(self, each.name)[start:stop] for each in fields(self)[1:]))
 
 
 class Limits(Config):
@@ -121,7 +127,58 @@ class Identity(Config):
         return np.ones_like(statistics.min), np.zeros_like(statistics.min)
 
 
-NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity, Field(discriminator="type")]
+UniformConfig = Annotated[Limits | Quantile | Gaussian | Identity, Field(discriminator="type")]
+
+
+class SliceConfig(Config):
+    """How some elements of a vector are normalised."""
+
+    slice: Slice
+    """The elements, as [start, stop], stop excluded."""
+
+    normalizer: UniformConfig
+    """Their normalizer."""
+
+
+class Slices(Config):
+    """Normalises slices of a vector differently, for example a gripper and a position."""
+
+    type: Literal["slices"] = "slices"
+
+    slices: tuple[SliceConfig, ...] = Field(min_length=1)
+    """Slices and their normalizers."""
+
+    others: UniformConfig = Limits()
+    """Normalizer of all other elements."""
+
+    clip: ClassVar[None] = None
+
+    def faults(self) -> Iterator[str]:
+        yield from slice_faults(one.slice for one in self.slices)
+
+    def parts(self, width: int) -> list[tuple[int, int, UniformConfig]]:
+        """Consecutive slices that make up a vector, each with its normalizer."""
+        parts, end = [], 0
+        for one in sorted(self.slices, key=lambda one: one.slice):
+            start, stop = one.slice
+            parts += [(end, start, self.others)] * (end < start) + [(start, stop, one.normalizer)]
+            end = stop
+        return parts + [(end, width, self.others)] * (end < width)
+
+    def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and offset, float64, of the statistics' shape."""
+        fitted = [mode.fit(statistics.part(start, stop)) for start, stop, mode in self.parts(len(statistics.min))]
+        scale, offset = map(np.concatenate, zip(*fitted, strict=True))
+        return scale, offset
+
+    def clips(self, width: int) -> Tensor:
+        """(width,) float32: where each element is clipped; the largest float where it is not."""
+        most = torch.finfo(torch.float32).max
+        parts = self.parts(width)
+        return torch.cat([torch.full((stop - start,), mode.clip or most) for start, stop, mode in parts])
+
+
+NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity | Slices, Field(discriminator="type")]
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
@@ -133,6 +190,14 @@ def varies_in(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray
     """Whether each dimension varies: its range exceeds `range_eps` times its magnitude, and numerical noise."""
     magnitude = np.maximum(np.abs(low), np.abs(high))
     return high - low > np.maximum(range_eps * magnitude, SMALLEST_RANGE)
+
+
+def _varies(mode: NormalizerConfig, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which dimensions a normalizer takes for varying; `unnormalize` gives the others their constant."""
+    if isinstance(mode, Slices):
+        parts = mode.parts(len(low))
+        return np.concatenate([_varies(one, low[start:stop], high[start:stop]) for start, stop, one in parts])
+    return np.ones(low.shape, bool) if isinstance(mode, Identity) else varies_in(low, high, mode.range_eps)
 
 
 def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.ndarray, np.ndarray]:
@@ -176,6 +241,8 @@ class Normalizer(nn.Module):
                 self.register_buffer(f"{key}/{quantity}", torch.full(shape, math.nan, dtype=torch.float32))
             self.register_buffer(f"{key}/count", torch.zeros((), dtype=torch.int64))
             self.register_buffer(f"{key}/divisor", torch.full(shape, math.nan, dtype=torch.float32), persistent=False)
+            if isinstance(mode := self.modes[key], Slices):
+                self.register_buffer(f"{key}/clip", mode.clips(*shape), persistent=False)
 
     def fit(self, statistics: Mapping[str, Statistics]) -> None:
         """Store the statistics of every key and derive scale and offset from them.
@@ -208,7 +275,7 @@ class Normalizer(nn.Module):
             return value
         self._check(key, value)
         normalized = (value.to(torch.float32) - self._buffers[f"{key}/offset"]) * self._buffers[f"{key}/scale"]
-        clip = self.modes[key].clip
+        clip = self._buffers.get(f"{key}/clip", self.modes[key].clip)
         return normalized if clip is None else normalized.clamp(-clip, clip)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
@@ -235,7 +302,7 @@ class Normalizer(nn.Module):
             low, high, scale = (
                 self._buffers[f"{key}/{name}"].cpu().double().numpy() for name in ("min", "max", "scale")
             )
-            varies = True if isinstance(mode, Identity) else varies_in(low, high, mode.range_eps)
+            varies = _varies(mode, low, high)
             divisor = self._buffers[f"{key}/divisor"]
             moved = divisor.isfinite()
             divisor.copy_(torch.from_numpy(np.where(varies, scale, math.inf)))
@@ -273,7 +340,7 @@ class Normalizer(nn.Module):
         problems, found = [], {}
         for name, buffer in self._buffers.items():
             key, quantity = name.rsplit("/", 1)
-            if quantity == "divisor":
+            if quantity in DERIVED:
                 continue
             value = state_dict.get(prefix + name)
             if value is None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Kind, Spec
+from dp_prior.rotations import is_rotation, not_a_rotation
 
 MOST_NAMES_SHOWN = 20
 
@@ -45,7 +46,7 @@ def check_obs(
 
     Raises:
         ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or holds a value that is not
-            finite in float32.
+            finite in float32, or numbers that are no rotation where `spec.rotations` has one.
     """
     shapes = {key: shape[1:] for key, shape in spec.cond_shapes.items()}
     missing = [key for key in shapes if key not in obs]
@@ -69,7 +70,9 @@ def check_obs(
         if len(value) != rows:
             raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row that acts")
         checked[key] = value
-    _check_finite(checked, active)
+    rows_read = None if active is None else torch.as_tensor(np.asarray(active, dtype=np.int64), device="cpu")
+    _check_finite(checked, rows_read)
+    _check_rotations(checked, spec, rows_read)
     return checked
 
 
@@ -120,11 +123,10 @@ def _fitted(key: str, value: Tensor, spec: Spec, *, has_steps: bool) -> Tensor:
     )
 
 
-def _check_finite(values: Mapping[str, Tensor], active: Sequence[int] | np.ndarray | None) -> None:
+def _check_finite(values: Mapping[str, Tensor], active: Tensor | None) -> None:
     bad = {key: ~value.isfinite() for key, value in values.items() if value.is_floating_point()}
     if active is not None:
-        rows = torch.as_tensor(np.asarray(active, dtype=np.int64), device="cpu")
-        bad = {key: here[rows.to(here.device)] for key, here in bad.items()}
+        bad = {key: here[active.to(here.device)] for key, here in bad.items()}
     if not any(here.any().item() for here in bad.values()):
         return
     for key, here in bad.items():
@@ -135,6 +137,23 @@ def _check_finite(values: Mapping[str, Tensor], active: Sequence[int] | np.ndarr
                 f"observation {key!r}, row {row}, element {at[1:]} is {found}; expected a finite number. The "
                 f"observation was not remembered: call again with a good one"
             )
+
+
+def _check_rotations(values: Mapping[str, Tensor], spec: Spec, active: Tensor | None) -> None:
+    for key, rotations in spec.rotations.items():
+        if key not in values:
+            continue
+        value = values[key] if active is None else values[key][active.to(values[key].device)]
+        for rotation in rotations:
+            numbers = value[..., slice(*rotation.slice)]
+            bad = (~is_rotation(numbers, rotation.form)).nonzero()[:1].tolist()
+            for at in bad:
+                row = at[0] if active is None else int(active[at[0]])
+                raise ValueError(
+                    f"observation {key!r}, row {row}, slice {list(rotation.slice)}: "
+                    f"{not_a_rotation(numbers[tuple(at)].tolist(), rotation.form)}. The observation was not "
+                    f"remembered: call again with a good one"
+                )
 
 
 def _listing(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -28,6 +28,14 @@ SETTINGS = {
         {"task__backbone__hiden_dim": 2},
         "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
     ),
+    "key of Diffusion Policy": (
+        {"task__pred_action_steps_only": True},
+        "task.pred_action_steps_only: unknown key. A chunk always begins at the oldest observation; n_action_steps",
+    ),
+    "key of Diffusion Policy's data": (
+        {"data__abs_action": True},
+        "data.abs_action: unknown key. Name rotations in data.action.rotations.",
+    ),
     "unknown part": (
         {"task__backbone": {"type": "unet"}},
         "task.backbone.type: 'unet' is not known; expected one of 'unet1d', ",

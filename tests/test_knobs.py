@@ -139,6 +139,10 @@ CHANGES: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {  # field ->
         lambda run: json.loads((run / "result.json").read_text())["test"],
     ),
     "TrainConfig.checkpoints": ({"checkpoints__keep_latest": 3, "train__save_every": {"steps": 1}}, kept),
+    "PolicyConfig.arms": (
+        {"task__arms": [{"type": "offset", "action": [1, 2], "key": "goal", "slice": [0, 1]}]},
+        weights,
+    ),
     "PolicyConfig.prefix": ({"task__prefix": {"max_delay": 1}}, weights),
     "PolicyConfig.cond_dropout": ({"task__cond_dropout": {"goal": 0.5}}, weights),
     "TrainingConfig.samples": ({"train__steps": None, "train__samples": 9}, clock),

@@ -15,6 +15,8 @@ from dp_prior.normalizer import (
     Normalizer,
     NormalizerConfig,
     Quantile,
+    SliceConfig,
+    Slices,
     Statistics,
     varies_in,
 )
@@ -192,6 +194,37 @@ def test_bounds_are_the_normalised_extremes_of_the_data(mode):
     normalized = normalizer.normalize("x", torch.from_numpy(values))
     torch.testing.assert_close(low, normalized.min(0).values)
     torch.testing.assert_close(high, normalized.max(0).values)
+
+
+SLICES = Slices(
+    slices=(
+        SliceConfig(slice=(3, 4), normalizer=Identity()),
+        SliceConfig(slice=(1, 2), normalizer=Gaussian(clip=1.0)),
+    ),
+    others=Quantile(clip=None),
+)
+
+
+def test_every_slice_is_normalised_as_if_it_were_alone():
+    values = np.concatenate([random_values(), random_values(seed=1)[:, :2], np.full((200, 1), 3)], 1).astype(np.float32)
+    normalizer = fitted(values, SLICES)
+    loaded = Normalizer({"x": (6,)}, {"x": SLICES})
+    loaded.load_state_dict(normalizer.state_dict())
+    live = torch.from_numpy(values) * 4
+    for start, stop, mode in [(0, 1, Quantile(clip=None)), (1, 2, Gaussian(clip=1.0)), (2, 3, Quantile(clip=None)),
+                              (3, 4, Identity()), (4, 6, Quantile(clip=None))]:  # fmt: skip
+        alone = fitted(values[:, start:stop], mode)
+        for each in (normalizer, loaded, copy.deepcopy(loaded).half()):
+            for change in (Normalizer.normalize, Normalizer.unnormalize):
+                assert torch.equal(change(each, "x", live)[:, start:stop], change(alone, "x", live[:, start:stop]))
+            for whole, part in zip(each.bounds("x"), alone.bounds("x"), strict=True):
+                assert torch.equal(whole[start:stop], part)
+    assert set(normalizer.state_dict()) == set(fitted(values, Limits()).state_dict())
+
+
+def test_slices_that_overlap_are_refused():
+    with pytest.raises(ValueError, match=r"slices \[0, 2\] and \[1, 3\] overlap"):
+        Slices(slices=[SliceConfig(slice=each, normalizer=Limits()) for each in ((0, 2), (1, 3))])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
@@ -64,6 +64,7 @@ class RealtimeAgent:
         n_action_steps: int,
         obs_latency: Mapping[str, float] | None = None,
         action_latency: float = 0.0,
+        nearest: Collection[str] = (),
         delay: int = 1,
         max_delay: int | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,6 +78,8 @@ class RealtimeAgent:
             obs_latency: seconds by which an observation is older than the call that hands it over, by key. All are
                 interpolated to the capture time of the oldest: floats linearly, integers such as pixels to the nearest.
             action_latency: seconds from a command to its effect.
+            nearest: keys that are never interpolated but taken from the nearest time: name those that hold rotations,
+                which numbers in between are not where a quaternion changes its sign or an angle jumps.
             delay: first estimate of the delay, in control periods.
             max_delay: largest delay that the predictor is told, for policies trained with `task.prefix`.
             clock: seconds.
@@ -97,6 +100,7 @@ class RealtimeAgent:
         self._n_action_steps = n_action_steps
         self._obs_latency = dict(obs_latency or {})
         self._action_latency = action_latency
+        self._nearest = frozenset(nearest)
         self._max_delay = max_delay
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, "predict")
@@ -166,7 +170,7 @@ class RealtimeAgent:
         """Request the chunk that continues what is commanded and planned."""
         newest = min(past[-1][0] for past in self._observations.values())
         wanted = newest - np.arange(self._past, -1, -1) * self._period
-        obs = {key: interpolated(past, wanted) for key, past in self._observations.items()}
+        obs = {key: interpolated(past, wanted, key in self._nearest) for key, past in self._observations.items()}
         unseen = newest - self._action_latency - self._period / 2
         in_flight = sum(commanded > unseen for commanded, _ in self._commands)
         present = self._commanded - in_flight
@@ -199,19 +203,20 @@ class RealtimeAgent:
         self._chunk, self._first = chunk, request.present - self._past
 
 
-def interpolated(past: deque, wanted: np.ndarray) -> np.ndarray:
+def interpolated(past: deque, wanted: np.ndarray, nearest: bool = False) -> np.ndarray:
     """(len(wanted), *shape) of what was recorded, at other times: floats linearly, other types the nearest.
 
     Args:
         past: (time, value (*shape)), oldest first; before the first and after the last its value holds.
         wanted: times.
+        nearest: also of floats.
     """
     times = np.array([moment for moment, _ in past])
     values = np.stack([value for _, value in past])
     right = np.searchsorted(times, wanted).clip(0, len(times) - 1)
     left = (right - 1).clip(0)
     share = ((wanted - times[left]) / np.maximum(times[right] - times[left], 1e-9)).clip(0, 1)
-    if values.dtype.kind != "f":
+    if nearest or values.dtype.kind != "f":
         return values[np.where(share < 0.5, left, right)]
     share = share.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))
     return (1 - share) * values[left] + share * values[right]

@@ -211,6 +211,7 @@ def _layout(spec: Spec) -> dict[str, str]:
     layouts = {"action": f"of shape {spec.x_shape[1:]}"}
     for key, shape in sorted(spec.cond_shapes.items()):
         how = f", fitted by {spec.fits[key].how}" if key in spec.fits else ""
+        how += f", with rotations {[one.model_dump() for one in spec.rotations[key]]}" if key in spec.rotations else ""
         how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
         layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
     return layouts

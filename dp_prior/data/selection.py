@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
 
 import numpy as np
-from pydantic import AfterValidator
+import torch
 
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.rotations import RotationSlice, is_rotation, not_a_rotation
+from dp_prior.slices import Slice, slice_faults
 
 ACTION = "x"
 """Key of the action among columns, statistics and normalizers; the action is the diffused variable."""
-
-
-def _slice_in_order(value: tuple[int, int]) -> tuple[int, int]:
-    if not 0 <= value[0] < value[1]:
-        raise ValueError(f"slice [{value[0]}, {value[1]}] is empty or negative; expected 0 <= start < stop")
-    return value
 
 
 class KeyConfig(Config):
@@ -27,8 +23,12 @@ class KeyConfig(Config):
     key: str
     """Its name in the data set."""
 
-    slice: Annotated[tuple[int, int], AfterValidator(_slice_in_order)] | None = None
+    slice: Slice | None = None
     """Take only elements start..stop of the first feature axis, stop excluded, as [start, stop]; null takes all."""
+
+    rotations: tuple[RotationSlice, ...] = ()
+    """Elements that are rotations, counted among those taken. They stay as they are in the data and in actions; the
+    policy reads and predicts them as 6D."""
 
 
 def read_selected(
@@ -82,6 +82,7 @@ def read_selected(
         warnings.append(f"{rows - ends[-1]} rows after the last episode's end, row {ends[-1]}, are not used")
     for name, array in arrays.items():
         problems += _non_finite(store, name, keys[name], raw[keys[name].key], array, ends)
+        problems += _not_rotations(store, name, keys[name], array, ends)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     return {name: array[: ends[-1]] for name, array in arrays.items()}, ends, warnings
@@ -128,7 +129,10 @@ def _wrong_shape(name: str, wanted: KeyConfig, values: np.ndarray) -> str | None
         return f"{wanted.key!r} has shape {shape} per step, which is empty"
     if name == ACTION and len(shape) != 1:
         return f"{wanted.key!r} has shape {shape} per step; an action has one axis"
-    return None
+    if wanted.rotations and len(shape) != 1:
+        return f"{wanted.key!r} has shape {shape} per step; rotations are slices of a vector"
+    slices = [rotation.slice for rotation in wanted.rotations]
+    return next((f"{wanted.key!r}, rotations: {fault}" for fault in slice_faults(slices, shape[0])), None)
 
 
 def _not_numbers(values: np.ndarray) -> str | None:
@@ -158,8 +162,7 @@ def _non_finite(
     where = "action" if name == ACTION else f"obs.{name}"
     problems = []
     for row in bad[:5]:
-        episode = int(np.searchsorted(ends, row, side="right"))
-        frame = row - (ends[episode - 1] if episode > 0 else 0)
+        episode, frame = _step(row, ends)
         element = int(np.flatnonzero(~np.isfinite(array[row].ravel()))[0])
         found = array[row].ravel()[element]
         cause = "" if not np.isfinite(raw[row]).all() else " (too large for float32)"
@@ -171,3 +174,27 @@ def _non_finite(
         problems.append(f"{where}: key {wanted.key!r}: {len(bad) - 5} more rows are not finite")
     problems.append(f"{where}: repair or leave out these episodes; values that are not finite cannot be trained on")
     return problems
+
+
+def _step(row: int, ends: np.ndarray) -> tuple[int, int]:
+    """Episode and frame of a row."""
+    episode = int(np.searchsorted(ends, row, side="right"))
+    return episode, int(row - (ends[episode - 1] if episode > 0 else 0))
+
+
+def _not_rotations(
+    store: EpisodeStore, name: str, wanted: KeyConfig, array: np.ndarray, ends: np.ndarray
+) -> Iterator[str]:
+    """For each rotation, how many rows hold none, and the first of them; rows that are not finite are told already."""
+    for index, rotation in enumerate(wanted.rotations):
+        values = array[: ends[-1] if len(ends) else None, slice(*rotation.slice)]
+        is_good = is_rotation(torch.from_numpy(values), rotation.form).numpy() | ~np.isfinite(values).all(1)
+        bad = np.flatnonzero(~is_good)
+        if len(bad):
+            episode, frame = _step(int(bad[0]), ends)
+            where = "action" if name == ACTION else f"obs.{name}"
+            yield (
+                f"{where}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, slice "
+                f"{list(rotation.slice)}, episode {episode}, frame {frame}: "
+                f"{not_a_rotation(values[bad[0]].tolist(), rotation.form)} ({len(bad)} such rows)"
+            )

@@ -140,6 +140,11 @@ class WindowsConfig(Config):
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     """Windows over recorded episodes: observations as condition, an action chunk as the diffused variable."""
 
+    replaced: ClassVar = {
+        **dict.fromkeys(("abs_action", "rotation_rep"), "Name rotations in data.action.rotations."),
+        **dict.fromkeys(("pad_before", "pad_after"), "They follow from task.n_obs_steps and task.n_action_steps."),
+    }  # Diffusion Policy
+
     type: Literal["trajectories"] = "trajectories"
 
     provides: ClassVar = "trajectories"
@@ -449,6 +454,7 @@ class Trajectories(SplitTrajectories):
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
             kinds={key: "image" for key in config.images} | {key: "text" for key in config.language},
             fits={key: image.resize for key, image in config.images.items()},
+            rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}

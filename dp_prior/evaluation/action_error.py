@@ -26,7 +26,8 @@ class ActionErrorConfig(SampledConfig):
     """Mean squared and mean absolute error of sampled actions, for each number of sampling steps.
 
     `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
-    counts nowhere. The report on disk has them for each index of the chunk.
+    counts nowhere. Rotations are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The
+    report on disk has the errors for each index of the chunk.
     """
 
     type: Literal["action_error"] = "action_error"
@@ -80,11 +81,12 @@ class ActionErrorEvaluator(HeldOutEvaluator):
 
     def _by_index(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> list[dict[str, Any]]:
         """One row per index of the chunk: mse, mae and how many real actions they are over."""
-        config = self.config
+        config, layout = self.config, policy.spec.layout("x")
         totals = torch.zeros(3, policy.horizon, dtype=torch.float64)  # squared, absolute, count; by index
         for batch in shared_batches(self.samples, config.n_samples, config.batch_size, ranks, device_of(policy)):
             random = Randomness.from_counts(config.seed, "action_error", batch.ids)
-            error = policy.predict(batch.cond, random, sampler) - batch.x  # (B, horizon, action_dim)
+            found = policy.predict(batch.cond, random, sampler)
+            error = found - batch.x if layout is None else layout.encode(found) - layout.encode(batch.x)  # (B, H, A)
             parts = torch.stack([(error**2).mean(-1), error.abs().mean(-1), torch.ones_like(error[..., 0])])
             totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold NaN
         squared, absolute, count = pad_gather_reduce(ranks, totals[None], "sum", dim=0).cpu().tolist()

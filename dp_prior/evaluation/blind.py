@@ -35,4 +35,5 @@ def _constant(policy: Any, key: str, seen: np.ndarray) -> np.ndarray:
 
 
 def _mean(policy: Any, key: str) -> np.ndarray:
-    return policy.normalizer.get_buffer(f"{key}/mean").cpu().numpy()
+    mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
+    return (mean if layout is None else layout.decode(mean)).cpu().numpy()

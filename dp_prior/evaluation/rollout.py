@@ -18,6 +18,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from dp_prior.actions import arm_keys
 from dp_prior.batch import Spec
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import Config, ConfigError
@@ -173,8 +174,9 @@ class RolloutConfig(Config):
         trained = task.prefix.max_delay if task.prefix is not None else 0
         if isinstance(self.merge, Prefix) and self.delay > trained:
             yield f"merge is 'prefix' and delay {self.delay}, but task.prefix trains delays up to {trained}; raise it"
-        if task.relative_to in self.blind:
-            yield f"blind names {task.relative_to!r}, which actions are relative to (task.relative_to); remove it"
+        for place, keys in (("relative_to", {task.relative_to}), ("arms", arm_keys(task.arms))):
+            for key in sorted(keys & set(self.blind)):
+                yield f"blind names {key!r}, which actions are relative to (task.{place}); remove it"
         seeing = [encoder for encoder in task.encoders.values() if isinstance(encoder, CameraEncoderConfig)]
         if self.show == "keypoints" and seeing and not any(map(_has_keypoints, seeing)):
             yield "show is 'keypoints', but no encoder is a resnet with pool 'spatial_softmax'; set it to 'camera'"

@@ -1,4 +1,5 @@
-"""The two graphs of a policy: observations to condition tokens, and noisy chunk to estimate of the clean one."""
+"""The graphs of a policy: observations to condition tokens, and noisy chunk to estimate of the clean one; and where it
+has arms or rotations, normalised chunk to actions and back."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -26,12 +27,13 @@ class EncoderGraph(nn.Module):
 
     def __init__(self, policy: DiffusionPolicy):
         super().__init__()
-        self.normalizer, self.encoder = policy.normalizer, policy.encoder
+        self.normalizer, self.encoder, self.transforms = policy.normalizer, policy.encoder, policy.transforms
         self.is_guided = policy.process.config.guidance is not None
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
         """(B, n_obs_steps, *shape) by key -> (B, N, D), guided (B, 2, N, D), the tokens without condition last."""
-        values = {key: self.normalizer.normalize(key, value) for key, value in obs.items()}
+        seen = self.transforms.encode_obs(obs)
+        values = {key: self.normalizer.normalize(key, value) for key, value in seen.items()}
         tokens = self.encoder(values)
         if not self.is_guided:
             return tokens
@@ -67,11 +69,41 @@ class DenoiserGraph(nn.Module):
         return (unclipped.clone() if self.stage is None else self.stage(unclipped)), unclipped
 
 
-def graph_file(module: nn.Module, inputs: tuple[Tensor | dict[str, Tensor], ...], layout: Format) -> bytes:
+class ActionsGraph(nn.Module):
+    """Normalised chunks -> actions in data units, see `Transforms`."""
+
+    outputs = ("actions",)
+
+    def __init__(self, policy: DiffusionPolicy):
+        super().__init__()
+        self.normalizer, self.transforms = policy.normalizer, policy.transforms
+
+    def forward(self, x: Tensor, obs: dict[str, Tensor] | None = None) -> Tensor:
+        """(B, *x_shape) and (B, n_obs_steps, *shape) by key, of what actions are relative to -> (B, H, A)."""
+        return self.transforms.decode(self.normalizer.unnormalize("x", x), obs or {})
+
+
+class InsideGraph(ActionsGraph):
+    """The inverse of `ActionsGraph`, for warm starts."""
+
+    outputs = ("x",)
+
+    def forward(self, actions: Tensor, obs: dict[str, Tensor] | None = None) -> Tensor:
+        """(B, H, A) in data units, and observations -> (B, *x_shape)."""
+        return self.normalizer.normalize("x", self.transforms.encode(actions, obs or {}))
+
+
+def graph_file(
+    module: nn.Module,
+    inputs: tuple[Tensor | dict[str, Tensor], ...],
+    layout: Format,
+    keys: Sequence[str] = ("x_t", "t", "tokens", "estimate"),
+) -> bytes:
     """The content of the file of a graph, for any number of rows.
 
     Args:
         inputs: arguments of its `forward`, of several rows.
+        keys: names of those that are no observations.
 
     Raises:
         ImportError: a library of the extra `onnx` is not installed.
@@ -85,7 +117,7 @@ def graph_file(module: nn.Module, inputs: tuple[Tensor | dict[str, Tensor], ...]
             raise ValueError(f"its weights are {n_bytes / 1e9:.1f} GB, and an ONNX file holds 2; use torch_export")
     batch = torch.export.Dim("batch")
     shapes = tuple({key: {0: batch} for key in one} if isinstance(one, dict) else {0: batch} for one in inputs)
-    names = [name for one, key in zip(inputs, ("x_t", "t", "tokens", "estimate"), strict=False)
+    names = [name for one, key in zip(inputs, (*keys, "obs"), strict=False)
              for name in ([f"obs.{k}" for k in one] if isinstance(one, dict) else [key])]  # fmt: skip
     file = io.BytesIO()
     with torch.no_grad(), _without_notes():

@@ -1,7 +1,8 @@
 """Runs an exported policy without torch: `OnnxPolicy.load(directory).predict(observations, seed)`.
 
 An export is a directory: `policy.json`, sealed, with shapes, units and the sampler's steps; the graphs `encoder` and
-`denoiser`, whose SHA-256 hashes it holds; and `parity.json`, how far this policy was from the one that was exported.
+`denoiser`, and for arms and rotations `actions` and `inside`, whose SHA-256 hashes it holds; and `parity.json`, how far
+this policy was from the one that was exported.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dp_prior.durable import unseal
 from dp_prior.export.randomness import Randomness, step_noise
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 
-FORMAT = 1
+FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
 POLICY, PARITY = "policy.json", "parity.json"
 
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
@@ -40,7 +41,14 @@ class ExportedPolicy:
     extension: str
     """Of the names of the graphs' files."""
 
-    def __init__(self, document: dict[str, Any], encoder: Graph, denoiser: Graph):
+    def __init__(
+        self,
+        document: dict[str, Any],
+        encoder: Graph,
+        denoiser: Graph,
+        actions: Graph | None = None,
+        inside: Graph | None = None,
+    ):
         self.document = document
         self.horizon: int = document["horizon"]
         self.n_obs_steps: int = document["n_obs_steps"]
@@ -48,7 +56,9 @@ class ExportedPolicy:
         self.action_dim: int = document["action_dim"]
         self.shapes = {key: tuple(one["shape"]) for key, one in document["obs"].items()}
         self.dtypes = {key: np.dtype(one["dtype"]) for key, one in document["obs"].items()}
-        self._encoder, self._denoiser = encoder, denoiser
+        self._encoder, self._denoiser, self._actions, self._inside = encoder, denoiser, actions, inside
+        transforms = document.get("transforms") or {"x_dim": self.action_dim, "references": []}
+        self._x_dim, self._references = transforms["x_dim"], transforms["references"]
         action = {name: document["action"][name] for name in ("offset", "scale", "inverse")}
         self._action = {name: np.asarray(value, np.float32) for name, value in action.items()}
 
@@ -67,7 +77,8 @@ class ExportedPolicy:
         directory = Path(directory)
         document = _document(directory)
         graphs = []
-        for name in (f"encoder{cls.extension}", f"denoiser{cls.extension}"):
+        names = ("encoder", "denoiser", *(("actions", "inside") if document.get("transforms") else ()))
+        for name in (f"{name}{cls.extension}" for name in names):
             if name not in document["files"]:
                 found = ", ".join(document["files"])
                 raise ExportError(f"{directory} has no {name}, which {cls.__name__} runs; it has {found}")
@@ -101,10 +112,12 @@ class ExportedPolicy:
             random = Randomness.from_counts(random, "predict", range(rows))
         obs = self.check(obs, len(random), has_steps=True)
         tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
-        values = {"start": random.stream("start").normal(self.horizon, self.action_dim)}
+        values = {"start": random.stream("start").normal(self.horizon, self._x_dim)}
         if previous is not None:
             values["previous"] = self._normalized(np.asarray(previous, np.float32), obs)
         x_0 = self._sample(self.document["warm" if previous is not None else "cold"], values, random, tokens)
+        if self._actions is not None:
+            return self._actions({"x": x_0, **self._reference_inputs(obs)})[0]
         actions = self._action["offset"] + x_0 * self._action["inverse"]
         return actions if self._position(obs) is None else actions + self._position(obs)
 
@@ -161,10 +174,16 @@ class ExportedPolicy:
 
     def _normalized(self, actions: np.ndarray, obs: dict[str, np.ndarray]) -> np.ndarray:
         """Actions in data units -> normalised, relative ones if the policy was trained on them."""
+        if self._inside is not None:
+            return self._inside({"actions": actions, **self._reference_inputs(obs)})[0]
         position, clip = self._position(obs), self.document["action"]["clip"]
         actions = actions if position is None else actions - position
         normalized = (actions - self._action["offset"]) * self._action["scale"]
-        return normalized if clip is None else np.clip(normalized, -clip, clip)
+        return normalized if clip is None else np.clip(normalized, -np.float32(clip), np.float32(clip))
+
+    def _reference_inputs(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What actions are relative to, as inputs of a graph."""
+        return {f"obs.{key}": obs[key] for key in self._references}
 
     def _position(self, obs: dict[str, np.ndarray]) -> np.ndarray | None:
         """(B, 1, action_dim): what relative actions are relative to."""
@@ -208,9 +227,10 @@ def _document(directory: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:
         raise ExportError(f"{directory / POLICY} cannot be used: {error}. Export the policy again") from None
-    if document.get("format") != FORMAT:
-        found = document.get("format")
-        raise ExportError(f"{directory / POLICY} has format {found}, but this dp_prior reads {FORMAT}; install another")
+    if (found := document.get("format")) not in FORMATS:
+        raise ExportError(
+            f"{directory / POLICY} has format {found}, but this dp_prior reads {FORMATS[-1]}; install another"
+        )
     return document
 
 

@@ -31,10 +31,11 @@ class TorchExportPolicy(ExportedPolicy):
 
         def run(inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
             tensors = {name: torch.from_numpy(value) for name, value in inputs.items()}
+            obs = {name.removeprefix("obs."): one for name, one in tensors.items() if name.startswith("obs.")}
+            others = [one for name, one in tensors.items() if not name.startswith("obs.")]
             with torch.no_grad():
-                if "x_t" in tensors:
-                    return [found.numpy() for found in module(*tensors.values())]
-                return [module({name.removeprefix("obs."): value for name, value in tensors.items()}).numpy()]
+                found = module(*others, *([obs] if obs else []))
+            return [one.numpy() for one in (found if isinstance(found, tuple) else (found,))]
 
         return run
 

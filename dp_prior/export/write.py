@@ -18,8 +18,16 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.durable import encode_document, make_directory, seal, sync_directory, temporary_beside
 from dp_prior.export import randomness
-from dp_prior.export.graphs import EXTENSIONS, DenoiserGraph, EncoderGraph, Format, graph_file
-from dp_prior.export.policy import FORMAT, PARITY, POLICY, ExportedPolicy, OnnxPolicy
+from dp_prior.export.graphs import (
+    EXTENSIONS,
+    ActionsGraph,
+    DenoiserGraph,
+    EncoderGraph,
+    Format,
+    InsideGraph,
+    graph_file,
+)
+from dp_prior.export.policy import FORMATS, PARITY, POLICY, ExportedPolicy, OnnxPolicy
 from dp_prior.export.steps import sampling_steps
 from dp_prior.export.torch_policy import TorchExportPolicy
 from dp_prior.randomness import Randomness
@@ -101,8 +109,9 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
         cold, warm = (sampling_steps(policy.process.config, sampler, renoised=one) for one in (False, True))
     except ValueError as error:
         raise ConfigError("task.sampler", [str(error)]) from None
+    transforms = references(policy)
     return {
-        "format": FORMAT,
+        "format": FORMATS[transforms is not None],
         "horizon": policy.horizon,
         "n_obs_steps": policy.n_obs_steps,
         "n_action_steps": policy.n_action_steps,
@@ -116,14 +125,22 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
             "offset": offset.tolist(),
             "scale": scale.tolist(),
             "inverse": divisor.reciprocal().tolist(),  # 0 where the data were constant
-            "clip": policy.normalizer.modes["x"].clip,
+            "clip": buffers["x/clip"].tolist() if "x/clip" in buffers else policy.normalizer.modes["x"].clip,
             "relative_to": policy.record.relative_to,
         },
+        "transforms": None if transforms is None else {"x_dim": policy.x_shape[-1], "references": transforms},
         "self_condition": policy.process.input_factor == 2,
         "sampler": sampler.model_dump(mode="json"),
         "cold": cold,
         "warm": warm,
     }
+
+
+def references(policy: DiffusionPolicy) -> list[str] | None:
+    """The observations that actions are made with, for a policy of arms or rotations; None for other policies, whose
+    actions numpy makes."""
+    has_graphs = policy.record.arms or "x" in policy.spec.rotations
+    return sorted(policy.transforms.references) if has_graphs else None
 
 
 def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, bytes]:
@@ -136,13 +153,23 @@ def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, b
     x_t = torch.zeros(rows, *policy.x_shape)
     # a tensor of its own: torch.export takes one that is given twice for one input
     estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
+    parts = [
+        ("encoder", encoder, (obs,), ()),
+        (
+            "denoiser",
+            denoiser,
+            (x_t, torch.arange(rows) % policy.process.steps, tokens, *estimate),
+            ("x_t", "t", "tokens", "estimate"),
+        ),
+    ]
+    if (keys := references(policy)) is not None:
+        seen = ({key: obs[key] for key in keys},) if keys else ()
+        parts.append(("actions", ActionsGraph(policy), (x_t, *seen), ("x",)))
+        parts.append(("inside", InsideGraph(policy), (torch.zeros(rows, *policy.spec.x_shape), *seen), ("actions",)))
     files = {}
-    for name, graph, inputs in (
-        ("encoder", encoder, (obs,)),
-        ("denoiser", denoiser, (x_t, torch.arange(rows) % policy.process.steps, tokens, *estimate)),
-    ):
+    for name, graph, inputs, names in parts:
         try:
-            files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout)
+            files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names)
         except ImportError:
             raise
         except Exception as error:  # whatever a part of a plug-in does that torch's tracer refuses
@@ -160,26 +187,27 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int) -> dict[str, Ten
         draws = random.stream(key)
         if policy.spec.kind(key) == "vector":
             low, high = (policy.normalizer.get_buffer(f"{key}/{end}") for end in ("min", "max"))
-            found[key] = low + draws.uniform(*shape) * (high - low)
+            found[key] = low + draws.uniform(shape[0], *low.shape) * (high - low)
         elif policy.spec.kind(key) == "text":
             found[key] = F.normalize(draws.normal(*shape), dim=-1)
         else:
             found[key] = draws.integers(256 if policy.spec.kind(key) == "image" else 2, *shape).to(
                 policy.spec.dtype(key)
             )
-    return found
+    return policy.transforms.decode_obs(found)
 
 
 def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerConfig) -> dict[str, Any]:
     """The largest difference of actions by batch size and seed, in normalised units and in those of the data."""
-    scale = policy.normalizer.get_buffer("x/scale").numpy()
+    scale = policy.normalizer.get_buffer("x/scale")
     cases = []
     for rows in BATCHES:
         for seed in SEEDS:
             obs = observations(policy, seed, rows)
             eager = policy.predict(obs, Randomness.from_counts(seed, "parity", torch.arange(rows)), sampler)
             noise = randomness.Randomness.from_counts(seed, "parity", range(rows))
-            difference = np.abs(eager.numpy() - exported.predict({k: v.numpy() for k, v in obs.items()}, noise))
+            other = torch.from_numpy(exported.predict({k: v.numpy() for k, v in obs.items()}, noise))
+            difference = (policy.encode_x(eager, obs) - policy.encode_x(other, obs)).abs()  # a rotation has two signs
             found = {"error": float((difference * scale).max()), "error_in_data_units": float(difference.max())}
             cases.append({"rows": rows, "seed": seed, **found})
     versions = {}

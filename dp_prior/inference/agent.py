@@ -141,7 +141,14 @@ class VectorAgent:
             for plan, index in zip(self._plans, indices, strict=True)
             if plan.begin <= self._step and index <= last
         ]
-        return self.merge.combine(held) if held else self._executed[-1]
+        if not held:
+            return self._executed[-1]
+        layout = self.policy.spec.layout("x")
+        if layout is None:
+            return self.merge.combine(held)
+        return layout.decode(
+            self.merge.combine([layout.encode(action) for action in held])
+        )  # a mean of 6D is a rotation
 
     @torch.no_grad()
     def _predict(self, rows: Tensor) -> Tensor:

@@ -143,6 +143,7 @@ def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) 
         ("shapes", teacher.spec, student.spec),
         ("diffusion.schedule", theirs.diffusion.schedule, ours.diffusion.schedule),
         ("relative_to", theirs.relative_to, ours.relative_to),
+        ("arms", theirs.arms, ours.arms),
     ):
         if found != wanted:
             yield f"the teacher has {name} {found!r}, this policy {wanted!r}; they must be equal"

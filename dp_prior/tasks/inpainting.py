@@ -27,7 +27,7 @@ from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 class InpaintingPolicyConfig(PolicyConfig):
     """A diffusion policy that also predicts observations, conditioned on the first of them.
 
-    Observations are diffused directly, without encoders, condition dropout or prefix.
+    Observations are diffused directly, without encoders, condition dropout, prefix, arms or rotations.
     """
 
     type: Literal["inpainting_policy"] = "inpainting_policy"
@@ -37,6 +37,8 @@ class InpaintingPolicyConfig(PolicyConfig):
     cond_dropout: ClassVar = {}
 
     prefix: ClassVar = None
+
+    arms: ClassVar = ()
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -73,6 +75,11 @@ class InpaintingPolicyConfig(PolicyConfig):
         return self._build(InpaintingPolicy, spec, x_shape, NoTokens(), JoinedNormalizer, shown)
 
     def _kind_faults(self, spec: Spec) -> Iterator[str]:
+        if spec.rotations:
+            yield (
+                f"an inpainting policy diffuses the numbers of its data, but data names rotations in "
+                f"{sorted(spec.rotations)}; remove them there, or use task 'policy'"
+            )
         others = {key: kind for key, kind in spec.kinds.items() if kind != "vector"}
         if others:
             yield (

@@ -252,6 +252,10 @@ class DiffusionModel(nn.Module):
         """(B, *spec.x_shape) in data units -> the diffused variable, (B, *x_shape); by default x itself."""
         return x
 
+    def encode_cond(self, cond: dict[str, Tensor]) -> dict[str, Tensor]:
+        """(B, *shape) by key in data units -> what the normalizer sees; by default the same."""
+        return cond
+
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
         """The inverse of `encode_x`."""
         return x
@@ -269,5 +273,5 @@ class DiffusionModel(nn.Module):
             kept = {key: torch.zeros(len(value), device=value.device) for key, value in cond.items()}
         elif random is not None and self.cond_dropout:
             kept = {key: random.stream(key).uniform() >= share for key, share in self.cond_dropout.items()}
-        values = {key: self.normalizer.normalize(key, value) for key, value in cond.items()}
+        values = {key: self.normalizer.normalize(key, value) for key, value in self.encode_cond(cond).items()}
         return self.encoder(values, kept, random)

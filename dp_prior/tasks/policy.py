@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.actions import RelativeActions
+from dp_prior.actions import ArmConfig, OffsetArm, Transforms, arm_faults
 from dp_prior.batch import Kind, Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
@@ -24,19 +24,41 @@ from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, Statistics
+from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices, Statistics
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
+from dp_prior.rotations import Layout
+from dp_prior.slices import slice_faults
 from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.prefix import PrefixConfig, marked
 from dp_prior.tasks.pretrained import Pretrained
 
 MOST_WINDOWS_FITTED = 200_000
-"""Maximum number of windows, evenly spread over the training set, for the statistics of relative actions."""
+"""Maximum number of windows, evenly spread over the training set, for the statistics of transformed values."""
+
+WINDOWS_AT_ONCE = 8192
+"""Number of windows that are transformed together for these statistics; bounds their memory."""
+
+
+POSES = "Name rotations in data.action.rotations and data.obs.NAME.rotations, relative poses in task.arms"
+CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d_local' and task 'inpainting_policy'"
 
 
 class PolicyConfig(Config):
     """A diffusion policy: the chunk it predicts, the observations it sees, and its network."""
+
+    replaced: ClassVar = {
+        **dict.fromkeys(("abs_action", "rotation_rep", "rotation_transformer", "pose_repr"), f"{POSES}."),
+        **dict.fromkeys(("action_pose_repr", "obs_pose_repr", "use_relative_actions"), f"{POSES}."),
+        **dict.fromkeys(("use_delta_actions", "use_delta_joint_actions"), 'Use task.arms of type "offset".'),
+        **dict.fromkeys(("obs_as_global_cond", "obs_as_local_cond", "obs_as_cond"), f"{CONDITIONS}."),
+        "pred_action_steps_only": "A chunk always begins at the oldest observation; n_action_steps of it are executed.",
+        "oa_step_convention": "It is always so: the action at index n_obs_steps - 1 is the one after the newest "
+        "observation.",
+        "past_action_visible": "Give past actions as an observation of yours, or continue them with task.prefix.",
+        "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.RealtimeAgent.",
+        "num_inference_steps": "Set task.sampler.steps.",
+    }  # Diffusion Policy, UMI, LeRobot, openpi
 
     type: Literal["policy"] = "policy"
 
@@ -56,6 +78,10 @@ class PolicyConfig(Config):
     relative_to: str | None = None
     """Relative actions: the observation of the robot's position, with the shape and units of an action. Actions are
     diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
+
+    arms: tuple[ArmConfig, ...] = ()
+    """Relative actions by slice: poses in the frame of the newest observed one, joints as offsets from theirs. Elements
+    that no arm names, such as grippers, are diffused as they are; rotations, which `data` names, as 6D."""
 
     prefix: PrefixConfig | None = None
     """Training-time chunking: the policy learns to continue actions that are already executed or under way, for robots
@@ -96,6 +122,8 @@ class PolicyConfig(Config):
         yield from self.backbone.horizon_faults(self.horizon)
         for fault in self.diffusion.sampler_faults(self.sampler):
             yield f"sampler does not fit diffusion.schedule: {fault}"
+        if self.relative_to is not None and self.arms:
+            yield "relative_to makes the whole action relative and arms make slices of it relative; remove one of them"
         for key, encoder in self.encoders.items():
             if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
                 yield (
@@ -129,13 +157,19 @@ class PolicyConfig(Config):
                 data do not have, or an encoder does not fit the shape of its observation.
         """
         self._check(spec, self.n_obs_steps)
-        modules = {}
-        for key, shape in spec.cond_shapes.items():
+        modules, transforms = {}, self.transforms(spec)
+        for key in spec.cond_shapes:
             try:
-                modules[key] = self._encoder(key, spec.kind(key)).create(shape[1:])
+                modules[key] = self._encoder(key, spec.kind(key)).create(transforms.shape(key))
             except ValueError as error:
                 raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
-        return self._build(DiffusionPolicy, spec, spec.x_shape, ObservationEncoder(modules, spec.cond_shapes))
+        x_shape = (self.horizon, *transforms.shape("x"))
+        return self._build(DiffusionPolicy, spec, x_shape, ObservationEncoder(modules, spec.cond_shapes))
+
+    def transforms(self, spec: Spec) -> Transforms:
+        """What happens to actions and observations of these data before they are normalised."""
+        whole = () if self.relative_to is None else (OffsetArm(action=(0, spec.x_shape[-1]), key=self.relative_to),)
+        return Transforms(spec, self.arms or whole, self.n_obs_steps - 1)
 
     def _check(self, spec: Spec, n_obs_steps: int) -> None:
         """Raises ConfigError unless such a policy can be built, and be given so many steps of each observation."""
@@ -156,6 +190,11 @@ class PolicyConfig(Config):
         if self.relative_to is not None and shape != spec.x_shape[1:]:
             found = f"has shape {shape}" if shape else f"is not among the observations {keys}"
             yield f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}"
+        if self.relative_to is not None and {"x", self.relative_to} & set(spec.rotations):
+            yield "task.relative_to subtracts all numbers, but data names rotations among them; use task.arms"
+        yield from arm_faults(self.arms, spec)
+        for key in ["x", *keys]:
+            yield from self._slice_faults(key, spec)
         for field, named, known in (
             ("encoders", self.encoders, keys),
             ("cond_dropout", self.cond_dropout, keys),
@@ -169,6 +208,23 @@ class PolicyConfig(Config):
             yield (
                 f"task.diffusion.guidance needs an unconditional model, but training never drops "
                 f"{never_dropped}; give these keys a probability in task.cond_dropout, for example 0.1"
+            )
+
+    def _slice_faults(self, key: str, spec: Spec) -> Iterator[str]:
+        """Slices of normalizers must lie in the vector and leave rotations alone; so must encoders of data units."""
+        name = "action" if key == "x" else key
+        mode, rotations = self.normalizer.get(name), spec.rotations.get(key, ())
+        if isinstance(mode, Slices):
+            shape, slices = spec.feature_shape(key), [one.slice for one in mode.slices]
+            if len(shape) != 1:
+                yield f"task.normalizer.{name} has slices, but {name!r} has shape {shape}; expected a vector"
+                return
+            yield from (f"task.normalizer.{name}: {fault}" for fault in slice_faults(slices, *shape))
+            for fault in slice_faults([*slices, *(one.slice for one in rotations)]):
+                yield f"task.normalizer.{name}: {fault}; rotations of the data are not normalised, leave them out"
+        if key != "x" and rotations and self._encoder(key, spec.kind(key)).needs_data_units:
+            yield (
+                f"task.encoders.{key} reads data units, but gets the rotations of {key!r} as 6D; use another encoder"
             )
 
     def _kind_faults(self, spec: Spec) -> Iterator[str]:
@@ -200,9 +256,11 @@ class PolicyConfig(Config):
         """A policy that diffuses x_shape; see `DiffusionModel`."""
         process = self.diffusion.create()
         input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
-        shapes, modes = {"x": spec.x_shape[1:]}, {"x": self.normalizer.get("action", Limits())}
-        for key, shape in spec.cond_shapes.items():
-            shapes[key], modes[key] = shape[1:], self._normalizer(key) if spec.kind(key) == "vector" else None
+        transforms, modes = self.transforms(spec), {"x": self.normalizer.get("action", Limits())}
+        for key in spec.cond_shapes:
+            modes[key] = self._normalizer(key) if spec.kind(key) == "vector" else None
+        shapes = {key: transforms.shape(key) for key in modes}
+        modes |= {key: _beside_rotations(modes[key], transforms.layouts[key]) for key in spec.rotations}
         return policy(
             record=self,
             spec=spec,
@@ -224,6 +282,14 @@ class PolicyConfig(Config):
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
 
 
+def _beside_rotations(mode: NormalizerConfig, layout: Layout) -> NormalizerConfig:
+    """The normalizer of a vector whose rotations are 6D; these are left alone."""
+    given, others = (mode.slices, mode.others) if isinstance(mode, Slices) else ((), mode)
+    kept = [SliceConfig(slice=layout.inside(one.slice), normalizer=one.normalizer) for one in given]
+    kept += [SliceConfig(slice=layout.inside(one.slice), normalizer=Identity()) for one in layout.rotations]
+    return Slices(slices=tuple(kept), others=others)
+
+
 class DiffusionPolicy(Pretrained, DiffusionModel):
     """Action chunks from observations."""
 
@@ -233,23 +299,33 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         self.horizon = record.horizon
         self.n_obs_steps = record.n_obs_steps
         self.n_action_steps = record.n_action_steps
-        key = record.relative_to
-        self.actions = None if key is None else RelativeActions(key, record.n_obs_steps - 1)
+        self.transforms = record.transforms(self.spec)
 
     record_type = PolicyConfig
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
-        """Fit the normalizer; relative actions have statistics of their own, over the windows that are trained on."""
-        if self.actions is not None:
-            statistics = {**statistics, "x": self._offset_statistics(samples)}
-        super().fit(statistics, samples)
+        """Fit the normalizer; transformed values have statistics of their own, over the windows that are trained on.
 
-    def _offset_statistics(self, samples: Samples) -> Statistics:
-        count = min(len(samples), MOST_WINDOWS_FITTED)
-        samples = samples.seeing({self.actions.key})  # no camera frame is read
-        batch = samples.fetch((torch.arange(count) * len(samples) // count).to(samples.device))
-        offsets = self.actions.encode(batch.x, batch.cond)[batch.mask]  # (valid positions, A)
-        return Statistics.of(offsets.cpu().numpy())
+        Raises:
+            ConfigError: a rotation is not written in the form that the data name; see `Transforms.form_faults`.
+        """
+        transforms = self.transforms
+        if transforms.changes_x or transforms.keys:
+            samples = samples.seeing(transforms.keys | transforms.references)  # no camera frame is read
+            found: dict[str, list[Tensor]] = {key: [] for key in ["x"] * transforms.changes_x + [*transforms.keys]}
+            count = min(len(samples), MOST_WINDOWS_FITTED)
+            for ids in (torch.arange(count) * len(samples) // count).split(WINDOWS_AT_ONCE):
+                batch = samples.fetch(ids.to(samples.device))
+                if transforms.changes_x:
+                    found["x"].append(transforms.encode(batch.x, batch.cond)[batch.mask])  # (valid positions, A)
+                seen = transforms.encode_obs(batch.cond)
+                for key in transforms.keys:
+                    found[key].append(seen[key].flatten(0, 1))
+                if problems := list(transforms.form_faults(batch.x[:, self.n_obs_steps - 1], batch.cond)):
+                    raise ConfigError("task", problems)
+            values = {key: torch.cat(parts).cpu().numpy() for key, parts in found.items()}
+            statistics = {**statistics, **{key: Statistics.of(value) for key, value in values.items()}}
+        super().fit(statistics, samples)
 
     def given(self, mask: Tensor, random: Randomness) -> Tensor | None:
         """See `DiffusionModel.given` and `PrefixConfig`."""
@@ -261,12 +337,29 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         return network if self.record.prefix is None else marked(network, self.x_shape[-1], given)
 
     def encode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """See `RelativeActions`."""
-        return x if self.actions is None else self.actions.encode(x, cond)
+        """See `Transforms.encode`."""
+        return self.transforms.encode(x, cond)
 
     def decode_x(self, x: Tensor, cond: dict[str, Tensor]) -> Tensor:
-        """See `RelativeActions`."""
-        return x if self.actions is None else self.actions.decode(x, cond)
+        """See `Transforms.decode`."""
+        return self.transforms.decode(x, cond)
+
+    def encode_cond(self, cond: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See `Transforms.encode_obs`."""
+        return self.transforms.encode_obs(cond)
+
+    def known_inside(
+        self, known: tuple[Tensor, Tensor] | None, cond: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor] | None:
+        """See `DiffusionModel.known_inside`; a rotation or the position of a pose is known if all its numbers are."""
+        if known is None:
+            return None
+        values, is_known = known
+        return self.inside(values, cond), self.weights_inside(is_known.expand(values.shape))
+
+    def weights_inside(self, weights: Tensor) -> Tensor:
+        """See `Transforms.weights`."""
+        return self.transforms.weights(weights)
 
     def predict(
         self,

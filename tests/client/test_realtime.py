@@ -237,6 +237,33 @@ def test_interpolation_is_that_of_numpy_and_exact_where_something_was_recorded()
     assert np.isfinite(interpolated([(1.0, values[0]), (1.0, values[1])], np.array([0.0, 1.0, 2.0]))).all()
 
 
+def test_rotations_are_taken_from_the_nearest_time():
+    """Half way between a quaternion and its negative, the same rotation, lies 0."""
+    turn, asked = np.array([0.0, 0, 0, 1]), []
+
+    class Inline:
+        def submit(self, call, *arguments, **named):
+            (done := Future()).set_result(call(*arguments, **named))
+            return done
+
+        def shutdown(self):
+            pass
+
+    class Asked:
+        def infer(self, obs, prefix=None, delay=0):
+            asked.append(obs)
+            return {"chunk": np.zeros((4, 1))}
+
+    now = itertools.count()
+    settings = {"fps": 1, "n_obs_steps": 2, "n_action_steps": 1, "obs_latency": {"other": 0.5}, "executor": Inline()}
+    for nearest in ((), ["turn"]):
+        with RealtimeAgent(Asked(), **settings, nearest=nearest, clock=lambda: float(next(now))) as agent:
+            for sign in (1, -1, 1):
+                agent.act({"turn": sign * turn, "other": np.zeros(1)})
+        lengths = np.linalg.norm(asked[-1]["turn"], axis=-1)
+        assert (lengths == 1).all() if nearest else lengths.min() < 1
+
+
 def test_a_reset_forgets_the_episode_and_the_prediction_under_way():
     world = World(itertools.repeat(3))
     agent, _ = world.run(18)

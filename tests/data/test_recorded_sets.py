@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from dp_prior.actions import arm_faults
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.tasks.policy import PolicyConfig
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
 PUSHT = FOLDER / "pusht"
@@ -109,3 +111,60 @@ def test_a_lerobot_copy_and_an_npz_copy_of_the_same_episodes_agree(name):
         action = arrays["action"][rows]
     found = lerobot.train.columns["x"].values[torch.from_numpy(lerobot._is_train_step)]
     np.testing.assert_array_equal(found, action)
+
+
+WRISTS = [{"slice": [4, 7], "form": "euler_XYZ"}, {"slice": [11, 14], "form": "euler_XYZ"}]
+FOREARM, FOREARM_ACTION = [{"slice": [0, 3], "form": "euler_XYZ"}], [{"slice": [1, 4], "form": "euler_XYZ"}]
+
+
+def joints(key, *slices):
+    return [{"type": "offset", "action": each, "key": key, "slice": each} for each in slices]
+
+
+def pose(action, observed):
+    """Three hinges whose axes meet are Euler angles; no set has positions beside, so three joints stand for them."""
+    return {
+        "type": "pose",
+        "position": {"action": action[0], "key": "state", "slice": observed[0]},
+        "rotation": {"action": action[1], "key": "state", "slice": observed[1]},
+        "observed": "relative",
+    }
+
+
+ARMS = {  # name: (episodes, state key, its rotations, action key, its rotations, arms)
+    "g1": ({"type": "npz", "path": str(FOLDER / "g1_yellow_bottle/lowdim_100ep.npz")}, "state", WRISTS, "action",
+           WRISTS, [*(pose([a, b], [a, b]) for a, b in (([0, 3], [4, 7]), ([7, 10], [11, 14]))),
+                    *joints("state", [3, 4], [10, 11])]),
+    "gr00t": ({"type": "lerobot", "path": str(FOLDER / "gr00t_gr1_picknplace/lerobot")}, "observation.state", [],
+              "action", [], joints("state", [0, 7], [22, 29], [41, 44])),
+    "lingzu": ({"type": "lerobot", "path": str(FOLDER / "lingzu_open50_v30/lerobot")}, "state", [], "actions", [],
+               joints("state", [0, 7], [7, 14])),
+    "cr5": ({"type": "npz", "path": str(FOLDER / "cr5_banana_plate/lowdim_81ep.npz")}, "state", [], "action", [],
+            joints("state", [0, 6])),
+    "adroit": ({"type": "npz", "path": str(FOLDER / "adroit_door_human/adroit_door_human_25.npz")}, "observation",
+               FOREARM, "action", FOREARM_ACTION, [pose([[4, 7], [1, 4]], [[3, 6], [0, 3]])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_every_recorded_action_comes_back_from_the_arms_of_its_robot(name):
+    episodes, state_key, turned, action_key, turned_action, arms = ARMS[name]
+    if episodes["type"] == "lerobot":
+        pytest.importorskip("pyarrow")
+    need(Path(episodes["path"]))
+    record = {
+        "episodes": episodes,
+        "obs": {"state": {"key": state_key, "rotations": turned}},
+        "action": {"key": action_key, "rotations": turned_action},
+    }
+    data = TrajectoriesConfig.from_json(json.dumps(record)).create(horizon=4, n_obs_steps=2, n_action_steps=3)
+    task = PolicyConfig.from_json(json.dumps({"horizon": 4, "n_action_steps": 3, "arms": arms}))
+    assert list(arm_faults(task.arms, data.spec)) == []
+    transforms = task.transforms(data.spec)
+    for part in (data.train, data.val, data.test):
+        for ids in torch.arange(len(part)).split(8192):
+            batch = part.fetch(ids)
+            inside = transforms.encode(batch.x, batch.cond)
+            found = transforms.decode(inside, batch.cond)
+            torch.testing.assert_close(found, batch.x, rtol=0, atol=1e-5)
+            assert inside.shape[-1] == batch.x.shape[-1] + 3 * len(turned_action)

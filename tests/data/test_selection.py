@@ -187,3 +187,32 @@ def test_numbers_of_several_axes_that_are_no_picture_are_a_state(tmp_path):
     arrays = {**good(), "grid": np.ones((75, 6, 8, 3), np.float32), "bits": np.ones((75, 4, 4), np.uint8)}
     data = create(tmp_path, arrays, obs={"grid": {"key": "grid"}, "bits": {"key": "bits"}})
     assert data.spec.cond_shapes == {"grid": (2, 6, 8, 3), "bits": (2, 4, 4)} and data.spec.kinds == {}
+
+
+def test_rotations_are_slices_of_what_is_taken_and_numbers_that_are_none_are_named(tmp_path):
+    arrays, obs = good(), {"agent": {"key": "state", "slice": [1, 5]}}
+    arrays["state"][:, 1:] /= np.linalg.norm(arrays["state"][:, 1:], axis=1, keepdims=True)
+    obs["agent"]["rotations"] = [{"slice": [0, 4], "form": "quaternion_xyzw"}]
+    data = create(tmp_path, arrays, obs)
+    assert data.spec.layout("agent").width_inside == 6 and data.spec.layout("x") is None
+    assert data.spec.from_json(data.spec.model_dump_json()) == data.spec
+    assert "rotations" not in create(tmp_path, good()).spec.model_dump()
+    fingerprint = create(tmp_path, arrays, {"agent": {"key": "state", "slice": [1, 5]}}).fingerprint
+    assert data.fingerprint == fingerprint  # the data stay as they are
+    arrays["state"][[27, 28], 1:] *= 0.5
+    (problem,) = problems_of(tmp_path, arrays, obs)
+    assert problem.startswith(
+        f"obs.agent.rotations.0: {tmp_path / 'set.npz'}[state]: key 'state', slice [0, 4], episode 1, frame 7: ["
+    )
+    assert problem.endswith("its length is 0.5; expected 1 (2 such rows)")
+    for slices, words in (
+        ([[2, 6]], "slice [2, 6] reaches past the 4 elements"),
+        ([[0, 4], [0, 4]], "slices [0, 4] and [0, 4] overlap"),
+    ):
+        obs["agent"]["rotations"] = [{"slice": each, "form": "quaternion_xyzw"} for each in slices]
+        assert words in problems_of(tmp_path, arrays, obs)[0]
+    arrays["state"] = arrays["state"][:, :4, None].repeat(2, -1)
+    assert (
+        "rotations are slices of a vector"
+        in problems_of(tmp_path, arrays, {"agent": {**obs["agent"], "slice": None}})[0]
+    )

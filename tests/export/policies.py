@@ -5,7 +5,7 @@ import math
 import torch
 
 from dp_prior.batch import Spec
-from dp_prior.export.graphs import DenoiserGraph, EncoderGraph
+from dp_prior.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, InsideGraph
 from dp_prior.export.policy import ExportedPolicy
 from dp_prior.export.write import document, observations
 from dp_prior.randomness import Randomness
@@ -50,7 +50,17 @@ class ByTorch(ExportedPolicy):
         def denoise(inputs):
             return [found.numpy() for found in denoiser(**{key: torch.from_numpy(one) for key, one in inputs.items()})]
 
-        return cls(document(policy, sampler or policy.sampler), encode, denoise)
+        def changing(graph):
+            def run(inputs):
+                given = [torch.from_numpy(one) for key, one in inputs.items() if not key.startswith("obs.")]
+                obs = {key[4:]: torch.from_numpy(one) for key, one in inputs.items() if key.startswith("obs.")}
+                return [graph(*given, obs).numpy()]
+
+            return run
+
+        described = document(policy, sampler or policy.sampler)
+        others = [changing(graph(policy)) for graph in (ActionsGraph, InsideGraph)] if described["transforms"] else []
+        return cls(described, encode, denoise, *others)
 
 
 def error(policy, found, expected):

@@ -157,8 +157,8 @@ def test_a_damaged_export_is_refused(exported, tmp_path):
         OnnxPolicy.load(altered)
     newer = copy("newer")
     document = unseal((newer / "policy.json").read_bytes())
-    (newer / "policy.json").write_bytes(seal({**document, "format": 2}))
-    with pytest.raises(ExportError, match="has format 2, but this dp_prior reads 1; install another"):
+    (newer / "policy.json").write_bytes(seal({**document, "format": 3}))
+    with pytest.raises(ExportError, match="has format 3, but this dp_prior reads 2; install another"):
         OnnxPolicy.load(newer)
 
 

@@ -1,0 +1,29 @@
+"""Slices of a vector, as configurations write them: [start, stop], stop excluded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def _in_order(value: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= value[0] < value[1]:
+        raise ValueError(f"slice [{value[0]}, {value[1]}] is empty or negative; expected 0 <= start < stop")
+    return value
+
+
+Slice = Annotated[tuple[int, int], AfterValidator(_in_order)]
+
+
+def slice_faults(slices: Iterable[tuple[int, int]], width: int | None = None) -> Iterator[str]:
+    """Slices of a vector that overlap, or reach past its `width` elements if these are known."""
+    ordered = sorted(slices)
+    for one in ordered:
+        if width is not None and one[1] > width:
+            yield f"slice {list(one)} reaches past the {width} elements"
+    for one, other in itertools.pairwise(ordered):
+        if other[0] < one[1]:
+            yield f"slices {list(one)} and {list(other)} overlap"
