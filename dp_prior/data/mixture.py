@@ -23,6 +23,7 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, JointIntegrity
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import WeightedOrder, shares
+from dp_prior.data.selection import ACTION
 from dp_prior.data.split import PARTS
 from dp_prior.data.trajectories import (
     RecordedConfig,
@@ -208,10 +209,14 @@ def _different_specs(sets: dict[str, Trajectories]) -> Iterator[str]:
 
 def _layout(spec: Spec) -> dict[str, str]:
     """What must agree, in words: per step, for the horizon is the same."""
-    layouts = {"action": f"of shape {spec.x_shape[1:]}"}
+
+    def rotations(key: str) -> str:
+        found = [f"{one.form} at {list(one.slice)}" for one in spec.rotations.get(key, ())]
+        return f", with rotations {', '.join(found)}" if found else ""
+
+    layouts = {"action": f"of shape {spec.x_shape[1:]}{rotations(ACTION)}"}
     for key, shape in sorted(spec.cond_shapes.items()):
-        how = f", fitted by {spec.fits[key].how}" if key in spec.fits else ""
-        how += f", with rotations {[one.model_dump() for one in spec.rotations[key]]}" if key in spec.rotations else ""
+        how = rotations(key) + (f", fitted by {spec.fits[key].how}" if key in spec.fits else "")
         how += f", embedded by {spec.embedders[key].model_dump()}" if key in spec.embedders else ""
         layouts[f"observation {key!r}"] = f"{spec.kind(key)} of shape {shape[1:]}{how}"
     return layouts

@@ -22,6 +22,7 @@ from tests.data.test_trajectories import CONFIG, configure, episodes
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write, write_data
 
 KEYS = {key: CONFIG[key] for key in ("obs", "action")}
+TURN = {"slice": [0, 3], "form": "axis_angle"}
 WINDOWS = (8, 2, 4)  # horizon, n_obs_steps, n_action_steps
 
 
@@ -297,6 +298,10 @@ def test_what_a_set_holds_is_mapped_by_its_own_keys(paths, tmp_path):
         ({"action_names": ["y", "x"]}, r"sets.b has dimensions named \('y', 'x'\), that of sets.a \('x', 'y'\)"),
         ({"action_names": ["x"]}, "sets.b.action_names has 1 names for an action of 2 dimensions"),
         ({"obs": KEYS["obs"] | {"points": {"key": "action"}}}, r"observation 'points' of sets.b is vector of shape"),
+        (
+            {"obs": KEYS["obs"] | {"agent": {"key": "state", "slice": [0, 3], "rotations": [TURN]}}},
+            r"'agent' of sets.b is vector of shape \(3,\), with rotations axis_angle at \[0, 3\]",
+        ),
     ],
 )
 def test_sets_that_do_not_belong_together_are_refused_by_name(paths, b, problem):

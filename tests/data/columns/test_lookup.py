@@ -2,6 +2,7 @@
 
 import torch
 
+from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 
@@ -23,6 +24,14 @@ def test_it_is_the_same_as_all_its_rows_in_memory():
         assert (one.dtype, one.device, one.on_disk) == (other.dtype, other.device, False)
         here = ids.clamp(max=len(other) - 1)
         assert torch.equal(one.rows(here), other.rows(here))
+
+
+def test_several_are_joined_as_their_rows_in_memory_are():
+    torch.manual_seed(0)
+    parts = [(torch.randn(k, 4), torch.randint(k, (n,))) for k, n in ((3, 7), (1, 2), (5, 11))]
+    found = join([LookupColumn(table, MemoryColumn(index)) for table, index in parts])
+    assert isinstance(found, LookupColumn) and len(found) == 20
+    assert torch.equal(found.rows(torch.arange(20)), torch.cat([table[index] for table, index in parts]))
 
 
 def test_its_memory_is_that_of_table_and_numbers():
