@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 
 from dp_prior.batch import Spec
-from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.embeddings.written import read_record
-from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.embedders import Embedder, TransformersConfig
 
 LONGEST = 4096
@@ -44,16 +41,31 @@ class Instructions:
         self._source = None if source is None else Path(source).expanduser()
         self._embedders: dict[str, Embedder] = {}  # by the identity of the model
         self._known: dict[str, np.ndarray] | None = None
-        if self._source is not None and (record := read_record(self._source)) is not None:
-            for key in self._keys:
-                ours = spec.embedders.get(key)
-                if ours is None or ours.identity != record.embedder.identity:
-                    raise ValueError(
-                        f"the embeddings in {source} are of {_called(record.embedder)}, but the policy reads {key!r} "
-                        f"of {_called(ours)}; embed the texts by the policy's model"
-                    )
-            self._known = _table(self._source, str(record.source.get("texts", "")))
+        if self._source is not None:
+            self._known = self._read(self._source)
         self._embed = lru_cache(REMEMBERED)(self._embed_one)
+
+    def _read(self, folder: Path) -> dict[str, np.ndarray] | None:
+        """The embeddings of a folder by text; None if it holds none."""
+        from dp_prior.data.embeddings.folder import FolderConfig  # acting without such a folder needs no reader of data
+        from dp_prior.data.embeddings.written import read_record
+
+        record = read_record(folder)
+        if record is None:
+            return None
+        for key in self._keys:
+            ours = self._spec.embedders.get(key)
+            if ours is None or ours.identity != record.embedder.identity:
+                raise ValueError(
+                    f"the embeddings in {folder} are of {_called(record.embedder)}, but the policy reads {key!r} of "
+                    f"{_called(ours)}; embed the texts by the policy's model"
+                )
+        column = str(record.source.get("texts", ""))
+        if not column:
+            raise ValueError(f"{folder} holds embeddings of frames; expected those of texts")
+        opened = FolderConfig(path=str(folder), format="parquet").create()
+        texts = [text for part in opened.columns([column], as_text=True) for text in part[column]]
+        return dict(zip(texts, opened.rows.read(0, opened.count), strict=True))
 
     def embedded(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """The observations with embeddings (*shape, dimension) in place of texts (*shape); the others as they are.
@@ -77,6 +89,8 @@ class Instructions:
             raise ValueError(f"observation {key!r} is a text of {len(text)} characters; at most {LONGEST} are read")
         if self._known is not None:
             if text not in self._known:
+                from dp_prior.data.errors import nearest_name
+
                 hint = nearest_name(text, self._known)
                 raise ValueError(f"observation {key!r} is {text!r}, which has no embedding in {self._source}. {hint}")
             return self._known[text]
@@ -108,12 +122,3 @@ def _is_text(value: Any) -> bool:
 
 def _called(record: Any) -> str:
     return "an unknown model" if record is None else f"{record.type} {record.identity[:40]}"
-
-
-def _table(folder: Path, column: str) -> dict[str, np.ndarray]:
-    """The embeddings of a folder by text."""
-    opened = FolderConfig(path=str(folder), format="parquet").create()
-    if not column:
-        raise DataError(str(folder), ["holds embeddings of frames; expected those of texts"])
-    texts = [text for part in opened.columns([column], as_text=True) for text in part[column]]
-    return dict(zip(texts, opened.rows.read(0, opened.count), strict=True))
