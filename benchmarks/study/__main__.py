@@ -116,7 +116,7 @@ class Study:
         about = {"row": run.row.name, "group": run.row.group, "code": run.row.code, "levels": run.row.levels}
         about["machine"] = f"{processor()}, torch {torch.__version__}"
         cost = {name: round(sum(start[name] for start in starts), 1) for name in ("cpu_s", "wall_s")}
-        return {**about, "data": run.data, "samples": run.samples, "seed": run.seed, **cost}
+        return {**about, "data": run.data, "budget": run.budget, "samples": run.samples, "seed": run.seed, **cost}
 
     def _train(self, run: Run, directory: Path) -> None:
         is_ours = run.row.code == "ours"
@@ -158,7 +158,7 @@ class Study:
             raise RuntimeError(f"a process ended with exit code {child.returncode}; see {directory / 'log.txt'}")
 
 
-def budget(row: Row, data: str, minutes: float, results: Results) -> int:
+def samples_of(row: Row, data: str, minutes: float, results: Results) -> int:
     """Samples that a row trains on in so many minutes of CPU time.
 
     Raises:
@@ -221,7 +221,9 @@ def main(
         raise click.UsageError(f"{found}; give another file as --results")
     study = Study(out, results, data, episodes, measures or list(MEASURES))
     runs = [
-        Run(row, name, samples if minutes is None else budget(row, name, minutes, results), seed)
+        Run(row, name, f"{samples:,} samples", samples, seed)
+        if minutes is None
+        else Run(row, name, f"{minutes:g} CPU minutes", samples_of(row, name, minutes, results), seed)
         for seed in range(seeds)
         for name in data
         for row in chosen

@@ -32,8 +32,8 @@ class Measured(NamedTuple):
     """(training seeds, episodes)"""
 
 
-Setting = tuple[str, int]
-"""Data set and samples."""
+Setting = tuple[str, str]
+"""Data set and budget."""
 
 
 def measured(results: Results) -> dict[Setting, list[Measured]]:
@@ -41,7 +41,7 @@ def measured(results: Results) -> dict[Setting, list[Measured]]:
     found: dict[Setting, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in results.trainings():
         if (scores := results.scores(line["run"], OWN)) is not None:
-            found[line["data"], line["samples"]][line["row"]].append((line, scores))
+            found[line["data"], line["budget"]][line["row"]].append((line, scores))
     return {
         setting: [
             Measured(name, pairs[0][0]["group"], pairs[0][0]["levels"], *_stacked(pairs)) for name, pairs in of.items()
@@ -196,10 +196,10 @@ def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
 
 def tables(results: Results) -> Iterator[str]:
     """All that can be told from what is finished."""
-    for (data, samples), rows in measured(results).items():
+    for (data, budget), rows in measured(results).items():
         episodes = rows[0].scores.shape[1]
         machines = sorted({line["machine"] for row in rows for line in row.trainings})
-        yield from ("", f"## {data}, {samples:,} samples, {episodes} test seeds", "")
+        yield from ("", f"## {data}, {budget}, {episodes} test seeds", "")
         yield f"{sum(len(row.scores) for row in rows)} trainings on {' and '.join(machines)}, one thread each."
         peers = [row for row in rows if row.group == "peers"]
         ours = [row for row in rows if row.group != "peers"]
@@ -222,7 +222,7 @@ def draw(path: Path, results: Results) -> None:
     height = 1.2 + 0.22 * max(len(rows) for rows in panels.values())
     figure = import_figure()(figsize=(5.2 * len(panels), height), dpi=110, layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, ((data, samples), rows) in zip(grid, panels.items(), strict=True):
+    for axes, ((data, budget), rows) in zip(grid, panels.items(), strict=True):
         value, draws = bootstrap([row.scores for row in rows], mean)
         order = np.argsort(value)
         low, high = np.quantile(draws[:, order], [0.025, 0.975], axis=0)
@@ -231,7 +231,7 @@ def draw(path: Path, results: Results) -> None:
         axes.plot(value[order], places, "o", color=INK, markersize=3)
         names = ["base" if row.name == BASE else row.name for row in rows]
         axes.set_yticks(places, [names[index] for index in order], fontsize=7)
-        axes.set_title(f"{data}, {samples:,} samples", fontsize=9, loc="left", color=INK)
+        axes.set_title(f"{data}, {budget}", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("score, mean and 95 % interval")
         axes.grid(alpha=0.25, axis="x")
         axes.spines[["top", "right"]].set_visible(False)

@@ -24,12 +24,15 @@ class Run(NamedTuple):
     data: str
     """Name of the data set."""
 
+    budget: str
+    """For a reader: the samples, or the CPU time that they follow from."""
+
     samples: int
     seed: int
 
     @property
     def id(self) -> str:
-        return f"{self.row.name}, {self.data}, {self.samples:,} samples, seed {self.seed}"
+        return f"{self.row.name}, {self.data}, {self.budget}, seed {self.seed}"
 
     @property
     def folder(self) -> str:

@@ -58,11 +58,20 @@ def test_effects_of_an_additive_score_are_recovered_whatever_its_interactions():
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 def test_every_row_is_a_valid_configuration_with_its_levels(row, tmp_path):
-    changes = study.settings(Run(row, "human", 450_000, 1), tmp_path, tmp_path / "data.npz")
+    changes = study.settings(Run(row, "human", "450,000 samples", 450_000, 1), tmp_path, tmp_path / "data.npz")
     config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
     assert fits(config, MEASURES[OWN]) and config.seed == 1 and config.train.samples == 450_000
     if row.levels:
         assert config.data.batch_size == int(row.levels["batch"]) and config.task.horizon == int(row.levels["horizon"])
+
+
+def test_ways_of_running_take_the_evaluations_of_their_names():
+    config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json")
+    for name, measure in MEASURES.items():
+        if name.endswith("evaluations"):
+            visited = len(measure.sampler.timesteps(config.task.diffusion.schedule.table()))
+            found = round(measure.sampler.renoise * visited) if measure.warm_start else visited
+            assert found == int(name.split()[-2])
 
 
 def test_probes_differ_from_the_base_in_one_factor():
@@ -158,9 +167,9 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
     """Results of every row, without meaning."""
     results, rng = Results(path), np.random.default_rng(0)
     for seed, row in itertools.product((0, 1), rows() if chosen is None else chosen):
-        run = Run(row, "human", 450_000, seed)
+        run = Run(row, "human", "450,000 samples", 450_000, seed)
         about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
-        about["machine"] = "a processor"
+        about |= {"machine": "a processor", "budget": run.budget}
         measures = {name: rng.normal() for name in ("training loss", "validation loss", "action error")}
         measures["action error by step"] = rng.normal(size=8).tolist()
         results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
@@ -234,9 +243,9 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
     row = rows()[5]
     results = made_up(tmp_path / "results.jsonl", [row])
-    assert study.budget(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
+    assert study.samples_of(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
     with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
-        study.budget(rows()[6], "human", 1.0, results)
+        study.samples_of(rows()[6], "human", 1.0, results)
 
 
 def data(place: Path, **arrays) -> Path:
