@@ -344,18 +344,18 @@ class Trajectories:
         return {column.cache.directory for column in self.images.values()}
 
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; images and
-        instructions have none.
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
 
-        Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
+        Those of embeddings and instructions are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
         if self._statistics is None:
             steps = torch.from_numpy(np.flatnonzero(self._is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if key in self.images or key in self._language:
+                if key in self.images:
                     continue
-                most = MOST_EMBEDDINGS_FITTED if key in self._embeddings else len(steps)
+                is_long = key in self._embeddings or key in self._language
+                most = MOST_EMBEDDINGS_FITTED if is_long else len(steps)
                 count = min(len(steps), most)
                 seen = steps[torch.arange(count) * len(steps) // count]
                 self._statistics[key] = Statistics.of(column.to("cpu").rows(seen).numpy())
@@ -423,7 +423,11 @@ class Trajectories:
             "parts": self._counts,
             "keys": keys,
             "fingerprint": self.fingerprint,
-            "warnings": [*warnings, *_constant_warnings(keys), *_range_warnings(statistics)],
+            "warnings": [
+                *warnings,
+                *_constant_warnings({key: keys[key] for key in keys if key not in self._language}),
+                *_range_warnings(statistics),
+            ],
         }
 
 
