@@ -343,18 +343,18 @@ class SplitTrajectories:
         return {column.cache.directory for column in self.images.values()}
 
     def statistics(self) -> dict[str, Statistics]:
-        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; images and
-        instructions have none.
+        """Statistics over the frames of train episodes, by observation key, and of the action as "x"; none of images.
 
-        Those of embeddings are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
+        Those of embeddings and instructions are over `MOST_EMBEDDINGS_FITTED` frames at most, evenly spread.
         """
         if self._statistics is None:
             steps = torch.from_numpy(np.flatnonzero(self.is_train_step))
             self._statistics = {}
             for key, column in self.train.columns.items():
-                if self.spec.kind(key) in ("image", "text"):
+                if self.spec.kind(key) == "image":
                     continue
-                most = MOST_EMBEDDINGS_FITTED if column.on_disk else len(steps)
+                is_long = column.on_disk or self.spec.kind(key) == "text"
+                most = MOST_EMBEDDINGS_FITTED if is_long else len(steps)
                 count = min(len(steps), most)
                 seen = steps[torch.arange(count) * len(steps) // count]
                 self._statistics[key] = Statistics.of(column.to("cpu").rows(seen).numpy())
@@ -409,7 +409,11 @@ class SplitTrajectories:
             "parts": self.counts,
             "keys": keys,
             "fingerprint": self.fingerprint,
-            "warnings": [*warnings, *_constant_warnings(keys), *_range_warnings(statistics)],
+            "warnings": [
+                *warnings,
+                *_constant_warnings({key: keys[key] for key in keys if self.spec.kind(key) != "text"}),
+                *_range_warnings(statistics),
+            ],
         }
 
     def _column_bytes(self) -> dict[str, int]:

@@ -23,17 +23,16 @@ def refuse_blinding(spec: Spec, keys: Sequence[str]) -> None:
 
 
 def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors by their mean in training, texts
-    by embeddings of zeros."""
+    """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors and the embeddings of texts by
+    their mean in training."""
     return {**obs, **{key: _constant(policy, key, obs[key]) for key in keys}}
 
 
 def _constant(policy: Any, key: str, seen: np.ndarray) -> np.ndarray:
-    if policy.spec.kind(key) == "text":
-        return np.zeros((len(seen), *policy.spec.cond_shapes[key][1:]), np.float32)
-    return np.full_like(seen, GREY if policy.spec.kind(key) == "image" else _mean(policy, key))
-
-
-def _mean(policy: Any, key: str) -> np.ndarray:
+    if policy.spec.kind(key) == "image":
+        return np.full_like(seen, GREY)
     mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
-    return (mean if layout is None else layout.decode(mean)).cpu().numpy()
+    mean = (mean if layout is None else layout.decode(mean)).cpu().numpy()
+    if policy.spec.kind(key) == "text":
+        return np.broadcast_to(mean, (len(seen), *mean.shape))
+    return np.full_like(seen, mean)

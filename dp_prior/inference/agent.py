@@ -271,7 +271,7 @@ class Agent:
         device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
         rows = self._one.instructions.embedded(self._rows(obs))
         for key, value in obs.items():
-            if isinstance(value, str) and key in policy.spec.cond_shapes:
+            if isinstance(value, str) and key in policy.spec.cond_shapes and policy.spec.kind(key) == "text":
                 rows[key] = np.repeat(rows[key][:, None], policy.n_obs_steps, axis=1)
         checked = check_obs(rows, policy.spec, rows=1, steps=[policy.n_obs_steps])
         unfinished = None if prefix is None else torch.from_numpy(np.array(prefix, np.float32))[None].to(device)

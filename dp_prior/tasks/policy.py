@@ -24,7 +24,16 @@ from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import Identity, Limits, Normalizer, NormalizerConfig, SliceConfig, Slices, Statistics
+from dp_prior.normalizer import (
+    Gaussian,
+    Identity,
+    Limits,
+    Normalizer,
+    NormalizerConfig,
+    SliceConfig,
+    Slices,
+    Statistics,
+)
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
 from dp_prior.rotations import Layout
@@ -32,6 +41,9 @@ from dp_prior.slices import slice_faults
 from dp_prior.tasks.model import DiffusionModel, Samples
 from dp_prior.tasks.prefix import PrefixConfig, marked
 from dp_prior.tasks.pretrained import Pretrained
+
+NORMALISED: tuple[Kind, ...] = ("vector", "text")
+"""Kinds of observations that are normalised by statistics."""
 
 MOST_WINDOWS_FITTED = 200_000
 """Maximum number of windows, evenly spread over the training set, for the statistics of transformed values."""
@@ -238,10 +250,10 @@ class PolicyConfig(Config):
                     f"observation {key!r} is of kind {kind!r}, but {given}, and the {encoder.type} encoder reads "
                     f"{' and '.join(encoder.reads)}; name an encoder of this kind, or leave the observation out"
                 )
-            if kind != "vector" and key in self.normalizer:
+            if kind not in NORMALISED and key in self.normalizer:
                 yield (
-                    f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors are normalised by "
-                    f"statistics, so remove it"
+                    f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors and texts are normalised "
+                    f"by statistics, so remove it"
                 )
 
     def _build(
@@ -258,7 +270,7 @@ class PolicyConfig(Config):
         input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
         transforms, modes = self.transforms(spec), {"x": self.normalizer.get("action", Limits())}
         for key in spec.cond_shapes:
-            modes[key] = self._normalizer(key) if spec.kind(key) == "vector" else None
+            modes[key] = self._normalizer(key, spec.kind(key)) if spec.kind(key) in NORMALISED else None
         shapes = {key: transforms.shape(key) for key in modes}
         modes |= {key: _beside_rotations(modes[key], transforms.layouts[key]) for key in spec.rotations}
         return policy(
@@ -278,7 +290,9 @@ class PolicyConfig(Config):
         default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
         return self.encoders.get(key, default)
 
-    def _normalizer(self, key: str) -> NormalizerConfig:
+    def _normalizer(self, key: str, kind: Kind) -> NormalizerConfig:
+        if kind == "text":  # embeddings of similar texts hardly differ, compared with the direction that they share
+            return self.normalizer.get(key, Gaussian())
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
 
 

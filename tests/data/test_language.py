@@ -128,7 +128,7 @@ def test_samples_hold_the_embeddings_of_their_frames(tmp_path):
         batch = part.fetch(torch.arange(len(part)))
         row = [[int(np.argmin(np.abs(state - one).sum(1))) for one in two] for two in batch.cond["state"].numpy()]
         assert torch.equal(batch.cond["told"], table[torch.tensor(row)])
-    assert set(data.statistics()) == {"state", "x"}
+    assert set(data.statistics()) == {"state", "told", "x"}
     assert data.loader(seed=0, batch_size=4, accumulation=1, rank=0, world_size=1).global_batch(0)
 
 

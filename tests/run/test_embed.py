@@ -60,7 +60,9 @@ def test_a_policy_learns_from_embedded_instructions_and_acts_on_texts(tmp_path):
     ]
     np.testing.assert_array_equal(chunks[:2], chunks[2:])
     assert not np.array_equal(chunks[0], chunks[1])  # most are at their limits: the network is hardly trained
-    assert "told" not in policy.normalizer.shapes  # no statistics
+    mean, scale = (policy.normalizer.get_buffer(f"told/{name}") for name in ("mean", "scale"))
+    sides = (torch.from_numpy(vectors) - mean) * scale  # similar texts become far apart
+    assert sides.abs().max() > 0.5 and sides[0] @ sides[1] < 0
 
 
 def test_texts_of_files_keep_their_rows_and_columns(tmp_path):
