@@ -104,8 +104,8 @@ class PolicyConfig(Config):
     """Encoder of each observation key; the default is the state encoder, for camera frames resnet."""
 
     normalizer: dict[str, NormalizerConfig] = {}
-    """Normalizer of each observation key and of `action`; the default is limits, or identity for encoders that read
-    data units."""
+    """Normalizer of each observation key and of `action`; the default is limits, gaussian for instructions, or identity
+    for encoders that read data units."""
 
     backbone: BackboneConfig = UNet1DConfig()
     """The network that predicts from a noisy chunk, its timestep and the observations."""

@@ -161,7 +161,7 @@ def test_a_picture_reaches_its_encoder_as_bytes_and_has_no_statistics(monkeypatc
             PolicyConfig.model_validate(
                 {"horizon": 4, "n_action_steps": 2, "normalizer": {"camera": {"type": "limits"}}}
             ),
-            "task.normalizer names 'camera', which is of kind 'image'; only vectors are normalised",
+            "task.normalizer names 'camera', which is of kind 'image'; only vectors and texts are normalised",
         ),
         (InpaintingPolicyConfig(horizon=4, n_action_steps=2), "which must be vectors; found {'camera': 'image'}"),
         (PriorConfig(), "a prior reads vectors; found {'camera': 'image'}"),
