@@ -375,18 +375,21 @@ def average(run: str, relative_width: float, out: Path, max_error: float, module
 
 
 @main.command()
+@modules_option
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
-def report(runs: tuple[Path, ...], html: Path | None) -> None:
+def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) -> None:
     """Write one HTML page about a run, or about several side by side; they may be running."""
     from dp_prior.pages.report import PAGE, write_report
 
+    import_modules(modules)
     if html is None and len(runs) > 1:
         raise click.UsageError("--html says where the page of several runs goes")
     click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
 
 
 @main.command()
+@modules_option
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("dest", type=click.Path(path_type=Path))
 @click.option("--to", "target", required=True, type=click.Choice(["zarr", "lerobot", "npz"]), help="Format to write.")
@@ -404,10 +407,12 @@ def convert(
     rename: tuple[str, ...],
     leave_out: tuple[str, ...],
     fps: float | None,
+    modules: tuple[str, ...],
 ) -> None:
     """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0 or npz (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
+    import_modules(modules)
     names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
     how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
     click.echo(conversion.convert(source, dest, target, **how))
@@ -478,10 +483,12 @@ def embed(
     config_file: Path | None,
     key: str | None,
     overrides: tuple[str, ...],
+    modules: tuple[str, ...],
 ) -> None:
     """Embed texts or camera frames once, for training to read (docs/language.md). Stop and repeat it at any time."""
     from dp_prior.run.embed import embed_data, embed_file
 
+    import_modules(modules)
     if (texts is None) == (config_file is None) or (config_file is None) != (key is None):
         raise click.UsageError("give --texts, or --config_file and --key")
     if texts is not None:

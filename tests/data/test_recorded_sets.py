@@ -109,7 +109,7 @@ def test_a_lerobot_copy_and_an_npz_copy_of_the_same_episodes_agree(name):
         first = {"cr5_banana_plate": 0, "g1_yellow_bottle": 29}[name]  # the README there says which episodes were kept
         rows = np.concatenate([np.arange(starts[first + e], starts[first + e + 1]) for e in lerobot.split_ids["train"]])
         action = arrays["action"][rows]
-    found = lerobot.train.columns["x"].values[torch.from_numpy(lerobot._is_train_step)]
+    found = lerobot.train.columns["x"].values[torch.from_numpy(lerobot.is_train_step)]
     np.testing.assert_array_equal(found, action)
 
 

@@ -144,6 +144,8 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.image.metadata": "harmless",
     "data.text.path": "harmless",
     "data.text_encodings.path": "harmless",
+    "data.language.instruction.folder.path": "harmless",
+    "data.language.instruction.folder.metadata": "harmless",
     "data.batch_size": "harmless",
     "data.images.camera.folder": "harmless",
     "data.device": "harmless",
