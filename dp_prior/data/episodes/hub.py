@@ -24,13 +24,10 @@ def download(repo: str, revision: str | None, patterns: Iterable[str]) -> tuple[
     Raises:
         DataError: there is no such data set or revision, or it is gated.
         UnreadableError: the Hub cannot be reached and the cache does not have the data set.
-        ImportError: huggingface_hub is not installed.
     """
-    try:
-        import httpx2
-        from huggingface_hub import errors, snapshot_download
-    except ImportError:
-        raise ImportError('data sets on the Hub need huggingface_hub: pip install "dp_prior[hub]"') from None
+    import httpx2
+    from huggingface_hub import errors, snapshot_download
+
     where = f"https://huggingface.co/datasets/{repo}" + (f" at {revision}" if revision else "")
 
     def get(**how: bool) -> Path:

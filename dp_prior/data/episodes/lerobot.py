@@ -173,11 +173,8 @@ class LeRobotStore:
         if path.suffix == ".parquet":
             table = _read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
             texts = [name for name in table.column_names if name != "task_index"]
-            rows = (
-                []
-                if not texts
-                else list(zip(*(table.column(n).to_pylist() for n in ("task_index", texts[0])), strict=True))
-            )
+            found = [table.column(name).to_pylist() for name in ("task_index", *texts[:1])]
+            rows = list(zip(*found, strict=True)) if texts else []
         else:
             with decoding(path, "is not a list of tasks"):
                 lines = [json.loads(line) for line in _read_text(path, LARGEST_LISTING).splitlines() if line.strip()]

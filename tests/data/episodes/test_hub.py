@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -159,12 +158,6 @@ def test_a_data_set_is_either_a_directory_or_a_repository():
     for given in ({}, {"path": "d", "repo": REPO}, {"path": "d", "revision": "main"}):
         with pytest.raises(ValidationError, match="path"):
             LeRobotStoreConfig.model_validate(given)
-
-
-def test_a_repository_without_the_client_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r"dp_prior\[hub\]"):
-        record().create()
 
 
 def test_sets_of_a_mixture_are_downloaded_each_at_its_commit(hub, tmp_path):
