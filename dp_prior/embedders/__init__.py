@@ -16,7 +16,7 @@ from dp_prior.config import Config, family
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.embedders.transformers import TransformersConfig
 
-EmbedderConfig = family("embedders", HashedConfig, TransformersConfig)
+EmbedderConfig = family("embedders", HashedConfig, TransformersConfig, needs=("create", "resolve", "identity"))
 
 
 class Embedder(Protocol):
