@@ -31,8 +31,16 @@ def signals_in_step(monkeypatch, number, count=1):
     monkeypatch.setattr(PolicyTrainer, "step", signalled)
 
 
+@pytest.fixture
+def hangup_is_not_ignored():
+    """Under nohup it is, and a run leaves it so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
-def test_handler_only_asks_and_leaves_as_it_found(number):
+def test_handler_only_asks_and_leaves_as_it_found(number, hangup_is_not_ignored):
     before = [signal.getsignal(one) for one in SIGNALS]
     stop = Stop()
     with stop_on_signal(stop):
