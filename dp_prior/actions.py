@@ -141,9 +141,7 @@ class Transforms:
     """
 
     def __init__(self, spec: Spec, arms: tuple[ArmConfig, ...] = (), newest: int = -1):
-        """Args:
-        newest: index of the newest observation; a task that diffuses observations has later ones after it.
-        """
+        """Args: newest: index of the newest observation; a task that diffuses observations has later ones after it."""
         self._spec, self._arms, self._newest = spec, arms, newest
         self._relative = [arm for arm in arms if isinstance(arm, PoseArm) and arm.observed == "relative"]
         shapes = {key: spec.feature_shape(key) for key in (X, *spec.cond_shapes) if spec.kind(key) == "vector"}

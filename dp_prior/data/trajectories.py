@@ -26,7 +26,7 @@ from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings, ObservationEmbeddingsConfig
-from dp_prior.data.episodes import EpisodeStoreConfig
+from dp_prior.data.episodes import EpisodeStore, EpisodeStoreConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, build_caches, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
@@ -155,6 +155,18 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
         folders = [record.folder for record in (*self.embeddings.values(), *self.language.values())]
         places = {place: endings for folder in folders for place, endings in folder.places().items()}
         return Integrity(manifest, self.episodes.path.expanduser(), self.verify, places)
+
+    def frames(
+        self, store: EpisodeStore, ends: np.ndarray, images: Mapping[str, ImageConfig]
+    ) -> dict[str, ImageColumn]:
+        """The frames of some cameras; see `open_images`. Caches of data on the Hub lie apart from its client's files.
+
+        Args:
+            store, ends: the episodes, which are on this machine, and the exclusive end row of each.
+        """
+        is_hub = isinstance(self.episodes, LeRobotStoreConfig) and self.episodes.repo is not None
+        cache = self.frame_cache or (USER_CACHE / "dp_prior" / "frames" if is_hub else None)
+        return open_images(images, store, ends, cache, self.episodes.path, self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
         """Open, check and read the data set.
@@ -443,9 +455,7 @@ class Trajectories(SplitTrajectories):
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
         self.files = [*self.files, *(path for found in self._language.values() for path in found.files)]
-        self.images = open_images(
-            config.images, store, ends, config.frame_cache or _hub_cache(config), config.episodes.path, config.verify
-        )
+        self.images = config.frames(store, ends, config.images)
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
@@ -528,12 +538,6 @@ def pinned_commits(data: Any) -> dict[str, str]:
     sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
     records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
     return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}
-
-
-def _hub_cache(config: RecordedConfig) -> Path | None:
-    """Where frame caches of data on the Hub lie: not among the files of its client. None for other data."""
-    is_hub = isinstance(config.episodes, LeRobotStoreConfig) and config.episodes.repo is not None
-    return USER_CACHE / "dp_prior" / "frames" if is_hub else None
 
 
 def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:

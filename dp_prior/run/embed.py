@@ -13,7 +13,7 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.metadata import read_table
 from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.images import ImageConfig, build_caches, open_images
+from dp_prior.data.images import ImageConfig, build_caches
 from dp_prior.data.language import LanguageConfig, read_texts
 from dp_prior.data.selection import ACTION, read_selected
 from dp_prior.data.trajectories import TrajectoriesConfig
@@ -60,16 +60,15 @@ def embed_data(
     if key not in records:
         hint = nearest_name(key, records)
         raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
-    store = config.data.episodes.create()
-    _, ends, _ = read_selected(store, {ACTION: config.data.action})
+    data = config.data.downloaded({})
+    store = data.episodes.create()
+    _, ends, _ = read_selected(store, {ACTION: data.action})
     record = records[key]
     if isinstance(record, LanguageConfig):
         texts, _ = read_texts(record, store, ends)
         source = {"texts": record.text, "sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest()}
         return _write(model, out, {record.text: texts}, source, lambda embedder: _texts(embedder, texts), report)
-    column = open_images(
-        {key: record}, store, ends, config.data.frame_cache, config.data.episodes.path, config.data.verify
-    )[key]
+    column = data.frames(store, ends, {key: record})[key]
     build_caches({key: column}, 1, report, lambda: None)
     index = column.frames.index
     described = f"{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"

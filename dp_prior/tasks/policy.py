@@ -68,7 +68,7 @@ class PolicyConfig(Config):
         "oa_step_convention": "It is always so: the action at index n_obs_steps - 1 is the one after the newest "
         "observation.",
         "past_action_visible": "Give past actions as an observation of yours, or continue them with task.prefix.",
-        "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.RealtimeAgent.",
+        "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.realtime.RealtimeAgent.",
         "num_inference_steps": "Set task.sampler.steps.",
     }  # Diffusion Policy, UMI, LeRobot, openpi
 

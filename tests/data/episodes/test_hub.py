@@ -12,12 +12,15 @@ pytest.importorskip("huggingface_hub")
 pytest.importorskip("pyarrow")
 
 from dp_prior.data.convert import convert
+from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import demonstrations
 from dp_prior.run.commands import evaluate_checkpoint
+from dp_prior.run.embed import embed_data
 from tests.data.frames.recordings import pictures, write_lerobot
 from tests.tiny import tiny, train, write
 
@@ -171,3 +174,34 @@ def test_sets_of_a_mixture_are_downloaded_each_at_its_commit(hub, tmp_path):
     assert train(config, "--set", "train.steps=5").exit_code == 0
     sets = json.loads((tmp_path / "run" / "config.json").read_text())["data"]["sets"]
     assert {each["episodes"]["revision"] for each in sets.values()} == {first}
+
+
+def test_frames_of_a_repository_are_embedded(hub, tmp_path, monkeypatch):
+    pytest.importorskip("av")
+    write_lerobot(tmp_path / "d", pictures(14), [5, 1, 8], "v3.0", "video")
+    contents = files(tmp_path / "d")
+    hub.create(REPO, files=contents)
+    key = next(path for path in contents if path.endswith(".mp4")).split("/")[1]
+    monkeypatch.setattr("dp_prior.run.embed.named", lambda model: FirstPixel())
+    found = []
+    for name, episodes in (("hub", {"repo": REPO}), ("disk", {"path": str(tmp_path / "d")})):
+        data = {
+            "episodes": {"type": "lerobot", **episodes}, "obs": {}, "action": {"key": "action"},
+            "images": {"front": {"key": key, "size": [12, 16]}},
+        }  # fmt: skip
+        config = write(tmp_path, data=data, task__encoders={}, evaluate=[])
+        assert embed_data("first pixel", tmp_path / name, config, (), "front", lambda line: None)
+        found.append(FolderConfig(path=str(tmp_path / name), format="parquet").create())
+    assert found[0].count == found[1].count == 14
+    assert np.array_equal(*(folder.rows.read(0, 14) for folder in found))
+
+
+class FirstPixel(HashedConfig):
+    """Embeds a frame as the colour of its first pixel."""
+
+    def create(self):
+        return self
+
+    def frames(self, frames):
+        values = frames[:, 0, 0].astype(np.float32) + 1
+        return values / np.linalg.norm(values, axis=1, keepdims=True)
