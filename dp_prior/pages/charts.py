@@ -1,7 +1,6 @@
 """Charts as SVG inside a page: matplotlib draws, the page's style sheet gives text and axes their colour.
 
-matplotlib, since it is installed for the pictures of a run already; an SVG needs no script, prints, and takes about 30
-KB where the libraries for interactive charts take 1 to 4 MB a page.
+matplotlib, since it is installed for the pictures of a run already; an SVG needs no script and prints.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ def _run(story: Story, output: Path) -> dict[str, Any]:
         "headline": _headlines(story),
         "facts": {name: value for name, value in facts.items() if value not in (None, "")},
         "films": films,
+        "summaries": [],
         "sections": [section for section in sections if section["charts"]],
         "tables": [
             ("What happened", ("step", "message"), happened),
@@ -119,10 +120,12 @@ def _comparison(stories: list[Story]) -> dict[str, Any]:
         "facts": {},
         "films": [],
         "sections": [section for section in sections if section["charts"]],
-        "tables": [
+        "summaries": [
             ("Runs", ("run", "state", "samples", "score", "solved"), rows),
             ("Paired by seed", ("run", "against", "seeds", "difference of scores"), _paired(names, stories)),
             ("One configuration, several seeds", ("runs", "score", "seeds of training"), _folded(names, stories)),
+        ],
+        "tables": [
             (
                 "Settings that differ",
                 ("setting", *names),
@@ -209,7 +212,7 @@ def _tables(story: Story) -> list[tuple[str, str]]:
 
 
 def _place(rows: list[dict[str, Any]]) -> list[str]:
-    """The keys that say which row it is: texts and whole numbers that never repeat or come first."""
+    """The columns that say which row it is: the first one, and texts."""
     first = next(iter(rows[0]))
     return [key for key in rows[0] if key == first or isinstance(rows[0][key], str)]
 

@@ -112,7 +112,10 @@ def read_story(directory: Path) -> Story:
 
     config, ending = read(CONFIG, needed=True), read(EXIT)
     settings, changed = _settings(config, gaps)
-    rows = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+    logged = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+    rows = [row for row in logged if isinstance(row.get("samples_seen"), int)]
+    if len(rows) < len(logged):
+        gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
     events = [parse_row(line) for line in _lines(directory / EVENTS)]
     reports = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
     return Story(
@@ -140,6 +143,10 @@ def _report(path: Path, gaps: list[str]) -> Report | None:
     try:
         found = json.loads(read_small(path))
         name = found["settings"].get("name") or found["settings"]["type"]
+        for table, rows in found["tables"].items():
+            needed = {"seed", "score", "success"} if table.endswith(BY_SEED) else set()
+            if not all(isinstance(row, dict) and needed <= row.keys() for row in rows):
+                raise ValueError(f"{table} lacks columns")
         return Report(path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"])
     except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")

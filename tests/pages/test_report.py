@@ -106,10 +106,17 @@ def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
             if one.name != "metrics.jsonl":
                 shutil.rmtree(one) if one.is_dir() else one.unlink()
 
+    def strip_seeds(path):
+        for report in (path / "media").glob("rollout_*.json"):
+            found = json.loads(report.read_text())
+            report.write_text(json.dumps(found | {"tables": {"rollout/by_seed": [{"score": 1.0}]}}))
+
     for name, break_it, gap in (
         ("no result", lambda path: (path / "result.json").unlink(), None),
         ("cut log", lambda path: (path / "metrics.jsonl").write_bytes(b'{"step": 1'), None),
         ("cut report", lambda path: next((path / "media").glob("*.json")).write_text('{"settings": 3'), "no report"),
+        ("no seeds", lambda path: strip_seeds(path), "no report"),
+        ("no samples", lambda path: (path / "metrics.jsonl").write_bytes(b'{"step": 1}\n'), "1 rows of metrics.jsonl"),
         ("a list", lambda path: (path / "config.json").write_text("[1]"), "no JSON object"),
         ("old", lambda path: (path / "config.json").write_text('{"task": {"kind": "a"}}'), "does not read"),
         ("no ending", lambda path: (path / "exit.json").unlink(), None),
@@ -120,7 +127,7 @@ def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
         break_it(broken)
         gaps = " ".join(read_story(broken).gaps)
         assert gap in gaps if gap else not gaps
-    runs = [tmp_path / name for name in ("only the log", "old", "cut log", "cut report")]
+    runs = [tmp_path / name for name in ("only the log", "old", "no seeds", "no samples")]
     Outline(page_of(runs[0], tmp_path=tmp_path))
     texts = Outline(page_of(*runs, tmp_path=tmp_path)).texts
     assert "only the log: config.json is missing" in texts
