@@ -42,7 +42,9 @@ class VideoWriter:
             temporary = self._file.enter_context(replacing(self.path))
             self._container = av.open(str(temporary), "w", format="mp4", options={"movflags": "+faststart"})
             rate = fractions.Fraction(self.fps).limit_denominator(1000)
-            options = {"crf": "23", "preset": "veryfast"}  # 18 is visually lossless, 28 small
+            # crf: 18 is visually lossless, 28 small. With its macroblock tree, x264 gives other bytes for the same
+            # frames now and then, at widths such as 260: it depends on what lay in memory before.
+            options = {"crf": "23", "preset": "veryfast", "x264-params": "mbtree=0"}
             self._stream = self._container.add_stream("h264", rate=rate, options=options)
             self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
             self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; it needs even sides
