@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import itertools
 import textwrap
 from typing import Any, get_args
 
@@ -43,16 +45,21 @@ def records(annotation: Any, found: list[type[Config]] | None = None) -> list[ty
 
 
 def _meanings(kind: type[Config]) -> dict[str, str]:
-    """The docstrings below the fields of a record and of those it extends, read from the source.
+    """The docstrings below the fields of a record and of those it extends."""
+    own = [_own_meanings(part) for part in reversed(kind.__mro__) if issubclass(part, Config)]
+    return dict(pair for part in own for pair in part.items())
+
+
+@functools.cache
+def _own_meanings(kind: type[Config]) -> dict[str, str]:
+    """The docstrings below the fields that a record itself names, read from the source.
 
     pydantic can do this too, but only at import time, which would slow down every start.
     """
-    found = {}
-    for part in reversed(kind.__mro__):
-        if issubclass(part, Config):
-            body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0].body
-            for field, text in zip(body, body[1:], strict=False):
-                is_field = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-                if is_field and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = inspect.cleandoc(text.value.value)
-    return found
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+    return {
+        field.target.id: inspect.cleandoc(text.value.value)
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
