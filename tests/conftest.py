@@ -2,8 +2,6 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ import hypothesis
 import pytest
 import torch
 
+from tests.forks import start_script
 from tests.hub_server import HubServer
 from tests.promises import pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_sessionfinish
 
@@ -85,18 +84,11 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
         logs = [folder / f"rank_{rank}.txt" for rank in range(world_size)]
         processes = []
         for rank, log in enumerate(logs):
-            with log.open("w") as stream:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, str(folder / "script.py"), *map(str, arguments)],
-                        env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                        stdout=stream,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+            own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            processes.append(start_script(folder / "script.py", [str(argument) for argument in arguments], own, log))
         end = time.monotonic() + timeout
         try:
-            while (codes := [process.poll() for process in processes]) != [0] * world_size:
+            while (codes := [process.exitcode for process in processes]) != [0] * world_size:
                 failed = [rank for rank, code in enumerate(codes) if code]
                 late = [rank for rank, code in enumerate(codes) if code is None] if time.monotonic() > end else []
                 for rank in failed or late:
@@ -106,7 +98,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
         finally:
             for process in processes:
                 process.kill()
-                process.wait()
+                process.join()
         return [log.read_text() for log in logs]
 
     return run
