@@ -522,6 +522,7 @@ def embed(
 @click.option(
     "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
 )
+@click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
 @click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
@@ -536,6 +537,7 @@ def serve(
     history: Literal["client", "server"],
     merge: Literal["naive", "guided", "prefix"],
     texts: Path | None,
+    guidance_scale: float | None,
     seed: int,
     device: str,
     max_connections: int,
@@ -556,8 +558,12 @@ def serve(
 
     token = None if token_file is None else read_token(token_file)
     with bind(host, port, is_protected=insecure or token is not None) as listener:
-        is_graph = Path(checkpoint, POLICY).is_file()
-        policy = AgentPolicy.load(checkpoint) if is_graph else load_policy(checkpoint, device=device)
+        if Path(checkpoint, POLICY).is_file():
+            if guidance_scale is not None:
+                raise click.UsageError("--guidance-scale is for checkpoints; that of an export is in its graphs")
+            policy = AgentPolicy.load(checkpoint)
+        else:
+            policy = load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
         limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
