@@ -32,7 +32,7 @@ DTYPES: dict[Kind, torch.dtype] = {
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders", "rotations")
+_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -57,7 +57,13 @@ class Spec(Config):
     rotations: dict[str, tuple[RotationSlice, ...]] = {}
     """Elements of vectors that are rotations, by the key of a conditioning input, or "x"."""
 
+    classes: dict[str, tuple[str, ...]] = {}
+    """Names of the classes, in the order of their numbers, by the key of a label."""
+
     def faults(self) -> Iterator[str]:
+        odd = sorted(key for key in self.classes if self.kind(key) != "label")
+        if odd:
+            yield f"classes name {odd}, which are not of kind 'label'"
         for key, rotations in self.rotations.items():
             shape = self.feature_shape(key)
             if self.kind(key) != "vector" or len(shape) != 1:
@@ -109,7 +115,7 @@ class Batch:
     """B samples on one device, in data units until the model normalises them.
 
     Attributes:
-        x: (B, *x_shape) float32.
+        x: (B, *x_shape) float32; uint8 for images.
         cond: (B, *shape) by key, in the type of its kind, see `Spec.dtype`.
         mask: (B, *x_shape[:-1]) bool, True where x is real rather than padding; (B, horizon) for a policy.
         ids: (B,) int64 index of each sample in its data set; keys the randomness of whatever must not depend on order.

@@ -58,6 +58,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
+    "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],
     "websockets": ["client/client.py", "serving/server.py"],

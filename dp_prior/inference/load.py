@@ -1,4 +1,4 @@
-"""Loads a policy or a prior from a checkpoint or export."""
+"""Loads a policy, a prior or a model of images from a checkpoint or export."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from dp_prior.tasks.image import ImageDiffusion
     from dp_prior.tasks.policy import DiffusionPolicy
     from dp_prior.tasks.prior import DiffusionPrior
 
@@ -62,5 +63,21 @@ def load_prior(
     from dp_prior.tasks.prior import DiffusionPrior
 
     return DiffusionPrior.from_pretrained(
+        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
+    )
+
+
+def load_image(
+    reference: str | Path,
+    *,
+    weights: str | None = None,
+    guidance_scale: float | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> ImageDiffusion:
+    """Load a model of images in evaluation mode; `predict` then draws images. Otherwise like `load_policy`."""
+    from dp_prior.tasks.image import ImageDiffusion
+
+    return ImageDiffusion.from_pretrained(
         reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
     )

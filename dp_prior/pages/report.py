@@ -318,7 +318,8 @@ def _duration(story: Story) -> str | None:
 
 
 def _commands(story: Story) -> list[str]:
-    kind = "prior" if str(story.settings.get("task.type")) == "prior" else "policy"
+    task = story.settings.get("task.type")
+    kind = task if task in ("prior", "image") else "policy"
     run = story.directory
     return [f"dp-prior evaluate {run}", f"from dp_prior import load_{kind}\n{kind} = load_{kind}({str(run)!r})"]
 

@@ -14,7 +14,12 @@ from dp_prior.places.parcel import Parcel
 
 LIBRARY = "dp_prior"
 HELD_OUT = "held-out data"
-TAGS = {"policy": ("robotics", "imitation-learning", "diffusion-policy"), "prior": ("diffusion-prior", "embeddings")}
+TAGS = {
+    "policy": ("robotics", "imitation-learning", "diffusion-policy"),
+    "prior": ("diffusion-prior", "embeddings"),
+    "image": ("image-generation", "diffusion"),
+}
+PIPELINES = {"policy": "robotics", "prior": "feature-extraction", "image": "unconditional-image-generation"}
 _MINOR = re.compile(r"train/.*|.*/loss_q\d|.*/(score_std|episodes|episode_steps)")  # left out of the card
 _BOUND = ("_ci_low", "_ci_high")
 
@@ -58,7 +63,8 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
 
 
 def _kind(config: dict[str, Any]) -> str:
-    return "prior" if config.get("task", {}).get("type") == "prior" else "policy"
+    found = config.get("task", {}).get("type")
+    return found if found in ("prior", "image") else "policy"
 
 
 def _shown(metrics: dict[str, float | None]) -> dict[str, float]:
@@ -91,7 +97,7 @@ def _metadata(
     from huggingface_hub import EvalResult, ModelCardData
 
     kind = _kind(config)
-    task = "robotics" if kind == "policy" else "feature-extraction"
+    task = PIPELINES[kind]
     results = []
     for name, value in metrics.items():
         group, _, metric = name.rpartition("/")
@@ -111,7 +117,7 @@ def _metadata(
     data = ModelCardData(
         license=license_name,
         library_name=LIBRARY,
-        pipeline_tag="robotics" if kind == "policy" else None,
+        pipeline_tag=None if kind == "prior" else task,
         tags=[*TAGS[kind], *([backbone] if backbone else [])],
         model_name=repo.rpartition("/")[2],
         eval_results=results or None,

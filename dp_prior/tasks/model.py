@@ -230,6 +230,11 @@ class DiffusionModel(nn.Module):
         """(B, *spec.x_shape) weights -> those of the diffused variable; by default the same."""
         return weights
 
+    @property
+    def guidance_keys(self) -> tuple[str, ...]:
+        """Conditions that guidance amplifies, which training must drop; by default all."""
+        return tuple(self.spec.cond_shapes)
+
     def guidance(self, scale: float | None = None) -> Guidance | None:
         """The guidance of samples: the configured one, or the same with another scale.
 
@@ -239,13 +244,14 @@ class DiffusionModel(nn.Module):
         configured = self.process.config.guidance
         if scale is None:
             return configured
-        never_dropped = [key for key in self.spec.cond_shapes if not self.cond_dropout.get(key)]
+        never_dropped = [key for key in self.guidance_keys if not self.cond_dropout.get(key)]
         if not math.isfinite(scale):
             raise ConfigError("guidance_scale", [f"is {scale}; expected a finite number, such as 3"])
-        if scale != 1 and (never_dropped or not self.spec.cond_shapes):
-            found = f"its training never dropped {never_dropped}" if never_dropped else "this one has no condition"
+        if scale != 1 and (never_dropped or not self.guidance_keys):
+            found = f"its training never dropped {never_dropped}" if never_dropped else "this one has none to drop"
             problem = f"is {scale:g}, which needs a model that was trained with and without its condition, but {found}"
-            remedy = "train with dropout of each condition (task.cond_dropout, of a prior task.text_dropout), or use 1"
+            fields = "task.cond_dropout of a policy, text_dropout of a prior, label_dropout of images"
+            remedy = f"train with dropout of each condition ({fields}), or use 1, which guides nothing"
             raise ConfigError("guidance_scale", [f"{problem}; {remedy}"])
         return Guidance(scale=scale) if configured is None else configured.model_copy(update={"scale": float(scale)})
 

@@ -54,14 +54,15 @@ class EmbeddingSplitConfig(Config):
             DataError: the column is not there, or no row is left to train on.
         """
         codes = self._by_row if self.by is None else self._by_column(folder)
-        counts = []
-        for start in range(0, folder.count, CHUNK):
-            counts.append(np.bincount(codes(start, min(start + CHUNK, folder.count)), minlength=len(PARTS)))
-        table = np.array(counts, dtype=np.int64)  # (chunks, parts)
-        parts = {name: Part(codes, code, table[:, code], folder.count) for code, name in enumerate(PARTS)}
-        if not len(parts["train"]):
-            raise DataError(folder.path, [f"none of the {folder.count} rows is left to train on; change data.split"])
-        return parts
+        return _parts(codes, folder.count, folder.path)
+
+    def rows(self, count: int, where: str) -> dict[str, Part]:
+        """The parts of independent rows, by name.
+
+        Raises:
+            DataError: no row is left to train on.
+        """
+        return _parts(self._by_row, count, where)
 
     def _by_row(self, start: int, stop: int) -> np.ndarray:
         return self._codes("row split", torch.arange(start, stop))
@@ -82,6 +83,17 @@ class EmbeddingSplitConfig(Config):
         """(n,) uint8 number of each row's part."""
         chance = Randomness.from_counts(self.seed, purpose, counts).uniform().numpy()
         return np.where(chance < self.test, 2, np.where(chance < self.test + self.val, 1, 0)).astype(np.uint8)
+
+
+def _parts(codes: Callable[[int, int], np.ndarray], count: int, where: str) -> dict[str, Part]:
+    counts = []
+    for start in range(0, count, CHUNK):
+        counts.append(np.bincount(codes(start, min(start + CHUNK, count)), minlength=len(PARTS)))
+    table = np.array(counts, dtype=np.int64)  # (chunks, parts)
+    parts = {name: Part(codes, code, table[:, code], count) for code, name in enumerate(PARTS)}
+    if not len(parts["train"]):
+        raise DataError(where, [f"none of the {count} rows is left to train on; change data.split"])
+    return parts
 
 
 class Part:

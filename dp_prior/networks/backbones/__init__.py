@@ -5,9 +5,12 @@ from dp_prior.networks.backbones.dit import DiTConfig
 from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
+from dp_prior.networks.backbones.unet2d import UNet2DConfig
 
 BackboneConfig = family(
     "backbones",
     *(UNet1DConfig, LocalUNet1DConfig, TransformerConfig, DiTConfig, MLPConfig),
     needs=("create", "horizon_faults", "length_factor"),
 )
+
+ImageBackboneConfig = family("image_backbones", UNet2DConfig, needs=("create", "cond_dim"))

@@ -51,6 +51,10 @@ class BackboneRecord(Config):
                 f"use {above}" + (f" or {above - factor}" if above > factor else "")
             )
 
+    def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
+        """Why the network cannot work on samples of this shape, if it cannot."""
+        return self.horizon_faults(x_shape[0])
+
     def create(
         self,
         x_shape: tuple[int, ...],
@@ -69,13 +73,32 @@ class BackboneRecord(Config):
         Raises:
             ValueError: such a network does not fit samples or conditions of this shape.
         """
-        for fault in self.horizon_faults(x_shape[0]):
+        for fault in self.shape_faults(x_shape):
             raise ValueError(fault)
         return self.network(Sizes(x_shape, cond_shape, output_channels_factor, input_channels_factor))
 
     def network(self, sizes: Sizes) -> nn.Module:
         """An untrained network of these sizes."""
         raise NotImplementedError
+
+
+class ImageBackboneRecord(BackboneRecord):
+    """The record of a network of images (H, W, C); `cond` has one token, the embedded label, or none."""
+
+    @property
+    def cond_dim(self) -> int:
+        """Size of the token of a label."""
+        raise NotImplementedError
+
+    def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
+        """See `BackboneRecord`; height and width must be multiples of `length_factor`."""
+        factor, size = self.length_factor, x_shape[:2]
+        if any(side % factor for side in size):
+            fitting = [max(factor, round(side / factor) * factor) for side in size]
+            yield (
+                f"images are {size[0]} x {size[1]}, but backbone {self.type!r} needs multiples of {factor}; set "
+                f"data.size, for example to {fitting}"
+            )
 
 
 def heads_faults(embed_dim: int, n_heads: int, features: int) -> Iterator[str]:

@@ -1,0 +1,133 @@
+"""The UNet of images of Dhariwal and Nichol (arXiv:2102.09672, arXiv:2105.05233), by diffusers' `UNet2DModel`.
+
+With `scale_shift` and `resample` "conv" it computes what improved-diffusion's UNetModel computes; docs/networks.md says
+how its settings are called there. The last layer of every residual branch starts at zero, as it does there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from dp_prior.networks.backbones.record import ImageBackboneRecord, Sizes
+from dp_prior.networks.dropout import Dropout
+from dp_prior.networks.layers import compute_dtype
+
+
+class UNet2DConfig(ImageBackboneRecord):
+    """UNet of residual blocks and attention over pixels."""
+
+    type: Literal["unet2d"] = "unet2d"
+
+    channels: int = Field(default=128, ge=1)
+    """Channels of the first level."""
+
+    channel_mult: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (1, 2, 2, 2)
+    """Channels of each level, as multiples of `channels`; every level but the first halves height and width."""
+
+    n_res_blocks: int = Field(default=2, ge=1)
+    """Residual blocks of a level on the way down; on the way up there is one more."""
+
+    attention_resolutions: tuple[Annotated[int, Field(ge=1)], ...] = (16, 8)
+    """Heights at which every block is followed by attention; the middle of the network has one in any case."""
+
+    head_dim: int = Field(default=64, ge=1)
+    """Channels of an attention head."""
+
+    n_groups: int = Field(default=32, ge=1)
+    """Groups of the group norms."""
+
+    scale_shift: bool = True
+    """The timestep and the label scale and shift the features after the second norm; false: they are added before."""
+
+    resample: Literal["conv", "resnet"] = "conv"
+    """What halves and doubles: a convolution, or a residual block."""
+
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Probability of dropping a feature inside a residual block, in training."""
+
+    def faults(self) -> Iterator[str]:
+        odd = [width for width in self.widths if width % self.n_groups]
+        if odd:
+            yield f"levels have {list(self.widths)} channels; n_groups {self.n_groups} does not divide {odd[0]}"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each level."""
+        return tuple(factor * self.channels for factor in self.channel_mult)
+
+    @property
+    def length_factor(self) -> int:
+        """See `BackboneRecord`."""
+        return 2 ** (len(self.channel_mult) - 1)
+
+    @property
+    def cond_dim(self) -> int:
+        """See `ImageBackboneRecord`; the token is added to the embedded timestep."""
+        return 4 * self.channels
+
+    def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
+        """See `BackboneRecord`; attention must be at heights that there are."""
+        yield from super().shape_faults(x_shape)
+        heights = [x_shape[0] >> level for level in range(len(self.widths))]
+        unknown = sorted(set(self.attention_resolutions) - set(heights))
+        if unknown:
+            yield f"attention_resolutions names {unknown}, but the levels of the network have heights {heights}"
+        for height, width in zip(heights, self.widths, strict=True):
+            if width % self.head_dim and height in (*self.attention_resolutions, heights[-1]):
+                yield f"head_dim {self.head_dim} does not divide the {width} channels of attention at height {height}"
+
+    def network(self, sizes: Sizes) -> UNet2D:
+        """See `BackboneRecord`; x_shape is (H, W, C)."""
+        return UNet2D(self, sizes)
+
+
+class UNet2D(nn.Module):
+    """See `UNet2DConfig`."""
+
+    def __init__(self, config: UNet2DConfig, sizes: Sizes):
+        super().__init__()
+        try:
+            from diffusers import UNet2DModel
+        except ImportError:
+            raise ImportError('backbone "unet2d" needs diffusers: pip install "dp_prior[image]"') from None
+        has_attention = [
+            sizes.x_shape[0] >> level in config.attention_resolutions for level in range(len(config.widths))
+        ]
+        self.has_label = sizes.cond_shape[0] > 0
+        self.unet = UNet2DModel(
+            in_channels=sizes.in_channels,
+            out_channels=sizes.out_channels,
+            block_out_channels=config.widths,
+            layers_per_block=config.n_res_blocks,
+            down_block_types=["AttnDownBlock2D" if has else "DownBlock2D" for has in has_attention],
+            up_block_types=["AttnUpBlock2D" if has else "UpBlock2D" for has in reversed(has_attention)],
+            downsample_type=config.resample,
+            upsample_type=config.resample,
+            attention_head_dim=config.head_dim,
+            norm_num_groups=config.n_groups,
+            attn_norm_num_groups=config.n_groups,
+            resnet_time_scale_shift="scale_shift" if config.scale_shift else "default",
+            dropout=config.dropout,
+            class_embed_type="identity" if self.has_label else None,
+        )
+        for module in list(self.unet.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, nn.Dropout):
+                    setattr(module, name, Dropout(child.p))
+        self._zero_last_layers()
+
+    def _zero_last_layers(self) -> None:
+        """Every residual branch and the output start at zero, which diffusers leaves out."""
+        for name, parameter in self.unet.named_parameters():
+            if ".conv2." in name or ".to_out.0." in name or name.startswith("conv_out."):
+                nn.init.zeros_(parameter)
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Tensor) -> Tensor:
+        """(B, H, W, in_channels), (B,), (B, 1 or 0, D) -> (B, H, W, out_channels)."""
+        dtype = compute_dtype(self.unet.conv_in.weight)
+        label = cond[:, 0].to(dtype) if self.has_label else None
+        return self.unet(x_t.movedim(-1, 1).to(dtype), t, class_labels=label, return_dict=False)[0].movedim(1, -1)
