@@ -20,7 +20,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.guidance import Guidance
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
-from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.diffusion.target import Target
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
@@ -118,6 +118,7 @@ class DiffusionModel(nn.Module):
         shown: Tensor | None = None,
         target: Target | None = None,
         guidance_scale: float | None = None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Draw x given cond.
 
@@ -131,6 +132,7 @@ class DiffusionModel(nn.Module):
                 those of the model.
             target: what to guide the sample toward, its values (B, *x_shape) in data units.
             guidance_scale: of classifier-free guidance, see `Guidance`; None for the configured one.
+            noise: (B, *x_shape) what sampling starts from, such as that of `invert`; None draws it.
 
         Returns:
             (B, *x_shape) float32 in data units.
@@ -160,10 +162,32 @@ class DiffusionModel(nn.Module):
             unconditional=unconditional,
             guidance=guidance,
             bounds=self.normalizer.bounds("x"),
-            start=self.start,
+            start=self.start if noise is None else lambda drawn: noise.to(drawn),
         )
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if known is None else torch.where(known[1], known[0].to(x), x)
+
+    @torch.no_grad()
+    def invert(
+        self, x: Tensor, cond: dict[str, Tensor], sampler: DDIM, *, guidance_scale: float | None = None
+    ) -> Tensor:
+        """The noise from which `sampler`, without fresh noise (eta 0), leads back to x; see `DDIM.encode`.
+
+        `sample(..., noise=...)` returns x up to the error of both walks, which shrinks as the steps grow. It does not
+        where the clip changes an estimate, or under guidance much above 1.
+
+        Args:
+            x: (B, *spec.x_shape) in data units.
+            cond: (B, *shape) by key, data units.
+            guidance_scale: see `sample`.
+
+        Returns:
+            (B, *x_shape) about standard normal, where the model fits the data.
+        """
+        guidance, x_0 = self.guidance(guidance_scale), self.inside(x, cond)
+        network, unconditional = self._networks(cond, None, guidance)
+        how = {"unconditional": unconditional, "guidance": guidance, "bounds": self.normalizer.bounds("x")}
+        return sampler.encode(self.process.denoiser(network, tuple(x_0.shape), **how), x_0, self.process.table)
 
     def draw(
         self,
