@@ -16,7 +16,7 @@ EXTRAS = {
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
     "hdf5": ["h5py>=3.10"],  # robomimic data sets
     "clip": ["transformers>=5"],  # text towers and vit encoders
-    "image": ["diffusers>=0.36", "pillow>=10", "scikit-learn>=1.5"],  # UNet of images, image files, the digits
+    "image": ["diffusers>=0.36", "pillow>=10.1", "scikit-learn>=1.5"],  # UNet of images, image files, the digits
     "gym": ["gymnasium>=1.0"],
     "pusht": ["gym-pusht>=0.1.8"],
     "metaworld": ['metaworld>=3.1.1; python_version < "3.14"'],  # it needs mujoco 3.3.0, which later Pythons lack

@@ -35,7 +35,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "numcodecs": ["data/convert/zarr.py"],
     "rich": ["tracking/console.py"],
     "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
-    + ["envs/pusht_pictures.py"],
+    + ["envs/pusht_pictures.py", "data/image_sets/parquet.py"],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
@@ -44,8 +44,14 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
-    "PIL": ["data/frames/", "data/convert/lerobot.py", "evaluation/video.py", "evaluation/grid.py"]
-    + ["tracking/media.py"],
+    "PIL": [
+        "data/frames/",
+        "data/image_sets/decode.py",
+        "data/convert/lerobot.py",
+        "evaluation/video.py",
+        "evaluation/grid.py",
+        "tracking/media.py",
+    ],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
@@ -59,6 +65,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],
+    "sklearn": ["data/image_sets/digits.py"],
     "diffusers": ["networks/backbones/unet2d.py"],
     "safetensors": ["networks/encoders/pretrained.py"],
     "msgpack": ["client/wire.py"],

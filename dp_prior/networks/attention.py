@@ -87,10 +87,12 @@ class RotaryPositions(nn.Module):
     """Rotary positions (Su et al. 2021, arXiv:2104.09864): query-key products depend on the distance in time."""
 
     def __init__(self, *, positions: Tensor, head_dim: int):
-        """Args: positions: (T,) float, in control steps."""
+        """Args: positions: (T,) or (T, axes) float, in control steps or patches; each axis turns an equal part."""
         super().__init__()
-        rates = 100.0 ** (-torch.arange(0, head_dim, 2) / head_dim)  # the longest period is 600 control steps
-        angles = positions[:, None] * rates
+        positions = positions.view(len(positions), -1)
+        part_dim = head_dim // positions.shape[1]
+        rates = 100.0 ** (-torch.arange(0, part_dim, 2) / part_dim)  # the longest period is 600 control steps
+        angles = (positions[:, :, None] * rates).flatten(1)
         self.register_buffer("cos", angles.cos(), persistent=False)  # (T, head_dim / 2)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

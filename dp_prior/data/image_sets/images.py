@@ -26,7 +26,10 @@ from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.cache import FrameCache, cache_root
 from dp_prior.data.frames.layout import Encoding
+from dp_prior.data.image_sets.digits import DigitsConfig
+from dp_prior.data.image_sets.folder import FolderImagesConfig
 from dp_prior.data.image_sets.npz import NpzImagesConfig
+from dp_prior.data.image_sets.parquet import ParquetImagesConfig
 from dp_prior.data.image_sets.source import ImageSource
 from dp_prior.data.images import USER_CACHE, ImageColumn, build_caches
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
@@ -37,7 +40,11 @@ from dp_prior.resize import Fit, Pixels
 
 X, LABEL, LOW_RES = "x", "label", "low_res"
 
-ImageSourceConfig = family("image_sources", NpzImagesConfig, needs=("create", "places"))
+ImageSourceConfig = family(
+    "image_sources",
+    *(FolderImagesConfig, NpzImagesConfig, ParquetImagesConfig, DigitsConfig),
+    needs=("create", "places"),
+)
 
 
 class ImageSplitConfig(EmbeddingSplitConfig):
@@ -191,10 +198,11 @@ class Images:
         problems = list(config.model_copy(update={"size": size}).faults())
         if problems:
             raise DataError(str(source.root), problems)
-        root = cache_root(config.frame_cache, source.root, USER_CACHE)
+        root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
         cache = FrameCache(source, Fit(size=size, how=config.fit), root, Encoding(type="raw"))
         self._column = ImageColumn(cache, config.verify)
         self.parts = config.split.rows(len(source), str(source.root))
+        self._check_classes()
         cond_shapes: dict[str, tuple[int, ...]] = {}
         kinds: dict[str, Kind] = {}
         if source.labels is not None:
@@ -209,8 +217,27 @@ class Images:
         )
         self.train, self.val, self.test = (self._set(part) for part in PARTS)
 
+    def _check_classes(self) -> None:
+        """Raises DataError if no image of some class is trained on, so that its label would say nothing."""
+        if self.source.labels is None:
+            return
+        train, every = self._rows("train"), len(self.source.classes)
+        trained = np.bincount(self.source.labels[train], minlength=every)
+        there = np.bincount(self.source.labels, minlength=every)
+        problems = [
+            f"no image of class {self.source.classes[number]!r} is trained on, of {there[number]} in all; add images, "
+            f"leave the class out, or change data.split"
+            for number in np.flatnonzero(trained == 0)
+        ]
+        if problems:
+            raise DataError(str(self.source.root), problems)
+
+    def _rows(self, part: str) -> np.ndarray:
+        """Numbers of the images of a part."""
+        return self.parts[part].rows(np.arange(len(self.parts[part])))
+
     def _set(self, part: str) -> ImageSet:
-        rows = self.parts[part].rows(np.arange(len(self.parts[part])))
+        rows = self._rows(part)
         columns: dict[str, Column] = {X: self._column.taking(torch.from_numpy(rows))}
         if self.source.labels is not None:
             columns[LABEL] = MemoryColumn(torch.from_numpy(self.source.labels[rows]))
@@ -218,7 +245,7 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of pixels and labels; equal for equal content in any format. It needs the frame cache."""
+        """SHA-256 of pixels, as the source divides them into chunks, and labels. It needs the frame cache."""
         digest = hashlib.sha256("".join(self._column.frames.index.digests).encode())
         digest.update(json.dumps([self.spec.x_shape, self.source.classes]).encode())
         if self.source.labels is not None:

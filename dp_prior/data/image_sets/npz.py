@@ -13,6 +13,7 @@ from dp_prior.config import Change, Config
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_memory, decoding, npy_header, reading
 from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.image_sets.decode import as_rgb
 from dp_prior.data.image_sets.source import ImageSource, numbered
 from dp_prior.regular_files import check_regular
 
@@ -62,11 +63,8 @@ class NpzImages(ImageSource):
             problem = "is in Fortran order; save np.ascontiguousarray of it" if is_fortran else "has images of size 0"
             raise DataError(self._where, [problem])
         self.size = self._shape[1:3]
-        labels, classes = None, ()
-        if labelled:
-            labels, classes = numbered(_labels(path, _chosen(path, config.labels, LABELS, arrays)))
-        super().__init__(path, self._shape[0], labels, classes)
-        self.parts = [Part(self._where, tuple(range(len(self.ends))))]
+        labels = numbered(_labels(path, _chosen(path, config.labels, LABELS, arrays))) if labelled else None
+        super().__init__(path, [self._shape[0]], [self._where], labels)
 
     def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
@@ -91,14 +89,6 @@ class NpzImages(ImageSource):
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
         return {"format": "npz", "key": self._key}
-
-
-def as_rgb(pixels: np.ndarray) -> np.ndarray:
-    """(..., 1, 3 or 4) uint8 greyscale, RGB or RGBA -> (..., 3) uint8; what is transparent is laid over white."""
-    if pixels.shape[-1] == 4:
-        color, alpha = pixels[..., :3].astype(np.uint16), pixels[..., 3:].astype(np.uint16)
-        return ((color * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
-    return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
 
 
 def _chosen(path: Path, name: str | None, usual: tuple[str, ...], known: set[str]) -> str:

@@ -13,37 +13,56 @@ from dp_prior.data.errors import DataError
 from dp_prior.data.frames import Part
 
 CHUNK = 1024
-"""Images that the frame cache stores and makes durable together, as it does with the frames of an episode."""
+"""Images that the frame cache makes durable together, as it does with the frames of an episode."""
 
 
 class ImageSource(ABC):
     """See `FrameSource`; chunks of images are its episodes.
 
     Attributes:
+        root: the file or folder.
         size: height and width of the first image.
-        labels: (N,) int64 number of the class of each image; None without labels.
+        ends: (E,) exclusive end of each chunk; `parts` lists the chunks that are read together.
+        labels: (N,) int64 number of the class of each image; None where they are not read.
         classes: names of the classes by their number.
-        places: endings of the files that are read, by path; see `Integrity`.
+        cache_place: directory for the frame cache; None for beside the root.
     """
 
-    def __init__(self, root: Path, count: int, labels: np.ndarray | None = None, classes: Sequence[str] = ()):
+    size: tuple[int, int]
+    cache_place: Path | None = None
+
+    def __init__(
+        self,
+        root: Path,
+        counts: Sequence[int],
+        names: Sequence[str],
+        labels: tuple[np.ndarray, Sequence[str]] | None,
+    ):
         """
         Args:
-            root: the file or folder.
-            count: number N of images.
+            counts: images of each file that is read from its beginning to its end.
+            names: of these files, for messages.
+            labels: labels and classes.
 
         Raises:
-            DataError: there are no images, or they have not one label each.
+            DataError: there are no images, they have not one label each, or two classes are called nearly the same.
         """
+        self.root = root
+        self.labels, self.classes = (None, ()) if labels is None else (labels[0], tuple(labels[1]))
+        count = sum(counts)
         if not count:
             raise DataError(str(root), ["holds no images"])
-        if labels is not None and len(labels) != count:
-            raise DataError(str(root), [f"holds {len(labels)} labels for {count} images; expected one each"])
-        self.root, self.labels, self.classes = root, labels, tuple(classes)
-        self.ends = np.append(np.arange(CHUNK, count, CHUNK), count)
-        self.parts = [Part(str(root), (chunk,)) for chunk in range(len(self.ends))]
-
-    size: tuple[int, int]
+        if self.labels is not None and len(self.labels) != count:
+            raise DataError(str(root), [f"holds {len(self.labels)} labels for {count} images; expected one each"])
+        _check_names(root, self.classes)
+        ends: list[int] = []
+        self.parts = []
+        for name, number in zip(names, counts, strict=True):
+            if number:
+                first, begin = len(ends), ends[-1] if ends else 0
+                ends += [*range(begin + CHUNK, begin + number, CHUNK), begin + number]
+                self.parts.append(Part(name, tuple(range(first, len(ends)))))
+        self.ends = np.array(ends, np.int64)
 
     def __len__(self) -> int:
         """N."""
@@ -67,8 +86,19 @@ class ImageSource(ABC):
         return (int(self.ends[first - 1]) if first else 0), int(self.ends[last])
 
 
-def numbered(names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def numbered(names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Number the classes in the order of their names, numbers by value: (N,) int64 labels and the classes."""
     classes = sorted(set(names), key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))
     number = {name: index for index, name in enumerate(classes)}
-    return np.array([number[name] for name in names], np.int64), tuple(classes)
+    return np.array([number[name] for name in names], np.int64), classes
+
+
+def _check_names(root: Path, classes: Sequence[str]) -> None:
+    """Raises DataError if two classes differ in case or space alone: a mistake, and one folder on some disks."""
+    seen: dict[str, str] = {}
+    for name in classes:
+        other = seen.setdefault(" ".join(name.casefold().split()), name)
+        if other != name:
+            raise DataError(
+                str(root), [f"has classes {other!r} and {name!r}, nearly the same name; rename one of them"]
+            )

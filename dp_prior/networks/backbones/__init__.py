@@ -2,6 +2,7 @@
 
 from dp_prior.config import family
 from dp_prior.networks.backbones.dit import DiTConfig
+from dp_prior.networks.backbones.dit2d import DiT2DConfig
 from dp_prior.networks.backbones.mlp import MLPConfig
 from dp_prior.networks.backbones.transformer import TransformerConfig
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig, UNet1DConfig
@@ -13,4 +14,4 @@ BackboneConfig = family(
     needs=("create", "horizon_faults", "length_factor"),
 )
 
-ImageBackboneConfig = family("image_backbones", UNet2DConfig, needs=("create", "cond_dim"))
+ImageBackboneConfig = family("image_backbones", UNet2DConfig, DiT2DConfig, needs=("create", "cond_dim"))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.networks.attention import RotaryPositions, attend, join_heads, split_heads
 from dp_prior.networks.backbones.record import BackboneRecord, Sizes, heads_faults
+from dp_prior.networks.checkpointing import recomputed
 from dp_prior.networks.dropout import Dropout
 from dp_prior.networks.layers import Linear, RMSNorm, StepEmbedding, compute_dtype
 
@@ -110,8 +111,15 @@ class Layer(nn.Module):
 class DiT(nn.Module):
     """See `DiTConfig`."""
 
-    def __init__(self, config: DiTConfig, sizes: Sizes):
+    def __init__(
+        self, config: DiTConfig, sizes: Sizes, positions: Tensor | None = None, *, checkpointing: bool = False
+    ):
+        """Args:
+        positions: (H, axes) of the tokens; None for 0, 1, ... on one axis. Token i of the condition is at i on each.
+        checkpointing: see `recomputed`.
+        """
         super().__init__()
+        self.checkpointing = checkpointing
         embed_dim, step_embed_dim = config.embed_dim, config.step_embed_dim
         (horizon, _), (n_tokens, cond_dim) = sizes.x_shape, sizes.cond_shape
         self.token_in = Linear(sizes.in_channels, embed_dim)
@@ -119,9 +127,9 @@ class DiT(nn.Module):
         self.cond_positions = nn.Embedding(n_tokens, embed_dim)
         self.step_embedding = StepEmbedding(dim=step_embed_dim)
         self.features = Linear(step_embed_dim + n_tokens * cond_dim, embed_dim)
-        actions = torch.arange(horizon, dtype=torch.float32)
+        actions = torch.arange(horizon, dtype=torch.float32)[:, None] if positions is None else positions
         # Observation step i and action i are at the same time: the chunk begins with the first observation.
-        observations = torch.arange(n_tokens, dtype=torch.float32)
+        observations = torch.arange(n_tokens, dtype=torch.float32)[:, None].expand(-1, actions.shape[1])
         head_dim = embed_dim // config.n_heads
         self.query_positions = RotaryPositions(positions=actions, head_dim=head_dim)
         self.key_positions = RotaryPositions(positions=torch.cat([observations, actions]), head_dim=head_dim)
@@ -149,6 +157,7 @@ class DiT(nn.Module):
         tokens = self.cond_in(cond) + self.cond_positions.weight.to(dtype)
         x = self.token_in(x_t.to(dtype))
         for layer in self.layers:
-            x = layer(x, tokens, features, self.query_positions, self.key_positions)
+            inputs = x, tokens, features, self.query_positions, self.key_positions
+            x = recomputed(layer, *inputs) if self.checkpointing and torch.is_grad_enabled() else layer(*inputs)
         shift, scale = self.modulation(features)[:, None].chunk(2, dim=-1)
         return self.head(modulate(x, shift, scale))

@@ -1,0 +1,72 @@
+"""One image of any usual kind -> 8 bit RGB."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from dp_prior.data.errors import DataError
+
+ENDINGS = tuple(
+    ending
+    for lower in (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+    for ending in (lower, lower.upper())
+)
+
+
+def need_pillow() -> None:
+    """Raises:
+    ImportError: Pillow is not installed.
+    """
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise ImportError('reading image files needs Pillow: pip install "dp_prior[image]"') from None
+
+
+def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of an encoded image, turned as its EXIF orientation says.
+
+    Greyscale is repeated, 16 bit values are rounded to 8, palettes and CMYK are converted, what is transparent is laid
+    over white; of an animation this is the first frame.
+
+    Args:
+        where: the file, for messages.
+        size: height and width that it must have; None for any.
+
+    Raises:
+        DataError: it cannot be decoded, or has another size.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(data)) as opened:
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I"):
+                pixels = _of_16_bits(np.asarray(image))
+            elif image.mode == "F":
+                raise ValueError("holds floating-point numbers; expected 8 or 16 bit")
+            else:
+                pixels = np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
+    except Exception as error:  # Pillow's plugins raise all kinds on images that are damaged
+        raise DataError(where, [f"is no readable image: {error or type(error).__name__}"]) from None
+    if size is not None and pixels.shape[:2] != size:
+        found = f"is {pixels.shape[0]} x {pixels.shape[1]}, but the first image is {size[0]} x {size[1]}"
+        raise DataError(where, [f"{found}; set data.size, to which all are resized"])
+    return as_rgb(pixels)
+
+
+def as_rgb(pixels: np.ndarray) -> np.ndarray:
+    """(..., 1, 3 or 4) uint8 greyscale, RGB or RGBA -> (..., 3) uint8; what is transparent is laid over white."""
+    if pixels.shape[-1] == 4:
+        color, alpha = pixels[..., :3].astype(np.uint16), pixels[..., 3:].astype(np.uint16)
+        return ((color * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
+
+
+def _of_16_bits(values: np.ndarray) -> np.ndarray:
+    """(H, W) of 0 to 65535 -> (H, W, 1) uint8."""
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"holds numbers from {values.min()} to {values.max()}; expected 0 to 65535")
+    return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)[..., None]

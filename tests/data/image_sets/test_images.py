@@ -1,0 +1,199 @@
+"""A set of images: one content in every format, its split, its batches, and what it refuses."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dp_prior.config import ConfigError
+from dp_prior.data.errors import DataError
+from dp_prior.data.image_sets.images import ImagesConfig, greyscale, reduced
+from dp_prior.data.order import epoch_order
+from tests.data.image_sets.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
+
+pytest.importorskip("PIL", reason="needs the extra image")
+
+SPLIT = {"train": 0.7, "val": 0.3}
+
+
+def opened(place, source, **change):
+    config = {"source": source, "labels": True, "split": SPLIT, "frame_cache": str(place / "frames"), **change}
+    data = ImagesConfig.from_json(json.dumps(config)).create()
+    data.build_caches(lambda line: None)
+    return data
+
+
+def everything(data, part="train"):
+    samples = getattr(data, part)
+    return samples.fetch(torch.arange(len(samples)))
+
+
+def test_every_format_gives_the_same_samples(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    pixels, labels = images()
+    records = [write_npz(tmp_path / "a.npz", pixels, labels), write_parquet(tmp_path / "one", pixels, labels, (12,))]
+    records += [write_folder(tmp_path / name, pixels, labels, name) for name in ("folder", "prefix", "csv")]
+    records.append(write_parquet(tmp_path / "several", pixels, labels))
+    found = [opened(tmp_path, record) for record in records]
+    for data in found:
+        assert data.spec == found[0].spec and data.spec.classes == {"label": CLASSES}
+        assert data is found[-1] or data.fingerprint == found[0].fingerprint  # several files are several chunks
+        assert len(data.train) + len(data.val) == 12 and len(data.train) and len(data.val)
+        rows = data.parts["train"].rows(np.arange(len(data.train)))
+        batch = everything(data)
+        assert (
+            np.array_equal(batch.x.numpy(), pixels[rows]) and batch.mask.all() and batch.mask.shape == (len(rows), 6, 4)
+        )
+        assert [CLASSES[i] for i in batch.cond["label"]] == [labels[row] for row in rows]
+
+
+def test_labels_are_read_only_where_they_are_wanted(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    data = opened(tmp_path, record, labels=False)
+    assert data.spec.cond_shapes == {} == everything(data).cond and data.spec.kinds == {}
+    assert data.fingerprint != opened(tmp_path, record).fingerprint
+    np.savez(tmp_path / "bare.npz", images=pixels)
+    assert opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")}, labels=False)
+    with pytest.raises(DataError, match="has no array 'labels' or 'arr_1'"):
+        opened(tmp_path, {"type": "npz", "path": str(tmp_path / "bare.npz")})
+
+
+def test_order_of_training_is_that_of_every_data_set(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()))
+    loader = data.loader(seed=3, batch_size=2, accumulation=1, rank=0, world_size=1)
+    stream = loader.from_sample(0)
+    n = len(data.train)
+    found = torch.cat([next(stream)[0].ids for _ in range(n)])
+    assert found[:n].tolist() == epoch_order(3, 0, n).tolist()
+
+
+def test_split_is_a_hash_of_the_row(tmp_path):
+    pixels, labels = images(60)
+    few = opened(tmp_path, write_npz(tmp_path / "few.npz", pixels[:40], labels[:40]), labels=False)
+    many = opened(tmp_path, write_npz(tmp_path / "many.npz", pixels, labels), labels=False)
+    rows = [data.parts["val"].rows(np.arange(len(data.val))).tolist() for data in (few, many)]
+    assert rows[0] == [row for row in rows[1] if row < 40] and rows[1][-1] >= 40
+    other = opened(
+        tmp_path, write_npz(tmp_path / "few.npz", pixels[:40], labels[:40]), split={**SPLIT, "seed": 1}, labels=False
+    )
+    assert other.parts["val"].rows(np.arange(len(other.val))).tolist() != rows[0]
+
+
+def test_resized_cropped_grey_and_reduced(tmp_path):
+    pixels, labels = images(size=(8, 4))
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    cropped = opened(tmp_path, record, size=[4, 4])
+    rows = cropped.parts["train"].rows(np.arange(len(cropped.train)))
+    assert np.array_equal(everything(cropped).x.numpy(), pixels[rows][:, 2:6])
+    stretched = opened(tmp_path, record, size=[4, 4], fit="resize")
+    assert not torch.equal(everything(stretched).x, everything(cropped).x)
+    grey = everything(opened(tmp_path, record, channels=1)).x
+    assert grey.shape[1:] == (8, 4, 1) and torch.equal(grey, greyscale(torch.from_numpy(pixels[rows])))
+    batch = everything(opened(tmp_path, record, low_res=[4, 2]))
+    assert torch.equal(batch.cond["low_res"], reduced(batch.x, (4, 2)))
+    assert opened(tmp_path, record, low_res=[4, 2]).spec.kinds == {"label": "label", "low_res": "image"}
+
+
+def test_greyscale_is_pillows_and_reduction_a_mean():
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(256, size=(50, 40, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(pixels).convert("L"))
+    assert np.array_equal(greyscale(torch.from_numpy(pixels))[..., 0].numpy(), expected)
+    grey = torch.arange(256, dtype=torch.uint8)[:, None].expand(-1, 3)
+    assert torch.equal(greyscale(grey)[:, 0], torch.arange(256, dtype=torch.uint8))
+    x = torch.from_numpy(pixels)[None]
+    blocks = x.float().unflatten(1, (10, 5)).unflatten(3, (10, 4)).mean((2, 4)).round()
+    assert torch.equal(reduced(x, (10, 10)).float(), blocks)
+    area = F.interpolate(x.movedim(-1, 1).float(), (10, 10), mode="area").movedim(1, -1)  # improved-diffusion's
+    assert (area - blocks).abs().max() <= 0.5
+
+
+def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
+    pixels, labels = images()
+    record = write_folder(tmp_path / "folder", pixels, labels)
+    one, again = opened(tmp_path, record), opened(tmp_path, record)
+    assert (
+        one.cache_directories()
+        == again.cache_directories()
+        != opened(tmp_path, record, size=[2, 2]).cache_directories()
+    )
+    assert opened(tmp_path, record, batch_size=3).cache_directories() == one.cache_directories()
+    (tmp_path / "folder/cat/000.png").write_bytes(encoded(255 - pixels[0]))
+    changed = opened(tmp_path, record)
+    assert changed.cache_directories() != one.cache_directories() and changed.fingerprint != one.fingerprint
+
+
+def test_manifest_finds_what_has_changed(tmp_path):
+    pixels, labels = images()
+    record = write_folder(tmp_path / "folder", pixels, labels)
+    for verify, manifest in (("sizes", None), ("hashes", str(tmp_path / "shared.json"))):
+        config = ImagesConfig.from_json(json.dumps({"source": record, "verify": verify, "manifest": manifest}))
+        (tmp_path / verify).mkdir()
+        config.integrity(tmp_path / verify).note([])
+        config.integrity(tmp_path / verify).check()
+        assert (tmp_path / "shared.json" if manifest else tmp_path / verify / "data_manifest.json").exists()
+    file = tmp_path / "folder/dog/005.png"
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + b"\0")
+    with pytest.raises(DataError, match=r"005.png has the right size, but not the SHA-256"):
+        config.integrity(tmp_path / "hashes").check()
+    file.unlink()
+    with pytest.raises(DataError, match=r"dog/005.png is missing"):
+        config.integrity(tmp_path / "hashes").check()
+
+
+def test_part_that_moved_to_another_device_gives_the_same_samples(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[3, 2])
+    assert data.train.reads_disk and data.to("cpu") is data
+    moved = data.train.to("meta")
+    assert not moved.reads_disk and moved.device.type == "meta" and moved.columns["label"].device.type == "meta"
+    kept = data.train.seeing(["label"])
+    assert set(kept.fetch(torch.arange(2)).cond) == {"label"}
+    assert set(data.train.seeing(["low_res"]).fetch(torch.arange(2)).cond) == {"low_res"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"low_res": [3, 4], "size": [8, 8]}, r"low_res \[3, 4\] does not divide \[8, 8\]"),
+        ({"split": {"train": 0.5, "val": 0.1}}, "the fractions must sum to 1"),
+        ({"channels": 4}, "1 or 3"),
+        ({"device": "cuda"}, "'auto' or 'cpu'"),
+    ],
+)
+def test_settings_that_contradict_each_other(change, message):
+    with pytest.raises(ConfigError, match=message):
+        ImagesConfig.from_json(json.dumps({"source": {"type": "npz", "path": "x"}, **change}))
+
+
+def test_low_res_must_divide_images_of_their_own_size(tmp_path):
+    with pytest.raises(DataError, match=r"low_res \[4, 4\] does not divide \[6, 4\]"):
+        opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), low_res=[4, 4])
+
+
+def test_class_without_a_trained_image_is_refused(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, [*labels[:-1], "yak"])
+    for seed in range(50):
+        try:
+            opened(tmp_path, record, split={"train": 0.5, "val": 0.5, "seed": seed})
+        except DataError as error:
+            if "'yak'" in str(error):
+                assert "no image of class 'yak' is trained on, of 1 in all; add images, leave the class" in str(error)
+                return
+    raise AssertionError("some split leaves the only yak to validation")
+
+
+def test_description_and_warnings(tmp_path):
+    pixels, labels = images()
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", pixels, labels), split={"train": 1.0, "val": 0.0})
+    assert data.summary() == "12 train images of 6 x 4 x 3, 0 val, 0 test, 3 classes"
+    report = json.loads(json.dumps(data.report()))
+    assert report["warnings"] == ["no image is left to validate on: val metrics will be missing"]
+    assert report["parts"] == {"train": 12, "val": 0, "test": 0} and report["images"] == 12
+    assert len(data.document()["fingerprint"]) == len(hashlib.sha256().hexdigest())
