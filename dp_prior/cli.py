@@ -501,6 +501,86 @@ def embed(
 @main.command()
 @modules_option
 @click.argument("checkpoint")
+@click.option("--n", required=True, type=click.IntRange(min=1), help="Number of samples.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="File NAME.npz, or for images a folder of PNG files."
+)
+@click.option("--labels", help="Names or numbers of classes, with commas, in turn; by default drawn uniformly.")
+@click.option("--conditions", type=click.Path(path_type=Path), help=".npz with an array (m, ...) for each condition.")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "val", "test"]),
+    default="val",
+    show_default=True,
+    help="Part of the run's data that gives the conditions where --conditions does not.",
+)
+@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
+@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler, or data.")
+@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1), help="Drawn together.")
+@click.option("--seed", default=0, show_default=True, help="Determines the noise, with the index of a sample.")
+def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tuple[str, ...], **options: object) -> None:
+    """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop and repeat it
+    at any time: the same command goes on."""
+    from dp_prior.job.launcher import end_with_parent
+    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+    from dp_prior.job.stop import Stop
+
+    stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+    with stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S):
+        ignore_repeats_at_exit()
+        from dp_prior.job.ranks import Ranks, make_accelerator
+        from dp_prior.run.exit_file import STOPPED
+        from dp_prior.run.sample import Request, draw
+        from dp_prior.run.stored import TIMEOUT_S
+
+        import_modules(modules)
+        request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
+        ranks = Ranks(make_accelerator("fp32", TIMEOUT_S), stop)
+        with end_with_parent(stop) if is_launched else contextlib.nullcontext():
+            is_done = draw(checkpoint, request, ranks, _print if ranks.is_main_process else lambda line: None)
+        ranks.end()
+    if is_done:
+        click.echo(f"wrote {n} samples to {out}") if ranks.is_main_process else None
+        return
+    click.echo(f"stopped on {stop.reason or 'another rank'}; the same command goes on", err=True)
+    sys.exit(STOPPED)
+
+
+@main.command()
+@modules_option
+@click.argument("checkpoint")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "val", "test"]),
+    default="val",
+    show_default=True,
+    help="Part of the run's data to measure on.",
+)
+@click.option("--max-samples", type=click.IntRange(min=1), help="At most this many, evenly spread; by default all.")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=1), help="Measured together.")
+@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
+@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change data, for example its path.")
+@click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
+def likelihood(checkpoint: str, modules: tuple[str, ...], **options: object) -> None:
+    """Measure the bits per dimension of a model, beside those of simple baselines (docs/sampling.md)."""
+    from dp_prior.job.ranks import Ranks, make_accelerator
+    from dp_prior.run.likelihood import measure_likelihood
+    from dp_prior.run.stored import TIMEOUT_S
+
+    import_modules(modules)
+    ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
+    found = measure_likelihood(checkpoint, ranks, _print if ranks.is_main_process else lambda line: None, **options)
+    ranks.end()
+    if ranks.is_main_process:
+        for name, value in found.items():
+            click.echo(f"{name:<16} {value:.6g}")
+
+
+@main.command()
+@modules_option
+@click.argument("checkpoint")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show.")
@@ -522,6 +602,7 @@ def embed(
 @click.option(
     "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
 )
+@click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
 @click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
@@ -536,6 +617,7 @@ def serve(
     history: Literal["client", "server"],
     merge: Literal["naive", "guided", "prefix"],
     texts: Path | None,
+    guidance_scale: float | None,
     seed: int,
     device: str,
     max_connections: int,
@@ -556,8 +638,12 @@ def serve(
 
     token = None if token_file is None else read_token(token_file)
     with bind(host, port, is_protected=insecure or token is not None) as listener:
-        is_graph = Path(checkpoint, POLICY).is_file()
-        policy = AgentPolicy.load(checkpoint) if is_graph else load_policy(checkpoint, device=device)
+        if Path(checkpoint, POLICY).is_file():
+            if guidance_scale is not None:
+                raise click.UsageError("--guidance-scale is for checkpoints; that of an export is in its graphs")
+            policy = AgentPolicy.load(checkpoint)
+        else:
+            policy = load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
         limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}

@@ -22,6 +22,7 @@ PLACEHOLDERS = {
     "base": ("text|mean_image", "`text` or `mean_image`"),
     "end": ("low|high", "`low` or `high`"),
     "k": ("[0-9]+", "a rank"),
+    "features": (r"[^/\[]+?", "`pixels`, or the last part of the name of the model that embeds images"),
 }
 
 

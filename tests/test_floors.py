@@ -49,6 +49,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "data/image_sets/decode.py",
         "data/convert/lerobot.py",
         "evaluation/video.py",
+        "evaluation/grid.py",
         "tracking/media.py",
     ],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],

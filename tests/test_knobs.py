@@ -42,6 +42,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
     "TrajectoriesConfig.language": "data/test_language.py",
+    "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",
     "RemoteResumeConfig": "test_hub_runs.py",
@@ -58,7 +59,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "data/episodes/test_hub.py::test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it",
     ),
     **dict.fromkeys(
-        [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity")],
+        [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
         "data/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
     ),
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",

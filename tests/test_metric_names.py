@@ -53,7 +53,7 @@ def test_a_made_up_name_is_not_found():
 def test_no_two_entries_mean_the_same_name():
     """Of the entries that a name fits, the first is meant; a name made of one entry alone must find it."""
     values = {"name": "validation", "model": "ema", "average": "ema", "quarter": "0", "steps": "16"}
-    values |= {"base": "text", "end": "low", "k": "5"}
+    values |= {"base": "text", "end": "low", "k": "5", "features": "pixels"}
     for metric in METRICS:
         name = metric.name
         for key in PLACEHOLDERS:

@@ -109,6 +109,11 @@ class Guidance(Config):
     rescale: float = Field(default=0.0, ge=0, le=1)
     """How far the std of a guided x_0 is brought back to that of the conditional one (Lin et al. 2024, equation 15)."""
 
+    @property
+    def is_neutral(self) -> bool:
+        """Whether the guided estimate is the conditional one, so that no unconditional one is needed."""
+        return self.scale == 1.0
+
     def mix(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
         """The guided estimate of x_0; all (B, ...)."""
         guided = torch.lerp(unconditional, conditional, self.scale)

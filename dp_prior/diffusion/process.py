@@ -323,6 +323,7 @@ class DiffusionProcess(nn.Module):
         shape: tuple[int, ...],
         *,
         unconditional: Network | None = None,
+        guidance: Guidance | None = None,
         bounds: Bounds | None = None,
         known: tuple[Tensor, Tensor] | None = None,
         shown: Tensor | None = None,
@@ -333,7 +334,8 @@ class DiffusionProcess(nn.Module):
         Args:
             network: see `loss`.
             shape: (B, *x_shape).
-            unconditional: the network without its condition, where guidance is wanted.
+            unconditional: the network without its condition, where guidance is wanted; a scale of 1 needs none.
+            guidance: replaces the configured one; None keeps it.
             bounds: normalised range of the data, where `clip` wants it; see `Normalizer.bounds`.
             known: values (B, *x_shape) and where they are known, bool; see `fixed_values`.
             shown: bool; those of the known elements that the network was trained to see without noise, `known` of
@@ -343,7 +345,9 @@ class DiffusionProcess(nn.Module):
         Raises:
             ValueError: an argument that the configuration needs is missing.
         """
-        guidance = self.config.guidance
+        guidance = self.config.guidance if guidance is None else guidance
+        if guidance is not None and guidance.is_neutral:
+            guidance = None
         if guidance is not None and unconditional is None:
             raise ValueError("guidance is configured, but there is no unconditional network; pass unconditional=...")
         indices = self._indices_for(shape[0])

@@ -6,6 +6,7 @@ settings that do not fit a task; `trial` is a small version of the same measurem
 
 from dp_prior.config import family
 from dp_prior.evaluation.action_error import ActionErrorConfig
+from dp_prior.evaluation.images import DrawnImagesConfig
 from dp_prior.evaluation.likelihood import LikelihoodConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig
@@ -13,7 +14,7 @@ from dp_prior.evaluation.similarity import SimilarityConfig
 
 EvaluatorConfig = family(
     "evaluators",
-    *(LossConfig, LikelihoodConfig, ActionErrorConfig, RolloutConfig, SimilarityConfig),
+    *(LossConfig, LikelihoodConfig, ActionErrorConfig, RolloutConfig, SimilarityConfig, DrawnImagesConfig),
     needs=("create", "every", "name", "measured_models", "metric_names", "metrics", "reports", "task_faults", "tasks")
     + ("trial",),
 )

@@ -107,6 +107,9 @@ class RolloutConfig(Config):
     sampler: SamplerConfig | None = None
     """Replaces the policy's sampler; null keeps it."""
 
+    guidance_scale: float | None = None
+    """Replaces the scale of `task.diffusion.guidance`; null keeps it. Above 1 the observations are amplified."""
+
     warm_start: bool = False
     """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
     of the sampler; takes fewer steps."""
@@ -171,6 +174,11 @@ class RolloutConfig(Config):
                 yield f"sampler does not fit task.diffusion.schedule: {fault}"
         if not isinstance(task, PolicyConfig):
             return
+        if self.guidance_scale not in (None, 1) and not task.cond_dropout:
+            yield (
+                f"guidance_scale is {self.guidance_scale:g}, but task.cond_dropout drops no observation in training; "
+                f"give each a probability there, for example 0.1"
+            )
         trained = task.prefix.max_delay if task.prefix is not None else 0
         if isinstance(self.merge, Prefix) and self.delay > trained:
             yield f"merge is 'prefix' and delay {self.delay}, but task.prefix trains delays up to {trained}; raise it"
@@ -388,6 +396,7 @@ class RolloutEvaluator:
             merge=config.merge,
             delay=config.delay,
             instructions=instructions,
+            guidance_scale=config.guidance_scale,
         )
         agent.reset(episodes)
         n = len(episodes)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
@@ -73,6 +74,29 @@ def shared_batches(
         if len(part):  # splitting no ids gives one empty part
             heartbeat(ranks)
             yield samples.fetch(part.to(samples.device)).to(device)
+
+
+def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """The results of `work(ids)` for ids 0 to n - 1, whole batches dealt to ranks in turn. A collective.
+
+    A batch is the same on any number of ranks, and so is every bit of the result.
+
+    Args:
+        work: (B,) int64 ids -> (B, *shape).
+        like: (0, *shape) of the type and on the device of results.
+
+    Returns:
+        (n, *shape) on every rank.
+    """
+    rank, size = rank_and_size(ranks)
+    batches = torch.arange(n).split(batch_size)
+    found = like.new_zeros(-(-len(batches) // size), batch_size, *like.shape[1:])  # equal lengths on all ranks
+    for place, ids in enumerate(batches[rank::size]):
+        heartbeat(ranks)
+        found[place, : len(ids)] = work(ids)
+    if size > 1:
+        found = ranks.gather(found).view(size, *found.shape).transpose(0, 1).flatten(0, 1)
+    return found.flatten(0, 1)[:n]
 
 
 def rank_and_size(ranks: Ranks | None) -> tuple[int, int]:

@@ -54,6 +54,7 @@ class VectorAgent:
         merge: MergeConfig | None = None,
         delay: int = 0,
         instructions: Instructions | None = None,
+        guidance_scale: float | None = None,
     ):
         """
         Args:
@@ -66,6 +67,7 @@ class VectorAgent:
             delay: control steps from an observation to the first executed action of its chunk, to simulate a robot that
                 acts meanwhile; the first chunk of an episode is waited for.
             instructions: embeds texts among the observations; None for the model of the policy's spec.
+            guidance_scale: replaces the policy's, see `DiffusionPolicy.predict`.
 
         Raises:
             ValueError: n_action_steps or delay does not fit into the chunk, or a delay is given without merge.
@@ -88,6 +90,7 @@ class VectorAgent:
         self.merge = merge or Naive()
         self.delay = delay
         self.instructions = instructions or Instructions(policy.spec)
+        self.guidance_scale = guidance_scale
         self._episodes: Tensor | None = None
 
     def reset(self, episodes: Sequence[int]) -> None:
@@ -179,6 +182,7 @@ class VectorAgent:
             unfinished=unfinished,
             delay=self.delay,
             previous=previous,
+            guidance_scale=self.guidance_scale,
         )
         chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu")
         chunks[rows] = chunk.float().cpu()
@@ -202,6 +206,7 @@ class Agent:
         warm_start: bool = False,
         merge: MergeConfig | None = None,
         instructions: Instructions | None = None,
+        guidance_scale: float | None = None,
     ):
         """See `VectorAgent`."""
         self._one = VectorAgent(
@@ -212,6 +217,7 @@ class Agent:
             warm_start=warm_start,
             merge=merge,
             instructions=instructions,
+            guidance_scale=guidance_scale,
         )
         self.episode = -1
         self.reset()
@@ -286,6 +292,7 @@ class Agent:
                 merge=self._one.merge,
                 unfinished=unfinished,
                 delay=delay,
+                guidance_scale=self._one.guidance_scale,
             )
         self._inferred = step + self._one.n_action_steps
         return {"chunk": _finite(chunk[0].float().cpu().numpy())}

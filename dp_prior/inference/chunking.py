@@ -43,7 +43,7 @@ class Policy(Protocol):
         **conditions: Any,
     ) -> Tensor:
         """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`, also
-        for the conditions `prefix` and `target`, which are passed only if the way of merging has them."""
+        for the conditions `prefix`, `target` and `guidance_scale`, which are passed only if there are any."""
 
 
 class _Merge(Config):
@@ -178,6 +178,7 @@ def next_chunk(
     unfinished: Tensor | None = None,
     delay: int = 0,
     previous: Tensor | None = None,
+    guidance_scale: float | None = None,
 ) -> Tensor:
     """Predict the chunks that follow unfinished ones.
 
@@ -190,6 +191,7 @@ def next_chunk(
             n_obs_steps - 1 are executed, all others under way or planned. None where there are none.
         delay: how many of those from the present on will be executed before the new chunk replaces them.
         previous: (B, horizon, action_dim) chunks to start sampling from, see `DiffusionPolicy.predict`.
+        guidance_scale: replaces the policy's.
 
     Returns:
         (B, horizon, action_dim) in data units; index n_obs_steps - 1 + delay is the first to be executed.
@@ -216,4 +218,6 @@ def next_chunk(
         if not unfinished.isfinite().all():
             raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")
         conditions = merge.conditions(policy, unfinished, delay)
+    if guidance_scale is not None:
+        conditions["guidance_scale"] = guidance_scale
     return policy.predict(obs, random, sampler, previous=previous, **conditions)

@@ -17,6 +17,7 @@ def load_policy(
     reference: str | Path,
     *,
     weights: str | None = None,
+    guidance_scale: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> DiffusionPolicy:
@@ -31,42 +32,52 @@ def load_policy(
             `@revision`. Or `hf://user/name`, `https://...#sha256=...`, `s3://...` or another URL that fsspec reads, see
             `dp_prior.places.reference`.
         weights: name of an average of the run (`train.ema`); None for the first, which is the exported one.
+        guidance_scale: of classifier-free guidance, instead of the configured one; 1 is the conditional model, larger
+            ones amplify the condition. It needs a model trained with dropout of its conditions.
         dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
             levels and the sampler stay float32, and so do observations and actions.
 
     Raises:
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
         CheckpointError: there is no usable checkpoint, or a file differs from the manifest.
-        ConfigError: the configuration or the shapes do not describe a policy.
+        ConfigError: the configuration or the shapes do not describe a policy, or it cannot be guided.
         ValueError: there is no average of that name, the weights do not fit the configuration, or dtype is not a
             floating-point type.
     """
     from dp_prior.tasks.policy import DiffusionPolicy  # late, since importing the networks takes a second
 
-    return DiffusionPolicy.from_pretrained(reference, weights=weights, device=device, dtype=dtype)
+    return DiffusionPolicy.from_pretrained(
+        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
+    )
 
 
 def load_prior(
     reference: str | Path,
     *,
     weights: str | None = None,
+    guidance_scale: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> DiffusionPrior:
     """Load a prior in evaluation mode; `predict` then gives image embeddings. Otherwise like `load_policy`."""
     from dp_prior.tasks.prior import DiffusionPrior
 
-    return DiffusionPrior.from_pretrained(reference, weights=weights, device=device, dtype=dtype)
+    return DiffusionPrior.from_pretrained(
+        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
+    )
 
 
 def load_image(
     reference: str | Path,
     *,
     weights: str | None = None,
+    guidance_scale: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> ImageDiffusion:
     """Load a model of images in evaluation mode; `predict` then draws images. Otherwise like `load_policy`."""
     from dp_prior.tasks.image import ImageDiffusion
 
-    return ImageDiffusion.from_pretrained(reference, weights=weights, device=device, dtype=dtype)
+    return ImageDiffusion.from_pretrained(
+        reference, weights=weights, guidance_scale=guidance_scale, device=device, dtype=dtype
+    )

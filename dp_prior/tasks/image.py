@@ -195,6 +195,23 @@ class ImageDiffusion(Pretrained, DiffusionModel):
 
         return predict
 
+    @property
+    def guidance_keys(self) -> tuple[str, ...]:
+        """See `DiffusionModel.guidance_keys`; both sides of guidance are given the image of lower resolution."""
+        return tuple(key for key in self.spec.cond_shapes if key == LABEL)
+
+    def draw(
+        self,
+        cond: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        guidance_scale: float | None = None,
+    ) -> Tensor:
+        """See `DiffusionModel.draw`."""
+        how = {"random": random, "sampler": sampler, "guidance_scale": guidance_scale}
+        return self.predict(cond.get(LABEL, len(random)), low_res=cond.get(LOW_RES), **how)
+
     @torch.no_grad()
     def predict(
         self,
@@ -203,6 +220,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         low_res: Tensor | None = None,
         random: Randomness | None = None,
         sampler: SamplerConfig | None = None,
+        guidance_scale: float | None = None,
     ) -> Tensor:
         """Draw images.
 
@@ -211,19 +229,22 @@ class ImageDiffusion(Pretrained, DiffusionModel):
             low_res: (B, h, w, C) uint8, for a model that enlarges images.
             random: B rows; None for the same noise at every call.
             sampler: replaces the configured one.
+            guidance_scale: replaces the configured one; above 1 the label is amplified.
 
         Returns:
             (B, H, W, C) uint8.
 
         Raises:
-            ValueError: a label is unknown, or a condition is missing, superfluous or of another shape.
+            ValueError: a label is unknown, a condition is missing, superfluous or of another shape, or the model was
+                trained without dropout of the label, which guidance needs.
         """
         device = next(self.parameters()).device
         cond = self._given(labels, low_res)
         count = labels if isinstance(labels, int) else len(labels)
         if random is None:
             random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
-        drawn = self.sample({key: value.to(device) for key, value in cond.items()}, random, sampler)
+        cond = {key: value.to(device) for key, value in cond.items()}
+        drawn = self.sample(cond, random, sampler, guidance_scale=guidance_scale)
         return drawn.round().clamp(0, 255).to(torch.uint8)
 
     def _given(self, labels: int | Sequence[int | str] | Tensor, low_res: Tensor | None) -> dict[str, Tensor]:

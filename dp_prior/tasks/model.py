@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.compilation import compiled
+from dp_prior.config import ConfigError
 from dp_prior.diffusion.denoiser import Denoiser, Network
+from dp_prior.diffusion.guidance import Guidance
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
-from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.diffusion.target import Target
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
@@ -115,6 +117,8 @@ class DiffusionModel(nn.Module):
         known: tuple[Tensor, Tensor] | None = None,
         shown: Tensor | None = None,
         target: Target | None = None,
+        guidance_scale: float | None = None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Draw x given cond.
 
@@ -127,17 +131,24 @@ class DiffusionModel(nn.Module):
             shown: bool; those of the known elements that the network was trained to be given, see `given`. None for
                 those of the model.
             target: what to guide the sample toward, its values (B, *x_shape) in data units.
+            guidance_scale: of classifier-free guidance, see `Guidance`; None for the configured one.
+            noise: (B, *x_shape) what sampling starts from, such as that of `invert`; None draws it.
 
         Returns:
             (B, *x_shape) float32 in data units.
+
+        Raises:
+            ConfigError: the model cannot be guided, see `guidance`.
         """
+        guidance = self.guidance(guidance_scale)
         sampler = sampler or self.sampler
         shown = self.shown if shown is None else shown
         if target is not None:
             weights = self.weights_inside(target.weights.expand(target.values.shape))
             target = target._replace(values=self.inside(target.values, cond), weights=weights)
         network, unconditional = (
-            network and compiled(network, sampler.compile, "sampler.compile") for network in self._networks(cond, shown)
+            network and compiled(network, sampler.compile, "sampler.compile")
+            for network in self._networks(cond, shown, guidance)
         )
         x_0 = self.process.sample(
             network,
@@ -149,11 +160,49 @@ class DiffusionModel(nn.Module):
             shown=shown,
             target=target,
             unconditional=unconditional,
+            guidance=guidance,
             bounds=self.normalizer.bounds("x"),
-            start=self.start,
+            start=self.start if noise is None else lambda drawn: noise.to(drawn),
         )
         x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
         return x if known is None else torch.where(known[1], known[0].to(x), x)
+
+    @torch.no_grad()
+    def invert(
+        self, x: Tensor, cond: dict[str, Tensor], sampler: DDIM, *, guidance_scale: float | None = None
+    ) -> Tensor:
+        """The noise from which `sampler`, without fresh noise (eta 0), leads back to x; see `DDIM.encode`.
+
+        `sample(..., noise=...)` returns x up to the error of both walks, which shrinks as the steps grow. It does not
+        where the clip changes an estimate, or under guidance much above 1.
+
+        Args:
+            x: (B, *spec.x_shape) in data units.
+            cond: (B, *shape) by key, data units.
+            guidance_scale: see `sample`.
+
+        Returns:
+            (B, *x_shape) about standard normal, where the model fits the data.
+        """
+        guidance, x_0 = self.guidance(guidance_scale), self.inside(x, cond)
+        network, unconditional = self._networks(cond, None, guidance)
+        how = {"unconditional": unconditional, "guidance": guidance, "bounds": self.normalizer.bounds("x")}
+        return sampler.encode(self.process.denoiser(network, tuple(x_0.shape), **how), x_0, self.process.table)
+
+    def draw(
+        self,
+        cond: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        guidance_scale: float | None = None,
+    ) -> Tensor:
+        """Samples as the task's `predict` returns them, from conditions by key.
+
+        Args:
+            cond, random, sampler, guidance_scale: see `sample`.
+        """
+        return self.sample(cond, random, sampler, guidance_scale=guidance_scale)
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
         """The variational bound of a batch, on its normalised values; see `DiffusionProcess.bits_per_dim`.
@@ -161,7 +210,7 @@ class DiffusionModel(nn.Module):
         Args:
             random: one row per sample.
         """
-        network, unconditional = self._networks(batch.cond, self.shown)
+        network, unconditional = self._networks(batch.cond, self.shown, self.guidance())
         return self.process.bits_per_dim(
             network,
             self.inside(batch.x, batch.cond),
@@ -184,7 +233,7 @@ class DiffusionModel(nn.Module):
 
     def denoiser(self, cond: dict[str, Tensor]) -> Denoiser:
         """The model as samplers see it, in normalised units; `cond` (B, *shape) by key in data units."""
-        network, unconditional = self._networks(cond, None)
+        network, unconditional = self._networks(cond, None, self.guidance())
         shape = len(next(iter(cond.values()))), *self.x_shape
         return self.process.denoiser(network, shape, unconditional=unconditional, bounds=self.normalizer.bounds("x"))
 
@@ -205,10 +254,37 @@ class DiffusionModel(nn.Module):
         """(B, *spec.x_shape) weights -> those of the diffused variable; by default the same."""
         return weights
 
-    def _networks(self, cond: dict[str, Tensor], given: Tensor | None) -> tuple[Network, Network | None]:
+    @property
+    def guidance_keys(self) -> tuple[str, ...]:
+        """Conditions that guidance amplifies, which training must drop; by default all."""
+        return tuple(self.spec.cond_shapes)
+
+    def guidance(self, scale: float | None = None) -> Guidance | None:
+        """The guidance of samples: the configured one, or the same with another scale.
+
+        Raises:
+            ConfigError: the scale is not finite; or it is not 1, and training never dropped a condition.
+        """
+        configured = self.process.config.guidance
+        if scale is None:
+            return configured
+        never_dropped = [key for key in self.guidance_keys if not self.cond_dropout.get(key)]
+        if not math.isfinite(scale):
+            raise ConfigError("guidance_scale", [f"is {scale}; expected a finite number, such as 3"])
+        if scale != 1 and (never_dropped or not self.guidance_keys):
+            found = f"its training never dropped {never_dropped}" if never_dropped else "this one has none to drop"
+            problem = f"is {scale:g}, which needs a model that was trained with and without its condition, but {found}"
+            fields = "task.cond_dropout of a policy, text_dropout of a prior, label_dropout of images"
+            remedy = f"train with dropout of each condition ({fields}), or use 1, which guides nothing"
+            raise ConfigError("guidance_scale", [f"{problem}; {remedy}"])
+        return Guidance(scale=scale) if configured is None else configured.model_copy(update={"scale": float(scale)})
+
+    def _networks(
+        self, cond: dict[str, Tensor], given: Tensor | None, guidance: Guidance | None
+    ) -> tuple[Network, Network | None]:
         """The network with its condition and, for guidance, the network without it."""
         compared = None
-        if self.process.config.guidance is not None:
+        if guidance is not None and not guidance.is_neutral:
             compared = self.marked(self.network(self.encode(cond, keep=False)), given)
         return self.marked(self.network(self.encode(cond)), given), compared
 

@@ -385,6 +385,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         known: tuple[Tensor, Tensor] | None = None,
         prefix: Tensor | None = None,
         target: Target | None = None,
+        guidance_scale: float | None = None,
     ) -> Tensor:
         """Predict action chunks.
 
@@ -398,13 +399,14 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             prefix: (B, n_obs_steps - 1 + d, action_dim) the first actions of the chunks, which the network is given as
                 in training with `task.prefix`; d from 1 to its `max_delay`. The chunk has these values exactly.
             target: what to guide the chunks toward, its values (B, horizon, action_dim); on any trained policy.
+            guidance_scale: replaces the configured one; above 1 the observations are amplified.
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
             ValueError: an observation is missing, has another shape or type, or is not finite, see `check_obs`; or the
-                policy was not trained for such a prefix.
+                policy was not trained for such a prefix, or for guidance.
         """
         shown = None
         if prefix is not None:
@@ -416,7 +418,19 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             known = values, shown
         steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
         obs = check_obs(obs, self.spec, rows=len(random), steps=steps)
-        return self.sample(obs, random, sampler, previous=previous, known=known, shown=shown, target=target)
+        how = {"previous": previous, "known": known, "shown": shown, "target": target}
+        return self.sample(obs, random, sampler, **how, guidance_scale=guidance_scale)
+
+    def draw(
+        self,
+        cond: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        guidance_scale: float | None = None,
+    ) -> Tensor:
+        """See `DiffusionModel.draw`."""
+        return self.predict(cond, random, sampler, guidance_scale=guidance_scale)
 
     def _check_prefix(self, prefix: Tensor) -> None:
         """Raises ValueError for a prefix that the policy was not trained to continue."""

@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
+from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import PARTS, Config, members, unknown_type
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks.bounded import Bounded, TooLargeError
+
+TRAINING = "training.safetensors"
 
 
 class Pretrained(nn.Module):
@@ -35,8 +37,9 @@ class Pretrained(nn.Module):
     tasks: ClassVar[Any]
     """The family of all tasks, set by the package: the files of its members import this one."""
 
-    record_type: ClassVar[type[Config]]
-    """The record whose `create(spec)` builds this model; the record of a subclass extends it."""
+    record_type: ClassVar[type[Config]] = Config
+    """The record whose `create(spec)` builds this model; the record of a subclass extends it, and `Pretrained` itself
+    loads a model of any task."""
 
     @classmethod
     def from_pretrained(
@@ -44,6 +47,7 @@ class Pretrained(nn.Module):
         pretrained_model_name_or_path: str | Path,
         *,
         weights: str | None = None,
+        guidance_scale: float | None = None,
         revision: str | None = None,
         token: str | bool | None = None,
         cache_dir: str | Path | None = None,
@@ -57,7 +61,9 @@ class Pretrained(nn.Module):
         Args:
             pretrained_model_name_or_path: path of a checkpoint, an export or a run; a repository of the Hub,
                 `user/name`, if there is no such path; or another reference, see `dp_prior.places.reference`.
-            weights: name of an average of the run (`train.ema`); None for the first, which is the one exported.
+            weights: name of an average of the run (`train.ema`), or `online` for the trained weights themselves, which
+                only whole checkpoints have; None for the first average, which is the one exported.
+            guidance_scale: of classifier-free guidance, instead of the configured one; see `guide`.
             revision: branch, tag or commit on the Hub.
             token, cache_dir, force_download, local_files_only: for the Hub's client.
             dtype: of the network's weights, for example torch.bfloat16; None keeps float32. The normalizer, the noise
@@ -67,7 +73,7 @@ class Pretrained(nn.Module):
             FileNotFoundError: there is no such place, or config.json, spec.json or model.safetensors is missing.
             CheckpointError: there is no usable checkpoint, it cannot be fetched, or a file is not what the manifest
                 says.
-            ConfigError: the configuration or the shapes do not describe such a model.
+            ConfigError: the configuration or the shapes do not describe such a model, or it cannot be guided.
             ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
                 the configuration, or dtype is not a floating-point type.
         """
@@ -89,12 +95,7 @@ class Pretrained(nn.Module):
         source = f"{directory / 'config.json'}, task"
         task = {PARTS: config.get(PARTS, {}), **config["task"]}
         record_type = _record_type(task, cls.record_type, directory)
-        averages = list(config.get("train", {}).get("ema", {}))
-        if weights is not None and weights not in averages:
-            known = ", ".join(map(repr, averages)) or "one set without a name"
-            raise ValueError(f"{directory} has no weights {weights!r}; the run had {known}")
-        name = "model.safetensors" if weights is None else weights_file(weights, averages)
-        tensors = read_checkpoint(directory, [name]).tensors[name]  # at once, since a running training may prune it
+        name, tensors = _read_weights(directory, weights, list(config.get("train", {}).get("ema", {})))
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
@@ -106,11 +107,23 @@ class Pretrained(nn.Module):
         except (RuntimeError, OverflowError, MemoryError) as error:  # for example a size that no tensor can have
             raise ValueError(f"{what}: no model can be built of it ({error})") from error
         load_weights(model, tensors, what, hint)
+        if guidance_scale is not None:
+            model.guide(guidance_scale)
         model.requires_grad_(False).eval().to(device)
         if dtype is not None and dtype != torch.float32:
             for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
                 parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
         return model
+
+    def guide(self, scale: float) -> None:
+        """Set the guidance scale, as if it had been configured: for every sample and likelihood from now on, and in
+        what `save_pretrained` and an export write.
+
+        Raises:
+            ConfigError: the model cannot be guided, see `DiffusionModel.guidance`.
+        """
+        diffusion = self.process.config.model_copy(update={"guidance": self.guidance(scale)})
+        self.process.config, self.record = diffusion, self.record.model_copy(update={"diffusion": diffusion})
 
     def save_pretrained(self, save_directory: str | Path, *, repo_id: str | None = None, push_to_hub: bool = False,
                         **push: Any) -> Path:  # fmt: skip
@@ -205,7 +218,7 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     Raises:
         ValueError: it is unknown or of another kind.
     """
-    expected = wanted.model_fields["type"].default
+    expected = "policy" if wanted is Config else wanted.model_fields["type"].default
     found = task.get("type", expected)
     known = members(Pretrained.tasks)
     record = known.get(found) if isinstance(found, str) else None
@@ -216,6 +229,24 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     if not issubclass(record, wanted):
         raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
     return record
+
+
+def _read_weights(directory: Path, name: str | None, averages: list[str]) -> tuple[str, dict[str, Tensor]]:
+    """The file of some weights of a checkpoint, and its tensors; at once, since a running training may prune it.
+
+    Raises:
+        ValueError: it has no weights of that name.
+    """
+    is_whole = name == "online" and TRAINING in read_manifest(directory).files
+    if name is not None and name not in averages and not is_whole:
+        known = ", ".join(map(repr, averages)) or "one set without a name"
+        raise ValueError(f"{directory} has no weights {name!r}; the run had {known}")
+    if is_whole and averages:
+        tensors = read_checkpoint(directory, [TRAINING]).tensors[TRAINING]
+        online = {key.removeprefix("online."): one for key, one in tensors.items() if key.startswith("online.")}
+        return TRAINING, online
+    file = "model.safetensors" if name in (None, "online") else weights_file(name, averages)
+    return file, read_checkpoint(directory, [file]).tensors[file]
 
 
 def weights_file(name: str, averages: Sequence[str]) -> str:

@@ -144,7 +144,7 @@ class PriorConfig(Config):
             backbone=network,
             process=process,
             sampler=self.sampler,
-            cond_dropout={},
+            cond_dropout=dict.fromkeys(spec.cond_shapes, self.text_dropout),
         )
 
 
@@ -215,6 +215,19 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         """(B, D) drawn embeddings, scaled to length 1 if `clamp_end` is set."""
         return F.normalize(x, dim=-1) if self.record.clamp_end else x
 
+    def draw(
+        self,
+        cond: dict[str, Tensor],
+        random: Randomness,
+        sampler: SamplerConfig | None = None,
+        *,
+        guidance_scale: float | None = None,
+    ) -> Tensor:
+        """See `DiffusionModel.draw`."""
+        encodings = cond.get("text_encodings")
+        how = {"random": random, "sampler": sampler, "guidance_scale": guidance_scale}
+        return self.predict(cond.get(EMBEDDING), text_encodings=encodings, **how)
+
     @torch.no_grad()
     def predict(
         self,
@@ -224,6 +237,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         candidates: int | None = None,
         random: Randomness | None = None,
         sampler: SamplerConfig | None = None,
+        guidance_scale: float | None = None,
     ) -> Tensor:
         """Predict image embeddings.
 
@@ -233,12 +247,14 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             candidates: embeddings drawn, of which the most similar to `text_embed` is returned; None as configured.
             random: B rows; None for the same noise at every call.
             sampler: replaces the configured one.
+            guidance_scale: replaces the configured one; above 1 the text is amplified.
 
         Returns:
             (B, D) float32 of length 1, unless `clamp_end` is false.
 
         Raises:
-            ValueError: a condition is missing, has another shape or is not finite, or candidates cannot be compared.
+            ValueError: a condition is missing, has another shape or is not finite, candidates cannot be compared, or
+                the prior was trained without dropout of the text, which guidance needs.
         """
         given = {EMBEDDING: text_embed, "text_encodings": text_encodings}
         cond = {key: value for key, value in given.items() if value is not None}
@@ -263,7 +279,10 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         cond = {key: value.to(device) for key, value in cond.items()}
         if random is None:
             random = Randomness.from_counts(0, "predict", torch.arange(len(next(iter(cond.values()))), device=device))
-        drawn = [self.sample(cond, random.stream("candidate", index), sampler) for index in range(candidates)]
+        drawn = [
+            self.sample(cond, random.stream("candidate", index), sampler, guidance_scale=guidance_scale)
+            for index in range(candidates)
+        ]
         if candidates == 1:
             return drawn[0]
         found = torch.stack(drawn)  # (candidates, B, D)

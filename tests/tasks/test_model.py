@@ -5,6 +5,7 @@ import torch
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.sampler import DDIM
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.state import StateEncoderConfig
@@ -236,3 +237,32 @@ def test_timesteps_that_learn_refuse_several_draws():
         PolicyConfig.model_validate(
             {**SMALL, "diffusion": {"draws": 2, "timesteps": {"type": "loss_second_moment"}}}, strict=False
         )
+
+
+@pytest.mark.parametrize("guidance_scale", [None, 1.5])
+def test_inversion_then_sampling_returns_x_within_an_error_that_shrinks_with_the_steps(guidance_scale):
+    """The two walks are of first order, so four times the steps leave about a quarter of the error."""
+    torch.manual_seed(0)
+    diffusion = {"schedule": {"type": "cosine", "steps": 800}, "objective": {"type": "v"}, "clip": None}
+    dropped = {"state": 0.5, "goal": 0.5}
+    model = PolicyConfig.model_validate(
+        {**SMALL, "encoders": {}, "diffusion": diffusion, "cond_dropout": dropped}, strict=False
+    ).create(SPEC)
+    numbers = torch.randn(100, 3)
+    model.fit({"x": statistics(numbers[:, :2]), "state": statistics(numbers), "goal": statistics(numbers)}, None)
+    model.eval()
+    part = batch()
+    errors = []
+    for steps in (25, 100, 400):
+        how = {"sampler": DDIM(steps=steps), "guidance_scale": guidance_scale}
+        noise = model.invert(part.x, part.cond, **how)
+        errors.append((model.sample(part.cond, rows(part), **how, noise=noise) - part.x).abs().mean().item())
+    assert noise.shape == part.x.shape and noise.std() > 0.1
+    assert errors[1] < errors[0] / 2 and errors[2] < errors[1] / 2 and errors[2] < 0.02 * part.x.abs().mean()
+
+
+def test_noise_that_is_given_is_where_sampling_starts():
+    model, part = make().eval(), batch()
+    drawn_noise = rows(part).stream("start").normal(*model.x_shape)
+    assert torch.equal(model.sample(part.cond, rows(part), noise=drawn_noise), model.sample(part.cond, rows(part)))
+    assert not torch.equal(model.sample(part.cond, rows(part), noise=-drawn_noise), model.sample(part.cond, rows(part)))

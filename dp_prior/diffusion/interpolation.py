@@ -1,0 +1,25 @@
+"""Interpolation between noises: what lies between two samples, for a sampler without fresh noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def spherical(one: Tensor, other: Tensor, share: float) -> Tensor:
+    """The point at `share` of the arc from one noise to the other, 0 to 1 (slerp; Shoemake 1985).
+
+    A mean of two independent noises of D elements would be shorter than they are, and so no noise that the network
+    was trained on; on the arc lengths change evenly.
+
+    Args:
+        one, other: (*x_shape) each, of one sample.
+    """
+    norms = one.norm(), other.norm()
+    cosine = torch.dot(one.flatten() / norms[0], other.flatten() / norms[1]).clamp(-1, 1)
+    angle = torch.acos(cosine)
+    length = torch.lerp(*norms, share)
+    if angle.sin() < 1e-4:  # on one line, where the arc is the segment
+        return torch.lerp(one, other, share)
+    weights = torch.sin((1 - share) * angle) / angle.sin(), torch.sin(share * angle) / angle.sin()
+    return length * (weights[0] * one / norms[0] + weights[1] * other / norms[1])

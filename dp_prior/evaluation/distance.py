@@ -1,0 +1,55 @@
+"""Distances between two sets of feature vectors, drawn images and real ones.
+
+The Fréchet distance is the one that papers report; of n vectors it is biased upwards, by about a constant over n, so
+only values of equal n can be compared. The kernel distance is unbiased, so it can be watched with few samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def frechet_distance(one: Tensor, other: Tensor) -> float:
+    """|m_1 - m_2|^2 + tr(S_1 + S_2 - 2 (S_1 S_2)^(1/2)) of means and covariances (Heusel et al. 2017,
+    arXiv:1706.08500).
+
+    With S = R^T R the trace of the root is the sum of the singular values of R_1 R_2^T, so no root of a matrix is
+    taken, and no covariance of many dimensions is formed for few vectors.
+
+    Args:
+        one, other: (n, D) and (m, D), n and m at least 2.
+    """
+    one, other = one.double(), other.double()
+    roots = [_root(features) for features in (one, other)]
+    shift = (one.mean(0) - other.mean(0)).square().sum()
+    cross = torch.linalg.svdvals(roots[0] @ roots[1].T).sum()
+    return float(shift + sum(root.square().sum() for root in roots) - 2 * cross)
+
+
+def _root(features: Tensor) -> Tensor:
+    """(min(n, D), D) R of which R^T R is the covariance."""
+    centred = (features - features.mean(0)) / (len(features) - 1) ** 0.5
+    return centred if len(centred) <= centred.shape[1] else torch.linalg.qr(centred, mode="r").R
+
+
+def kernel_distance(one: Tensor, other: Tensor) -> float:
+    """Unbiased estimate of the squared maximum mean discrepancy under the kernel (x y / D + 1)^3 (Binkowski et al.
+    2018, arXiv:1801.01401); it may be negative.
+
+    Args:
+        one, other: (n, D) and (m, D), n and m at least 2; features of mean square about 1.
+    """
+    one, other = one.double(), other.double()
+    n, m = len(one), len(other)
+    within = [(_kernel_sum(x, x) - _kernel(x.square().sum(1) / x.shape[1]).sum()) / (len(x) * (len(x) - 1))
+              for x in (one, other)]  # fmt: skip
+    return float(sum(within) - 2 * _kernel_sum(one, other) / (n * m))
+
+
+def _kernel_sum(one: Tensor, other: Tensor) -> Tensor:
+    return torch.stack([_kernel(part @ other.T / one.shape[1]).sum() for part in one.split(1024)]).sum()
+
+
+def _kernel(products: Tensor) -> Tensor:
+    return (products + 1) ** 3

@@ -1,0 +1,58 @@
+"""Pictures of images: a grid, and rows of images that belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dp_prior.durable import replacing
+
+SIDE = 64
+"""Images are enlarged by the whole number that brings their height closest to this many pixels, from below."""
+
+
+def import_pillow() -> Any:
+    """Pillow's module Image, or an ImportError that names the extra."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError(f'pictures need Pillow ({error}): pip install "dp_prior[plots]"') from error
+    return Image
+
+
+def save_png(path: Path, image: np.ndarray) -> None:
+    """Write (height, width, 1 or 3) uint8 to a new file, not durably."""
+    import_pillow().fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(path, format="PNG")
+
+
+def write_png(path: Path, image: np.ndarray) -> None:
+    """The same durably, in the place of a file that may exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        save_png(temporary, image)
+
+
+def grid(images: np.ndarray, columns: int, *, gap: int = 2, after_first: int = 0) -> np.ndarray:
+    """Images in rows, enlarged, on white.
+
+    Args:
+        images: (n, height, width, 1 or 3) uint8; a last row that is not full is filled with white.
+        gap: pixels between them.
+        after_first: further pixels after the first column.
+
+    Returns:
+        (height, width, 1 or 3) uint8.
+    """
+    factor = max(1, SIDE // images.shape[1])
+    images = images.repeat(factor, 1).repeat(factor, 2)
+    n, height, width, channels = images.shape
+    rows = -(-n // columns)
+    shape = rows * (height + gap) - gap, columns * (width + gap) - gap + after_first, channels
+    sheet = np.full(shape, 255, np.uint8)
+    for number, image in enumerate(images):
+        row, column = divmod(number, columns)
+        top, left = row * (height + gap), column * (width + gap) + (after_first if column else 0)
+        sheet[top : top + height, left : left + width] = image
+    return sheet

@@ -1,0 +1,357 @@
+"""`dp-prior sample`: draws samples of a model into one file or folder, on any number of ranks, stopped and resumed at
+will.
+
+The noise of a sample is a function of seed and index. Whole batches of neighbouring indices are the unit of work: each
+is written durably to an unfinished folder beside the target by the one rank it falls to. So neither the number of ranks
+nor an interruption changes a bit of the result; another batch size changes samples by rounding alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dp_prior.batch import Spec
+from dp_prior.checkpoints.format import read_manifest
+from dp_prior.config import ConfigError
+from dp_prior.durable import (
+    make_directory,
+    remove_leftovers,
+    replace_file,
+    replacing,
+    seal,
+    sync_directory,
+    sync_file,
+    temporary_directory,
+    unseal,
+)
+from dp_prior.evaluation.grid import import_pillow, save_png
+from dp_prior.evaluation.samples import Part, pick_samples
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import Abandoned
+from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.places.reference import resolve
+from dp_prior.randomness import Randomness
+from dp_prior.regular_files import read_small
+from dp_prior.run.config import CONFIG
+from dp_prior.run.stored import TIMEOUT_S, Stored, load_model, read_stored, watched
+from dp_prior.tasks.model import Samples
+
+JOB = "job.json"
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to draw.
+
+    Attributes:
+        n: number of samples.
+        out: `.npz` file, or a folder of PNG files.
+        batch_size: samples that are drawn together.
+        seed: of the noise, and of labels that are drawn.
+        labels: names or numbers of classes that samples get in turn; () draws them uniformly.
+        conditions: `.npz` file with an array (m, *shape) by key; sample i gets row i modulo m. None for the data.
+        split: part of the data whose samples give the conditions, in turn.
+        weights: name of an average, or `online`; None for the first average.
+        guidance_scale: replaces the configured one.
+        overrides: changes of `task.sampler` and `data`.
+    """
+
+    n: int
+    out: Path
+    batch_size: int = 64
+    seed: int = 0
+    labels: tuple[str, ...] = ()
+    conditions: Path | None = None
+    split: Part = "val"
+    weights: str | None = None
+    guidance_scale: float | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether PNG files are written."""
+        return self.out.suffix != ".npz"
+
+    @property
+    def unfinished(self) -> Path:
+        """Folder of the batches drawn so far."""
+        return self.out.with_name(f".{self.out.name}.unfinished")
+
+
+class Conditions:
+    """Conditions of samples by index; these are of a model without any.
+
+    Attributes:
+        identity: equal for equal conditions; JSON.
+    """
+
+    identity: dict[str, Any] = {}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """(B, *shape) by key, data units, for the samples ids (B,) int64."""
+        return {}
+
+    def labels(self, ids: Tensor) -> Tensor | None:
+        """(B,) int64 the labels among them, for the target; None where there are none to tell."""
+        return None
+
+
+class HeldOut(Conditions):
+    """Conditions of the samples of a data set, in turn."""
+
+    def __init__(self, samples: Samples, identity: dict[str, Any]):
+        self._samples, self.identity = samples, identity
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        return self._samples.fetch((ids % len(self._samples)).to(self._samples.device)).to(ids.device).cond
+
+
+class Given(Conditions):
+    """Conditions from a file, in turn."""
+
+    def __init__(self, path: Path, spec: Spec):
+        """
+        Raises:
+            FileNotFoundError: there is no such file.
+            ConfigError: it does not hold the conditions that the model reads.
+        """
+        self.identity = {"conditions": hashlib.sha256(path.read_bytes()).hexdigest()}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                self._arrays = {key: arrays[key] for key in arrays.files}
+        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"--conditions {path}", [f"is no .npz file of arrays: {error}"]) from None
+        wanted, found = spec.cond_shapes, {key: value.shape[1:] for key, value in self._arrays.items()}
+        counts = {len(value) if value.ndim else 0 for value in self._arrays.values()}
+        is_numeric = all(value.dtype.kind in "biuf" for value in self._arrays.values())
+        if found != wanted or len(counts) != 1 or 0 in counts or not is_numeric:
+            shapes = {key: f"{value.dtype} {value.shape}" for key, value in self._arrays.items()}
+            problem = f"holds {shapes}; expected numbers (m, *shape) with one m above 0 for the shapes {dict(wanted)}"
+            raise ConfigError(f"--conditions {path}", [problem])
+        self._count, self._dtypes = counts.pop(), {key: spec.dtype(key) for key in wanted}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        chosen = (ids % self._count).cpu().numpy()
+        return {
+            key: torch.from_numpy(np.ascontiguousarray(value[chosen])).to(ids.device, self._dtypes[key])
+            for key, value in self._arrays.items()
+        }
+
+    def labels(self, ids: Tensor) -> Tensor | None:
+        """See `Conditions`."""
+        return self.rows(ids)[LABEL] if LABEL in self._dtypes else None
+
+
+class Labelled(Conditions):
+    """Other conditions with labels that are given in turn, or drawn uniformly by seed and index."""
+
+    def __init__(self, others: Conditions, classes: Sequence[str], labels: Sequence[str], seed: int):
+        """
+        Raises:
+            ConfigError: a label is neither the name nor the number of a class.
+        """
+        numbers = {name: number for number, name in enumerate(classes)}
+        numbers = {str(number): number for number in range(len(classes))} | numbers
+        if unknown := [label for label in labels if label not in numbers]:
+            known = f"0 to {len(classes) - 1}, or a name of {list(classes[:20])}"
+            raise ConfigError("--labels", [f"{unknown[0]!r} is no class; expected {known}"])
+        self._others, self._seed, self._n_classes = others, seed, len(classes)
+        self._labels = torch.tensor([numbers[label] for label in labels], dtype=torch.int64)
+        self.identity = {**others.identity, "labels": self._labels.tolist()}
+
+    def rows(self, ids: Tensor) -> dict[str, Tensor]:
+        """See `Conditions`."""
+        return {**self._others.rows(ids), LABEL: self.labels(ids)}
+
+    def labels(self, ids: Tensor) -> Tensor:
+        """See `Conditions`."""
+        if len(self._labels):
+            return self._labels.to(ids.device)[ids % len(self._labels)]
+        return Randomness.from_counts(self._seed, LABEL, ids).integers(self._n_classes)
+
+
+def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str], None]) -> bool:
+    """Draw the samples; goes on where an interrupted call of the same request stopped. A collective.
+
+    Args:
+        reference: of a checkpoint, run or export; see `dp_prior.places.reference`.
+        report: prints a line; called on the main rank.
+
+    Returns:
+        False if it was asked to stop before the end; all batches that were drawn are kept.
+
+    Raises:
+        FileExistsError: the target exists, or the unfinished folder belongs to another request.
+        ConfigError: the model cannot be drawn from in this way.
+    """
+    ranks.decide(lambda: _check_absent(request.out))
+    directory = ranks.decide(lambda: resolve(reference, whole=request.weights is not None), PATIENCE * TIMEOUT_S)
+    model = load_model(directory, ranks, weights=request.weights, guidance_scale=request.guidance_scale)
+    if request.is_folder:
+        import_pillow()
+    if request.is_folder and (len(model.spec.x_shape) != 3 or model.spec.x_shape[-1] not in (1, 3)):
+        found = f"is a folder of PNG files, but samples have shape {model.spec.x_shape}; name an .npz file"
+        raise ConfigError(f"--out {request.out}", [found])
+    needs_data = request.conditions is None and bool(model.spec.cond_shapes.keys() - {LABEL})
+    stored = read_stored(directory, request.overrides, with_data=needs_data)
+    conditions = _conditions(model.spec, stored if needs_data else None, request, ranks, report)
+    files = read_manifest(directory).files
+    job = {
+        "files": {name: one.sha256 for name, one in sorted(files.items()) if name.startswith((CONFIG, "model"))},
+        "weights": request.weights,
+        "guidance_scale": request.guidance_scale,
+        "sampler": stored.task.sampler.model_dump(mode="json"),
+        **{"n": request.n, "seed": request.seed, "batch_size": request.batch_size, **conditions.identity},
+    }
+    ranks.decide(lambda: _begin(request, job))
+    try:
+        with watched(ranks, request.unfinished):
+            _draw_batches(model, stored.task.sampler, conditions, request, ranks, report)
+            ranks.meet(may_leave=True)
+            with ranks.busy():
+                ranks.decide(lambda: _assemble(request, conditions))
+    except Abandoned:
+        return False
+    return True
+
+
+def _conditions(
+    spec: Spec, stored: Stored | None, request: Request, ranks: Ranks, report: Callable[[str], None]
+) -> Conditions:
+    """What the samples are conditioned on; `stored` where that is in the data."""
+    has_labels = LABEL in spec.cond_shapes and request.conditions is None
+    if request.labels and not has_labels:
+        raise ConfigError("--labels", ["the model has no labels to choose, or --conditions has them; leave it out"])
+    found = Conditions()
+    if request.conditions is not None:
+        found = Given(request.conditions, spec)
+    elif stored is not None:
+        data = stored.open(report, ranks.check_before_training)
+        identity = {"data": data.document()["fingerprint"], "split": request.split}
+        found = HeldOut(pick_samples(data, request.split, "sample"), identity)
+    return Labelled(found, spec.classes[LABEL], request.labels, request.seed) if has_labels else found
+
+
+def _draw_batches(
+    model: Any, sampler: Any, conditions: Conditions, request: Request, ranks: Ranks, report: Callable[[str], None]
+) -> None:
+    """Draw and write this rank's batches that are not there yet."""
+    batches = list(enumerate(_batches(request)))
+    told = max(1, len(batches) // (20 * ranks.num_processes))
+    for count, (number, ids) in enumerate(batches[ranks.process_index :: ranks.num_processes]):
+        ranks.beat()
+        if count % told == 0 and ranks.is_main_process:
+            report(f"{sum(_part(request, one).exists() for one, _ in batches)} of {len(batches)} batches")
+        path = _part(request, number)
+        if path.exists():
+            continue
+        with ranks.busy():
+            ids = ids.to(ranks.device)
+            random = Randomness.from_counts(request.seed, "predict", ids)
+            found = model.draw(conditions.rows(ids), random, sampler).cpu().numpy()
+            content = io.BytesIO()
+            np.save(content, found, allow_pickle=False)
+            replace_file(path, content.getvalue())
+
+
+def _batches(request: Request) -> Iterator[Tensor]:
+    yield from torch.arange(request.n).split(request.batch_size)
+
+
+def _part(request: Request, number: int) -> Path:
+    return request.unfinished / f"batch_{number:08d}.npy"
+
+
+def _check_absent(out: Path) -> None:
+    if os.path.lexists(out):
+        raise FileExistsError(f"{out} exists; nothing is overwritten. Name another file or folder, or delete it")
+
+
+def _begin(request: Request, job: dict[str, Any]) -> None:
+    """Make the unfinished folder, or check that it is of the same job.
+
+    Raises:
+        FileExistsError: it is of another one.
+    """
+    folder = request.unfinished
+    make_directory(folder)
+    remove_leftovers(request.out.parent, request.out.name)  # of a call that was killed while it wrote the target
+    path = folder / JOB
+    if not path.exists():
+        replace_file(path, seal(job))
+        return
+    try:
+        found = unseal(read_small(path))
+    except ValueError as error:
+        raise FileExistsError(f"{path} is damaged ({error}); delete {folder}") from None
+    job = json.loads(json.dumps(job))
+    found.pop("sha256", None)
+    if changed := sorted(key for key in job.keys() | found.keys() if job.get(key) != found.get(key)):
+        differences = "; ".join(f"{key} was {found.get(key)}, is {job.get(key)}" for key in changed)
+        raise FileExistsError(
+            f"{folder} holds the unfinished samples of another request: {differences}. Repeat that request to go on, "
+            f"name another --out, or delete the folder"
+        )
+
+
+def _assemble(request: Request, conditions: Conditions) -> None:
+    """Write the target whole from the batches, then delete them."""
+    labels = conditions.labels(torch.arange(request.n))
+    _check_absent(request.out)
+    if request.is_folder:
+        _write_folder(request, labels)
+    else:
+        others = {} if labels is None else {"arr_1": iter([labels.numpy()])}
+        _write_npz(request.out, request.n, {"arr_0": _parts(request), **others})
+    shutil.rmtree(request.unfinished)
+
+
+def _parts(request: Request) -> Iterator[np.ndarray]:
+    for number, _ in enumerate(_batches(request)):
+        yield np.load(_part(request, number), allow_pickle=False)
+
+
+def _write_npz(path: Path, n: int, arrays: dict[str, Iterator[np.ndarray]]) -> None:
+    """Arrays of n rows, given in parts, as `numpy.savez` writes them; equal content gives equal bytes."""
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, parts in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:
+                for number, part in enumerate(parts):
+                    if number == 0:
+                        header = {"descr": part.dtype.str, "fortran_order": False, "shape": (n, *part.shape[1:])}
+                        np.lib.format.write_array_header_1_0(file, header)
+                    file.write(np.ascontiguousarray(part).tobytes())
+
+
+def _write_folder(request: Request, labels: Tensor | None) -> None:
+    """PNG files named by index, and labels in `dataset.json` as EDM has them."""
+    with temporary_directory(request.out) as folder:
+        index = 0
+        for part in _parts(request):
+            for image in part:
+                path = folder / f"{index:06d}.png"
+                save_png(path, image)
+                sync_file(path)
+                index += 1
+        if labels is not None:
+            listed = [[f"{number:06d}.png", label] for number, label in enumerate(labels.tolist())]
+            replace_file(folder / "dataset.json", json.dumps({"labels": listed}).encode())
+        sync_directory(folder)
+        os.rename(folder, request.out)
+    sync_directory(request.out.parent)
