@@ -392,7 +392,13 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 @modules_option
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("dest", type=click.Path(path_type=Path))
-@click.option("--to", "target", required=True, type=click.Choice(["zarr", "lerobot", "npz"]), help="Format to write.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Choice(["zarr", "lerobot", "robomimic", "npz"]),
+    help="Format to write.",
+)
 @click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
 @click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
@@ -401,7 +407,7 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 def convert(
     source: Path,
     dest: Path,
-    target: Literal["zarr", "lerobot", "npz"],
+    target: Literal["zarr", "lerobot", "robomimic", "npz"],
     kind: str | None,
     settings: tuple[str, ...],
     rename: tuple[str, ...],
@@ -409,7 +415,8 @@ def convert(
     fps: float | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0 or npz (docs/data.md)."""
+    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
+    (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
     import_modules(modules)
