@@ -392,7 +392,13 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 @modules_option
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("dest", type=click.Path(path_type=Path))
-@click.option("--to", "target", required=True, type=click.Choice(["zarr", "lerobot", "npz"]), help="Format to write.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Choice(["zarr", "lerobot", "robomimic", "npz"]),
+    help="Format to write.",
+)
 @click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
 @click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
@@ -401,7 +407,7 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 def convert(
     source: Path,
     dest: Path,
-    target: Literal["zarr", "lerobot", "npz"],
+    target: Literal["zarr", "lerobot", "robomimic", "npz"],
     kind: str | None,
     settings: tuple[str, ...],
     rename: tuple[str, ...],
@@ -409,7 +415,8 @@ def convert(
     fps: float | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0 or npz (docs/data.md)."""
+    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
+    (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
     import_modules(modules)
@@ -471,7 +478,10 @@ def embed_demonstrations(episodes: Path, out: Path) -> None:
 @click.option(
     "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .parquet."
 )
-@click.option("--column", default="text", show_default=True, help="Column of --texts that holds them.")
+@click.option(
+    "--images", type=click.Path(exists=True, path_type=Path), help="Paths of pictures, relative to this file; the same."
+)
+@click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
 @click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
 @click.option("--key", help="With it: the name in data.language or data.images.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
@@ -479,20 +489,24 @@ def embed(
     model: str,
     out: Path,
     texts: Path | None,
-    column: str,
+    images: Path | None,
+    column: str | None,
     config_file: Path | None,
     key: str | None,
     overrides: tuple[str, ...],
     modules: tuple[str, ...],
 ) -> None:
-    """Embed texts or camera frames once, for training to read (docs/language.md). Stop and repeat it at any time."""
-    from dp_prior.run.embed import embed_data, embed_file
+    """Embed texts, pictures or camera frames once, for training to read (docs/language.md). Stop and repeat it at any
+    time."""
+    from dp_prior.run.embed import embed_data, embed_pictures, embed_texts
 
     import_modules(modules)
-    if (texts is None) == (config_file is None) or (config_file is None) != (key is None):
-        raise click.UsageError("give --texts, or --config_file and --key")
+    if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
+        raise click.UsageError("give --texts, --images, or --config_file and --key")
     if texts is not None:
-        is_new = embed_file(model, out, texts, column, click.echo)
+        is_new = embed_texts(model, out, texts, column or "text", click.echo)
+    elif images is not None:
+        is_new = embed_pictures(model, out, images, column or "image", click.echo)
     else:
         is_new = embed_data(model, out, config_file, overrides, key, click.echo)
     click.echo(f"wrote {out}" if is_new else f"{out} is complete already")

@@ -15,6 +15,7 @@ import click
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from huggingface_hub import HfApi
 
 from dp_prior import load_policy
@@ -22,6 +23,7 @@ from dp_prior.cli import main
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
 from tests import test_prior
+from tests.embedders.models import save_model
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet
 
@@ -35,6 +37,7 @@ GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", 
     "CHANGELOG.md"
 }
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
+FENCES = ("json", "bash", "python")
 PRIOR = ROOT / "configs/prior/clip_embeddings.json"
 
 
@@ -221,6 +224,37 @@ def test_priors_predict_as_told(place, text_tower, monkeypatch):  # noqa: F811
     text_tower.rename(place / "clip-vit-base-patch32")
     names = run_page("docs/prior.md", {"text_embed": torch.randn(3, 6)})
     assert names["image_embed"].shape == (1, 6)
+
+
+def test_captions_and_pictures_become_a_prior_by_the_commands_told(place):
+    """All of them as they stand, on a tiny CLIP with random weights and for a few steps."""
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    Image = pytest.importorskip("PIL.Image")
+    save_model(place / "openai/clip-vit-base-patch32", "clip")
+    (place / "pictures").mkdir()
+    words, rows = ("push", "the", "block", "left", "right", "up"), ["image,caption"]
+    for number in range(24):
+        pixels = np.random.default_rng(number).integers(0, 256, (20, 24, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"pictures/{number}.jpg")
+        rows += [f"pictures/{number}.jpg,{words[number % 6]} {words[number % 5]} {again}" for again in ("up", "left")]
+    (place / "captions.csv").write_text("\n".join(rows))
+    (place / "configs").symlink_to(ROOT / "configs")
+    section = text_of("docs/prior.md").partition("## From captions and pictures")[2]
+    told = {language: re.search(rf"^```{language}\n(.*?)^```$", section, re.M | re.S)[1] for language in FENCES}
+    (place / "captions.json").write_text(told["json"])
+    few = ["train.samples=64", "train.lr.warmup_steps=1", "data.batch_size=8", "task.backbone.embed_dim=16"]
+    few += ["evaluate.0.every.samples=32", "evaluate.1.every.samples=32"]
+    for line in told["bash"].replace("accelerate launch train_policy.py", "dp-prior train").splitlines():
+        command = line.split()[1:]
+        command += [part for each in few for part in ("--set", each)] if command[0] == "train" else []
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, f"{line}: {done.output}"
+    assert "test/ema/similarity_with_original_image[steps=64]" in done.output
+    names: dict = {}
+    exec(compile(told["python"], "docs/prior.md", "exec"), names)
+    assert names["image_embed"].shape == (1, 6) and names["image_embed"].norm() == pytest.approx(1)
+    embedded = names["prior"].spec.embedders["text"].create().texts(["a dog in the snow"])
+    np.testing.assert_array_equal(names["captions"]["text"], embedded)
 
 
 def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):

@@ -6,18 +6,19 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from dp_prior.config import Change, Config
+from dp_prior.config import Change, Config, ConfigError
 from dp_prior.data.columns.embedding import read_rows
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.order import Share, shares
 
 MOST_TEXTS_NAMED = 3
 
@@ -38,6 +39,12 @@ class LanguageConfig(Config):
 
     text: str = "text"
     """Metadata column that holds the text of each embedding."""
+
+    weights: Annotated[
+        Literal["balanced"] | dict[str, Annotated[float, Field(gt=0)]] | None, Change("schedule-changing")
+    ] = None
+    """Weight of each text: its share of the data set's training samples is this over the sum of all weights, exact in
+    every epoch. "balanced" gives all texts the same share. null: every window comes once per epoch."""
 
     def keys(self) -> set[str]:
         """The keys of the data set that are named."""
@@ -60,7 +67,24 @@ class LanguageConfig(Config):
         record = read_record(Path(self.folder.path).expanduser())
         embedder = None if record is None else record.embedder
         files = [store.tasks_file] if isinstance(store, LeRobotStore) and store.tasks_file.is_file() else []
-        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, files)
+        weights = self._weights(texts, str(store.describe()["path"]))
+        return FrameTexts(texts, index, table.reshape(len(texts), *folder.shape), embedder, files, weights)
+
+    def _weights(self, texts: list[str], source: str) -> list[float] | None:
+        """The weight of each text; None for those that an epoch has without weights."""
+        if self.weights is None or self.weights == "balanced":
+            return None if self.weights is None else [1.0] * len(texts)
+        problems = [
+            f"language.weights names {text!r}, which no frame has. {nearest_name(text, texts)}"
+            for text in self.weights
+            if text not in texts
+        ]
+        missing = [text for text in texts if text not in self.weights]
+        if missing:
+            problems.append(f"language.weights has no weight for {_named(missing)}; give every text one")
+        if problems:
+            raise DataError(source, problems)
+        return [self.weights[text] for text in texts]
 
 
 @dataclass(frozen=True)
@@ -73,6 +97,7 @@ class FrameTexts:
         table: (K, *shape) float32 embedding of each.
         embedder: record of the model that made them; None if nothing says.
         files: of the data set, that hold texts.
+        weights: of each text; None if every window comes once per epoch.
     """
 
     texts: list[str]
@@ -80,6 +105,26 @@ class FrameTexts:
     table: np.ndarray
     embedder: Any
     files: list[Path]
+    weights: list[float] | None
+
+    def shares(self, index: np.ndarray, count: int) -> list[Share]:
+        """Divide samples among windows by the weights of their texts; texts without a window have no share.
+
+        Args:
+            index: (n,) number of each window's text.
+            count: samples of an epoch.
+
+        Raises:
+            ConfigError: a text would have no sample.
+        """
+        groups = [ids for number in range(len(self.texts)) if len(ids := np.flatnonzero(index == number))]
+        texts = [int(index[ids[0]]) for ids in groups]
+        counts = shares(count, [self.weights[number] for number in texts])
+        lost = [self.texts[number] for number, share in zip(texts, counts, strict=True) if not share]
+        if lost:
+            found = f"language.weights give {_named(lost)} none of the {count} samples of an epoch"
+            raise ConfigError("data", [f"{found}; raise them, or leave these episodes out"])
+        return [Share(ids, share) for ids, share in zip(groups, counts, strict=True)]
 
     def digest(self) -> bytes:
         """SHA-256 of texts, embeddings and which frame has which."""
@@ -166,10 +211,15 @@ def _rows_of(folder: Folder, column: str, texts: Collection[str]) -> np.ndarray:
         done += len(part[column])
     missing = [text for text in texts if text not in rows]
     if missing:
-        named = ", ".join(repr(text) for text in missing[:MOST_TEXTS_NAMED])
-        found = f"{len(missing)} of the {len(texts)} instructions have no embedding: {named}"
+        found = f"{len(missing)} of the {len(texts)} instructions have no embedding: {_named(missing)}"
         raise DataError(folder.path, [f"{found}; make them with dp-prior embed, in a new folder"])
     return np.array([rows[text] for text in texts], dtype=np.int64)
+
+
+def _named(texts: list[str]) -> str:
+    """The first few."""
+    more = ", ..." if len(texts) > MOST_TEXTS_NAMED else ""
+    return ", ".join(map(repr, texts[:MOST_TEXTS_NAMED])) + more
 
 
 def _frame(row: int, ends: np.ndarray) -> str:

@@ -21,8 +21,7 @@ from dp_prior.config import Change, ConfigError
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, JointIntegrity
-from dp_prior.data.loader import Loader
-from dp_prior.data.order import WeightedOrder, shares
+from dp_prior.data.order import Share, shares
 from dp_prior.data.selection import ACTION
 from dp_prior.data.split import PARTS
 from dp_prior.data.trajectories import (
@@ -76,7 +75,8 @@ class MixtureConfig(WindowsConfig):
         unweighted = [name for name, one in self.sets.items() if one.weight is None]
         if 0 < len(unweighted) < len(self.sets):
             yield f"sets {unweighted} have no weight, but others have; give all of them a weight, or none"
-        if not unweighted and any(one.embeddings for one in self.sets.values()):
+        told = [record for one in self.sets.values() for record in one.language.values() if record.weights is not None]
+        if (not unweighted or told) and any(one.embeddings for one in self.sets.values()):
             yield "sets have weights and embeddings, which are shuffled in blocks of neighbours; remove the weights"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
@@ -126,16 +126,16 @@ class Mixture(SplitTrajectories):
         """See `MixtureConfig.create`."""
         super().__init__(config)
         self.sets = sets
-        self._shares: list[int] | None = None
         problems = [*_different_specs(sets), *_different_actions(config, sets)]
-        self._sizes = [len(each.train) for each in sets.values()]
-        if not problems and all(one.weight is not None for one in config.sets.values()):
-            self._shares = shares(sum(self._sizes), [config.sets[name].weight for name in sets])
+        sizes = [len(each.train) for each in sets.values()]
+        self._counts, is_weighted = sizes, all(one.weight is not None for one in config.sets.values())
+        if not problems and is_weighted:
+            self._counts = shares(sum(sizes), [config.sets[name].weight for name in sets])
             problems += [
-                f"sets.{name}.weight {config.sets[name].weight:g} gives it none of the {sum(self._sizes)} samples of "
+                f"sets.{name}.weight {config.sets[name].weight:g} gives it none of the {sum(sizes)} samples of "
                 f"an epoch; raise it, or leave the set out"
-                for name, share in zip(sets, self._shares, strict=True)
-                if not share
+                for name, count in zip(sets, self._counts, strict=True)
+                if not count
             ]
         if problems:
             raise ConfigError("data", problems)
@@ -156,6 +156,14 @@ class Mixture(SplitTrajectories):
         self.warnings = [f"{name}: {warning}" for name, each in sets.items() for warning in each.warnings]
         self.has_embeddings = any(each.has_embeddings for each in parts)
         self.train, self.val, self.test = (self._joined(part) for part in PARTS)
+        self.shares = None
+        if is_weighted or any(each.shares is not None for each in parts):
+            begins = np.cumsum([0, *sizes])
+            self.shares = [
+                Share(begin + group.ids, group.count)
+                for begin, each, count in zip(begins, parts, self._counts, strict=False)
+                for group in each.divided(count)
+            ]
 
     def _joined(self, part: Literal["train", "val", "test"]) -> WindowSet:
         """A part of all sets; what they hold in memory becomes a view of it."""
@@ -177,17 +185,10 @@ class Mixture(SplitTrajectories):
         prints = {name: each.fingerprint for name, each in self.sets.items()}
         return hashlib.sha256(json.dumps(prints).encode()).hexdigest()
 
-    def loader(self, *, seed: int, **how: Any) -> Loader:
-        """See `SplitTrajectories.loader`; sets with weights are drawn from in their shares."""
-        if self._shares is None:
-            return super().loader(seed=seed, **how)
-        return Loader(self.train, order=WeightedOrder(seed, self._sizes, self._shares), seed=seed, **how)
-
     def summary(self) -> str:
         """See `SplitTrajectories.summary`; with the share of each set in the samples of an epoch."""
-        counts = self._sizes if self._shares is None else self._shares
-        drawn = zip(self.sets, counts, strict=True)
-        listed = ", ".join(f"{name} {count / sum(counts):.3g}" for name, count in drawn)
+        drawn = zip(self.sets, self._counts, strict=True)
+        listed = ", ".join(f"{name} {count / sum(self._counts):.3g}" for name, count in drawn)
         return f"{super().summary()}; shares: {listed}"
 
     def report(self) -> dict[str, Any]:

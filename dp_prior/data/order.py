@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
@@ -89,20 +90,28 @@ def shares(n: int, weights: Sequence[float]) -> list[int]:
     return counts
 
 
-class WeightedOrder:
-    """A full shuffle in which each of several sets has a fixed share of every epoch, for data in memory.
+@dataclass(frozen=True)
+class Share:
+    """Samples with a fixed share of every epoch.
 
-    Each set is drawn from in passes: every sample of it once, in random order, before any comes again. An epoch
-    continues the passes where the epoch before left them, and shuffles what it drew from all sets.
+    Attributes:
+        ids: (k,) int64, k at least 1.
+        count: samples of an epoch that are drawn from them.
     """
 
-    def __init__(self, seed: int, sizes: Sequence[int], counts: Sequence[int]):
-        """
-        Args:
-            sizes: samples of each set; ids of a set follow those of the set before it.
-            counts: samples of an epoch from each set, of the same sum.
-        """
-        self.seed, self._sizes, self._counts = seed, sizes, counts
+    ids: np.ndarray
+    count: int
+
+
+class WeightedOrder:
+    """A full shuffle in which each of several groups of samples has a fixed share of every epoch, for data in memory.
+
+    Each group is drawn from in passes: every sample of it once, in random order, before any comes again. An epoch
+    continues the passes where the epoch before left them, and shuffles what it drew from all groups.
+    """
+
+    def __init__(self, seed: int, groups: Sequence[Share]):
+        self.seed, self._groups = seed, groups
         self._epoch = lru_cache(2)(self._make_epoch)
 
     def ids(self, epoch: int, begin: int, end: int) -> np.ndarray:
@@ -110,16 +119,15 @@ class WeightedOrder:
         return self._epoch(epoch)[begin:end]
 
     def _make_epoch(self, epoch: int) -> np.ndarray:
-        firsts = np.cumsum([0, *self._sizes])
         drawn = [
-            first + self._drawn(number, epoch * count, (epoch + 1) * count)
-            for number, (first, count) in enumerate(zip(firsts, self._counts, strict=False))
+            group.ids[self._drawn(number, epoch * group.count, (epoch + 1) * group.count)]
+            for number, group in enumerate(self._groups)
         ]
-        return np.concatenate(drawn)[epoch_order(self.seed, epoch, sum(self._counts))]
+        return np.concatenate(drawn)[epoch_order(self.seed, epoch, sum(map(len, drawn)))]
 
     def _drawn(self, number: int, begin: int, end: int) -> np.ndarray:
-        """Draws begin to end - 1 from a set since the start of the run."""
-        size = self._sizes[number]
+        """Places in a group's ids of draws begin to end - 1 from it since the start of the run."""
+        size = len(self._groups[number].ids)
         first, stop = begin // size, -(-end // size)  # passes
         draws = np.arange(first * size, stop * size).reshape(-1, size)
         shuffled = _sorted_by_hash(draws, self.seed, f"set/{number}").reshape(-1) % size

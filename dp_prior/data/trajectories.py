@@ -32,7 +32,7 @@ from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, build_cac
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.language import FrameTexts, LanguageConfig
 from dp_prior.data.loader import Loader
-from dp_prior.data.order import BlockOrder
+from dp_prior.data.order import BlockOrder, Share, WeightedOrder
 from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import PARTS, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
@@ -89,6 +89,14 @@ class RecordedConfig(Config):
             found = f"name {repeated} twice" if repeated else "are empty"
             where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
             yield f"{where} {found}; a policy needs observations with different names"
+        weighted = [name for name, record in self.language.items() if record.weights is not None]
+        if len(weighted) > 1:
+            yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
+        if weighted and self.embeddings:
+            yield (
+                f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
+                f"remove the weights"
+            )
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
@@ -319,6 +327,7 @@ class SplitTrajectories:
         counts: numbers of episodes, steps, windows and padded positions of each part.
         is_train_step: (m,) bool, True where a padded row of `train` is no repeated edge.
         has_embeddings: whether observations are read from disk in blocks.
+        shares: groups of the windows of `train`, with fixed shares of an epoch; None if each comes once per epoch.
         warnings: about the files.
         fingerprint: SHA-256 of the content.
     """
@@ -333,6 +342,7 @@ class SplitTrajectories:
     counts: dict[str, dict[str, int]]
     is_train_step: np.ndarray
     has_embeddings: bool
+    shares: list[Share] | None
     warnings: list[str]
     fingerprint: str
 
@@ -374,6 +384,8 @@ class SplitTrajectories:
 
     def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
+        if self.shares is not None:
+            return Loader(self.train, order=WeightedOrder(seed, self.shares), seed=seed, **how)
         if not self.has_embeddings:
             return Loader(self.train, seed=seed, **how)
         config = self._config
@@ -499,7 +511,28 @@ class Trajectories(SplitTrajectories):
             }
             if name == "train":
                 self.is_train_step = windows.is_real
+                newest = source[windows.first + n_obs_steps - 1]
         self.train, self.val, self.test = (sets[name] for name in PARTS)
+        weighted = next((found for found in self._language.values() if found.weights is not None), None)
+        self._weighted, self._newest = weighted, newest
+        self.shares = None if weighted is None else self.divided(len(self.train))
+
+    def divided(self, count: int) -> list[Share]:
+        """`count` samples of an epoch, divided by the weights of instructions: of the newest observation of a window.
+
+        Raises:
+            ConfigError: an instruction would have no sample.
+        """
+        if self._weighted is None:
+            return [Share(np.arange(len(self.train)), count)]
+        return self._weighted.shares(self._weighted.index[self._newest], count)
+
+    def summary(self) -> str:
+        """See `SplitTrajectories.summary`; with the shares of instructions that have weights."""
+        if self.shares is None:
+            return super().summary()
+        counts = sorted(share.count / len(self.train) for share in self.shares)
+        return f"{super().summary()}; {len(counts)} instructions, shares {counts[0]:.3g} to {counts[-1]:.3g}"
 
     @cached_property
     def fingerprint(self) -> str:

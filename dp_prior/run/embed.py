@@ -1,10 +1,13 @@
-"""`dp-prior embed`: embeddings of the texts of a file, or of the instructions or camera frames of a configuration."""
+"""`dp-prior embed`: embeddings of the texts or pictures of a table, or of the instructions or camera frames of a
+configuration."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +16,8 @@ from dp_prior.config import Config, ConfigError
 from dp_prior.data.embeddings.metadata import read_table
 from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import reading
+from dp_prior.data.frames.pictures import need_pillow, read_rgb
 from dp_prior.data.images import ImageConfig, build_caches
 from dp_prior.data.language import LanguageConfig, read_texts
 from dp_prior.data.selection import ACTION, read_selected
@@ -20,8 +25,11 @@ from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders import Embedder, named
 from dp_prior.run.config import TrainConfig
 
+PICTURES_REMEMBERED = 64
+"""Captions of one picture are near each other."""
 
-def embed_file(model: str, out: Path, texts: Path, column: str, report: Callable[[str], None]) -> bool:
+
+def embed_texts(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
     """Embed the texts of a file, row by row: a text file with one in each line, or a column of a CSV or parquet file,
     whose other columns are kept as metadata. Returns False if that was done already.
 
@@ -29,17 +37,51 @@ def embed_file(model: str, out: Path, texts: Path, column: str, report: Callable
         DataError: the file cannot be read, or a text is empty.
         FileExistsError: see `write_embeddings`.
     """
-    columns = read_table(texts, column)
+    columns, texts = _read(table, column)
+    source = {"texts": column, "sha256": hashlib.sha256(table.read_bytes()).hexdigest()}
+    return _write(model, out, columns, source, lambda embedder: _texts(embedder, texts), report)
+
+
+def embed_pictures(model: str, out: Path, table: Path, column: str, report: Callable[[str], None]) -> bool:
+    """Embed the pictures whose files a table names, relative to itself, row by row; otherwise like `embed_texts`.
+
+    Raises:
+        DataError: the table cannot be read, or a path is empty or of no picture.
+        FileExistsError: see `write_embeddings`.
+        ImportError: Pillow is not installed.
+    """
+    need_pillow()
+    columns, names = _read(table, column)
+    missing = [(row, path) for row, name in enumerate(names) if not (path := table.parent / name).is_file()]
+    if missing:
+        raise DataError(str(table), [f"row {row}: there is no file {path}" for row, path in missing])
+    digest = hashlib.sha256(table.read_bytes())
+    for path in dict.fromkeys(table.parent / name for name in names):
+        with reading(path):
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+
+    def pictures(embedder: Embedder) -> Callable[[int, int], np.ndarray]:
+        one = lru_cache(PICTURES_REMEMBERED)(lambda name: embedder.frames(read_rgb(table.parent / name)[None])[0])
+        return lambda first, stop: np.stack([one(name) for name in names[first:stop]])
+
+    return _write(model, out, columns, {"images": column, "sha256": digest.hexdigest()}, pictures, report)
+
+
+def _read(table: Path, column: str) -> tuple[dict[str, Any], list[str]]:
+    """All columns of a file by name, and the texts of one of them.
+
+    Raises:
+        DataError: it cannot be read, or a text is empty.
+    """
+    columns = read_table(table, column)
     if COLUMN in columns:
-        raise DataError(str(texts), [f"has a column {COLUMN!r}, which is the name of what is written; rename it"])
-    found = [str(text) for text in columns[column]]
+        raise DataError(str(table), [f"has a column {COLUMN!r}, which is the name of what is written; rename it"])
+    found = ["" if text is None else str(text) for text in columns[column]]
     empty = [row for row, text in enumerate(found) if not text.strip()]
     if empty or not found:
-        raise DataError(str(texts), [f"row {empty[0]}: the text is empty; leave it out" if empty else "has no texts"])
-    digest = hashlib.sha256(texts.read_bytes()).hexdigest()
-    return _write(
-        model, out, columns, {"texts": column, "sha256": digest}, lambda embedder: _texts(embedder, found), report
-    )
+        problem = f"row {empty[0]}: the {column} is empty; leave it out" if empty else "has no rows"
+        raise DataError(str(table), [problem])
+    return columns, found
 
 
 def embed_data(
@@ -89,7 +131,7 @@ def _texts(embedder: Embedder, texts: list[str]) -> Callable[[int, int], np.ndar
 def _write(
     model: str,
     out: Path,
-    columns: dict[str, object],
+    columns: dict[str, Any],
     source: dict[str, str],
     embed: Callable[[Embedder], Callable[[int, int], np.ndarray]],
     report: Callable[[str], None],

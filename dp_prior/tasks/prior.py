@@ -120,10 +120,11 @@ class PriorConfig(Config):
         """An untrained prior for data of this shape.
 
         Raises:
-            ConfigError: a condition is no vector, or candidates need a text embedding that the data do not have.
+            ConfigError: a condition is no vector or text, or candidates need a text embedding that the data do not have.
         """
-        if spec.kinds:
-            raise ConfigError("task", [f"a prior reads vectors; found {spec.kinds}"])
+        odd = {key: kind for key, kind in spec.kinds.items() if kind != "text"}
+        if odd:
+            raise ConfigError("task", [f"a prior reads vectors; found {odd}"])
         text = spec.cond_shapes.get(EMBEDDING)
         if self.candidates > 1 and text != spec.x_shape:
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"

@@ -1,6 +1,7 @@
 """Instructions of every format become the embeddings of their texts, frame by frame."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.written import EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError
 from dp_prior.data.language import LanguageConfig, read_texts
+from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
+from dp_prior.run.changes import kind_of
 from tests.data.episodes import test_lerobot as lerobot
 from tests.data.test_recorded_sets import FOLDER, need
 
@@ -148,7 +151,7 @@ def test_the_column_of_texts_may_have_another_name(tmp_path):
     assert make(tmp_path, folder, text="caption").fingerprint == expected.fingerprint
     with pytest.raises(DataError, match="there is no column 'text'. Did you mean .*caption|It has: caption"):
         make(tmp_path, folder)
-    assert set(LanguageConfig.model_fields) == {"key", "texts", "folder", "text"}
+    assert set(LanguageConfig.model_fields) == {"key", "texts", "folder", "text", "weights"}
 
 
 NUMBERS = {"key": "n", "texts": TEXTS}
@@ -176,6 +179,140 @@ def test_what_is_missing_is_one_clear_line(tmp_path, arrays, fields, message):
     }
     with pytest.raises(DataError, match=message):
         TrajectoriesConfig.from_json(json.dumps(config)).create(4, 2, 2)
+
+
+WEIGHTED = {"go left": 1, "go right": 3, "stop": 2}
+LENGTHS = (20, 9, 14, 30, 6)
+SAID = (2, 0, 1, 0, 2)  # number of each episode's text
+
+
+def weighted(place, weights, said=SAID, lengths=LENGTHS, **fields) -> dict:
+    """A set whose episodes are told `said`, as JSON; windows of 8 steps, 2 observations and 4 actions."""
+    place.mkdir(exist_ok=True)
+    numbers = np.random.default_rng(0).normal(size=(sum(lengths), 2)).astype(np.float32)
+    np.savez(place / "d.npz", state=numbers, action=numbers, episode_ends=np.cumsum(lengths), said=said, **fields)
+    told = {"key": "said", "texts": TEXTS, "folder": embed(place / "e"), "weights": weights}
+    keys = {"obs": {"state": {"key": "state"}}, "language": {"told": told}, "action": {"key": "action"}}
+    return {"episodes": {"type": "npz", "path": str(place / "d.npz")}, **keys}
+
+
+def opened(record: dict, kind=TrajectoriesConfig):
+    return kind.from_json(json.dumps({**record, "split": {"train": 1.0, "val": 0.0}})).create(8, 2, 4)
+
+
+def drawn(data, epochs) -> Counter:
+    """How often each window comes."""
+    loader = data.loader(batch_size=1, accumulation=1, seed=5, rank=0, world_size=1)
+    return Counter(np.concatenate([loader.order.ids(epoch, 0, len(loader)) for epoch in range(epochs)]).tolist())
+
+
+def texts_of_windows(data) -> list[str]:
+    """What the newest observation of each window is told, by its embedding."""
+    told = data.train.fetch(torch.arange(len(data.train))).cond["told"][:, 1]
+    return [
+        TEXTS[int(k)] for k in (told @ torch.from_numpy(HashedConfig(dimension=8).create().texts(TEXTS)).T).argmax(1)
+    ]
+
+
+@pytest.mark.parametrize("weights", ["balanced", WEIGHTED])
+def test_each_text_has_its_exact_share_of_every_epoch_and_all_its_windows_come_in_turn(tmp_path, weights):
+    data = opened(weighted(tmp_path, weights))
+    texts, n = texts_of_windows(data), len(data.train)
+    given = dict.fromkeys(TEXTS, 1) if weights == "balanced" else weights
+    for epochs in (1, 2, 5):
+        counts = drawn(data, epochs)
+        for text in TEXTS:
+            of = [counts[i] for i in range(n) if texts[i] == text]
+            assert abs(sum(of) / epochs - n * given[text] / sum(given.values())) < 1 and max(of) - min(of) <= 1
+    assert "3 instructions, shares 0." in data.summary()
+    how = {"batch_size": 4, "accumulation": 1, "seed": 3, "rank": 0, "world_size": 1}
+    ranks = [data.loader(**how | {"batch_size": 2, "rank": rank, "world_size": 2}) for rank in range(2)]
+    for start in (0, 8, 500 * 4):  # any position, whatever the ranks
+        found = torch.stack([torch.cat([batch.ids for batch in one.global_batch(start)]) for one in ranks], 1)
+        assert torch.equal(found.flatten(), data.loader(**how).global_batch(start)[0].ids)
+
+
+def test_weights_like_the_numbers_of_windows_change_no_window_s_number(tmp_path):
+    data = opened(weighted(tmp_path / "a", None))
+    assert data.shares is None
+    counts = Counter(texts_of_windows(data))
+    every = opened(weighted(tmp_path / "b", {text: counts[text] for text in TEXTS}))
+    equal = opened(weighted(tmp_path / "c", "balanced", said=(0, 1, 2), lengths=(9, 9, 9)))
+    for one in (data, every, equal):
+        assert set(drawn(one, 1).values()) == {1} and set(drawn(one, 3).values()) == {3}
+
+
+def test_weights_of_texts_are_those_of_sets_with_one_text_each(tmp_path):
+    """Bit for bit: the windows of a text are those of its set."""
+    one = opened(weighted(tmp_path / "one", {"go left": 1, "go right": 3}, said=(0, 0, 1), lengths=(20, 9, 14)))
+    whole = np.load(tmp_path / "one/d.npz")
+    sets = {}
+    for name, rows, said, lengths in (("a", slice(29), (0, 0), (20, 9)), ("b", slice(29, None), (1,), (14,))):
+        sets[name] = weighted(tmp_path / name, None, said, lengths) | {"weight": 1 if name == "a" else 3}
+        arrays = {key: whole[key][rows] for key in ("state", "action")}
+        np.savez(tmp_path / name / "d.npz", **arrays, said=said, episode_ends=np.cumsum(lengths))
+    many = opened({"sets": sets}, MixtureConfig)
+    how = {"batch_size": 4, "accumulation": 1, "seed": 3, "rank": 0, "world_size": 1}
+    for start in range(0, 400, 4):
+        (found,), (expected,) = one.loader(**how).global_batch(start), many.loader(**how).global_batch(start)
+        assert torch.equal(found.ids, expected.ids) and torch.equal(found.x, expected.x)
+        assert torch.equal(found.cond["told"], expected.cond["told"])
+
+
+@pytest.mark.parametrize("weight", [None, 1])
+def test_in_a_mixture_texts_divide_the_share_of_their_set(tmp_path, weight):
+    sets = {
+        name: weighted(tmp_path / name, weights, said, lengths) | {"weight": weight and weight * more}
+        for name, weights, said, lengths, more in (
+            ("a", "balanced", SAID, LENGTHS, 1), ("b", None, (0, 1), (12, 40), 3)
+        )
+    }  # fmt: skip
+    data = opened({"sets": sets}, MixtureConfig)
+    n, (first, second) = len(data.train), (len(each.train) for each in data.sets.values())
+    texts, counts = texts_of_windows(data), drawn(data, 2)
+    of_a = first if weight is None else n / 4
+    for text in TEXTS:
+        assert abs(sum(counts[i] for i in range(first) if texts[i] == text) / 2 - of_a / 3) <= 1
+    of_b = [counts[i] for i in range(first, n)]
+    assert abs(sum(of_b) / 2 - (n - of_a)) <= 1 and max(of_b) - min(of_b) <= 1 and len(of_b) == second
+
+
+def test_a_text_that_is_not_trained_on_has_no_share_and_new_weights_may_be_resumed_with(tmp_path):
+    record = weighted(tmp_path, "balanced") | {"split": {"train": 0.4, "val": 0.6}}
+    data = TrajectoriesConfig.from_json(json.dumps(record)).create(8, 2, 4)
+    assert len(data.shares) == len(set(texts_of_windows(data))) < 3
+    assert sum(share.count for share in data.shares) == len(data.train)
+    assert kind_of("data.language.told.weights.go left. Now.") == "schedule-changing"
+    assert kind_of("data.language.told.texts") == "data"
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({**WEIGHTED, "go up": 1}, "language.weights names 'go up', which no frame has. Did you mean "),
+        ({"stop": 1}, "language.weights has no weight for 'go left', 'go right'; give every text one"),
+        ({**WEIGHTED, "stop": 1e-9}, "language.weights give 'stop' none of the .* samples of an epoch; raise them"),
+        ({**WEIGHTED, "stop": 0}, "greater than 0"),
+        ("equal", "balanced"),
+    ],
+)
+def test_weights_that_fit_no_data_are_one_clear_line(tmp_path, weights, message):
+    with pytest.raises((ConfigError, DataError), match=message):
+        opened(weighted(tmp_path, weights))
+
+
+def test_weights_of_two_instructions_or_beside_embeddings_are_refused(tmp_path):
+    record = weighted(tmp_path, "balanced")
+    two = {"told": record["language"]["told"], "also": record["language"]["told"]}
+    with pytest.raises(ConfigError, match=r"language \['told', 'also'\] all have weights; a window has one share"):
+        opened({**record, "language": two})
+    stored = {"embeddings": {"view": {"folder": {"path": "x"}}}}
+    with pytest.raises(ConfigError, match="language.told has weights, but embeddings are shuffled in blocks"):
+        opened({**record, **stored})
+    plain = weighted(tmp_path, None)
+    mapped = {**plain, **stored, "obs": {}}
+    with pytest.raises(ConfigError, match="sets have weights and embeddings"):
+        opened({"sets": {"a": {**record, "obs": {"view": {"key": "state"}}}, "b": mapped}}, MixtureConfig)
 
 
 def test_names_are_told_apart_and_an_instruction_alone_is_no_observation(tmp_path):

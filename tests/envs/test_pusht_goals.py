@@ -1,8 +1,12 @@
 """Push-T with four goals against Push-T itself, turned."""
 
+import json
+
 import numpy as np
 import pytest
+import torch
 
+from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_goals import (
     INSTRUCTIONS,
@@ -73,6 +77,30 @@ def test_the_goal_follows_from_the_seed_and_is_told_by_the_instruction_alone():
     for _ in range(2):
         step = env.step(np.full((4, 2), 256.0))
     assert step.done.all() and step.obs["instruction"].tolist() == obs["instruction"].tolist()
+
+
+def test_a_rollout_shows_the_frames_that_training_draws_from_its_states_bit_for_bit(tmp_path):
+    """And they are gym-pusht's own pictures, with its goal off the screen."""
+    env = PushTGoalsConfig(n_envs=4, camera=(48, 64)).create()
+    obs = [env.reset([4, 5, 6, 7])]
+    obs += [env.step(np.random.default_rng(step).uniform(100, 400, (4, 2))).obs for step in range(12)]
+    states = np.concatenate([one["state"] for one in obs])
+    np.savez(tmp_path / "g.npz", state=states, action=states[:, :2], episode_ends=[len(states)])
+    keys = {"obs": {"agent": {"key": "state", "slice": [0, 2]}}, "action": {"key": "action"}}
+    camera = {"key": "state", "render": {"type": "pusht_without_goal"}, "size": [48, 64]}
+    record = {"episodes": {"type": "npz", "path": str(tmp_path / "g.npz")}, "images": {"camera": camera}, **keys}
+    data = TrajectoriesConfig.from_json(json.dumps({**record, "split": {"train": 1.0, "val": 0.0}})).create(1, 1, 1)
+    data.build_caches(lambda line: None)
+    trained_on = data.train.fetch(torch.arange(len(states))).cond["camera"][:, 0].numpy()
+    seen = np.concatenate([one["camera"] for one in obs])
+    assert len(np.unique(seen, axis=0)) > 30 and np.array_equal(trained_on, seen)
+    gym = PushTConfig(n_envs=1).create().envs[0].unwrapped
+    gym.reset(seed=0)
+    gym.goal_pose = np.array([-2000.0, -2000.0, 0.0])
+    gym.obs_type, gym.observation_width, gym.observation_height = "pixels", 64, 48
+    for state, frame in zip(states[:8], seen[:8], strict=True):
+        put(gym, state)
+        assert np.array_equal(gym.get_obs(), frame)
 
 
 def test_demonstrations_of_every_goal_end_on_it(tmp_path):

@@ -113,6 +113,36 @@ def test_camera_frames_become_observations(tmp_path):
     assert code == 64 and "is not this job's: embedder" in said
 
 
+def test_pictures_of_a_table_are_embedded_row_by_row(tmp_path):
+    pytest.importorskip("transformers", reason="NOT CHECKED: the extra dp_prior[clip] is not installed")
+    Image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 20, 30, 3), np.uint8)
+    Image.fromarray(pixels[0]).save(tmp_path / "a.png")
+    Image.fromarray(pixels[1]).save(tmp_path / "b.png")
+    Image.fromarray(pixels[2, ..., 0]).save(tmp_path / "grey.png")  # pictures of several sizes and modes
+    (tmp_path / "t.csv").write_text("view,n\na.png,1\nb.png,2\na.png,3\ngrey.png,4\n")
+    model, how = save_model(tmp_path / "clip", "clip"), ("--images", tmp_path / "t.csv", "--column", "view")
+    code, said = embed("--model", model, *how, "--out", tmp_path / "e")
+    assert code == 0, said
+    folder = FolderConfig(path=str(tmp_path / "e"), format="parquet").create()
+    (part,) = folder.columns(["view", "n"])
+    assert part["view"].tolist() == ["a.png", "b.png", "a.png", "grey.png"] and part["n"].tolist() == [1, 2, 3, 4]
+    embedder = read_record(tmp_path / "e").embedder.create()
+    expected = [pixels[0], pixels[1], pixels[0], np.repeat(pixels[2, ..., :1], 3, axis=-1)]
+    expected = np.concatenate([embedder.frames(one[None]) for one in expected])
+    np.testing.assert_array_equal(folder.rows.read(0, 4), expected)
+    assert "is complete already" in embed("--model", model, *how, "--out", tmp_path / "e")[1]
+    Image.fromarray(pixels[2]).save(tmp_path / "a.png")  # another picture of the same name
+    code, said = embed("--model", model, *how, "--out", tmp_path / "e")
+    assert code == 64 and "is not this job's: source" in said
+    (tmp_path / "b.png").unlink()
+    code, said = embed("--model", model, *how, "--out", tmp_path / "other")
+    assert code == 65 and f"row 1: there is no file {tmp_path / 'b.png'}" in said
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    code, said = embed("--model", model, *how, "--out", tmp_path / "other")
+    assert code == 65 and "is no readable picture" in said
+
+
 def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     path = write(tmp_path, told(tmp_path))
     out = ("--out", tmp_path / "e")
@@ -121,8 +151,10 @@ def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     texts = ("--texts", tmp_path / "t.txt")
     for arguments, code, message in (
         (("--config_file", path, "--key", "side"), 64, "neither data.language nor data.images has 'side'. .*told"),
-        (("--config_file", path), 2, "give --texts, or --config_file and --key"),
-        ((*texts, "--config_file", path, "--key", "told"), 2, "give --texts, or"),
+        (("--config_file", path), 2, "give --texts, --images, or --config_file and"),
+        ((*texts, "--config_file", path, "--key", "told"), 2, "give --texts, --images, or"),
+        ((*texts, "--images", path), 2, "give --texts, --images, or"),
+        (("--images", tmp_path / "c.csv"), 65, "there is no column 'image'. .*caption"),
         (texts, 65, "row 1: the text is empty"),
         (("--texts", tmp_path / "c.csv"), 65, "there is no column 'text'. .*caption"),
         (("--texts", tmp_path / "c.csv", "--column", "caption"), 65, "has a column 'embedding'"),

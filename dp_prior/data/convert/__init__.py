@@ -15,11 +15,12 @@ from dp_prior.config import Config
 from dp_prior.data.convert.lerobot import write_lerobot
 from dp_prior.data.convert.npz import write_npz
 from dp_prior.data.convert.recording import Recording
+from dp_prior.data.convert.robomimic import write_robomimic
 from dp_prior.data.convert.zarr import write_zarr
 from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.errors import DataError
 
-Target = Literal["zarr", "npz", "lerobot"]
+Target = Literal["zarr", "npz", "lerobot", "robomimic"]
 
 
 class _Source(Config):
@@ -84,4 +85,5 @@ def write(recording: Recording, path: Path, target: Target) -> None:
     if path.exists():
         raise FileExistsError(f"{path} exists; nothing is overwritten, choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    {"zarr": write_zarr, "npz": write_npz, "lerobot": write_lerobot}[target](recording, path)
+    writers = {"zarr": write_zarr, "npz": write_npz, "lerobot": write_lerobot, "robomimic": write_robomimic}
+    writers[target](recording, path)

@@ -13,6 +13,7 @@ import numpy as np
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.episodes.npz import NpzStore
+from dp_prior.data.episodes.robomimic import RobomimicStore
 from dp_prior.data.episodes.zarr import ZarrStore
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
@@ -162,6 +163,8 @@ def _metadata(store: EpisodeStore) -> dict[str, Any]:
             return {**store.describe(), "tasks": _lerobot_tasks(store)}
         case ZarrStore():
             return store.attributes("meta")
+        case RobomimicStore():
+            return store.metadata()
         case NpzStore():
             with decoding(store.path), zipfile.ZipFile(store.path) as archive:
                 return json.loads(archive.read(META)) if META in archive.namelist() else {}

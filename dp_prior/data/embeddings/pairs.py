@@ -23,6 +23,7 @@ from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
+from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
@@ -30,7 +31,7 @@ from dp_prior.data.order import BlockOrder
 from dp_prior.data.split import PARTS
 from dp_prior.normalizer import Statistics
 
-IMAGE = "x"
+IMAGE, TEXT = "x", "text"
 
 
 class EmbeddingsConfig(Config):
@@ -84,7 +85,7 @@ class EmbeddingsConfig(Config):
 
     def folders(self) -> dict[str, FolderConfig]:
         """The folders that are given, by name in a batch."""
-        named = {IMAGE: self.image, "text": self.text, "text_encodings": self.text_encodings}
+        named = {IMAGE: self.image, TEXT: self.text, "text_encodings": self.text_encodings}
         return {name: record for name, record in named.items() if record is not None}
 
     def create(self) -> EmbeddingPairs:
@@ -160,9 +161,12 @@ class EmbeddingPairs:
             raise DataError(config.image.path, [f"rows must lie beside each other, but the folders have {rows}"])
         self._scanned = {name: folder.scan() for name, folder in self.folders.items()}
         self._parts = config.split.assign(self.folders[IMAGE])
+        made = None if config.text is None else read_record(Path(config.text.path).expanduser())
         self.spec = Spec(
             x_shape=self.folders[IMAGE].shape,
             cond_shapes={name: folder.shape for name, folder in self.folders.items() if name != IMAGE},
+            kinds={} if made is None else {TEXT: "text"},
+            embedders={} if made is None else {TEXT: made.embedder},
         )
         self.train, self.val, self.test = (
             PairSet({name: EmbeddingColumn(folder, self._parts[part]) for name, folder in self.folders.items()})

@@ -7,6 +7,7 @@ their numbers, demo_10 after demo_9.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,12 @@ from dp_prior.data.files import check_is_file, decoding
 
 if TYPE_CHECKING:
     import h5py
+
+ACTIONS = "actions"
+"""Key that every demonstration has, with one row per step."""
+
+METADATA = "dp_prior"
+"""Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
 _DEMO = re.compile(r"demo_(\d+)")
 _BLOCK_ROWS = 4096
@@ -68,9 +75,9 @@ class RobomimicStore:
             self.demonstrations = names
             problems, lengths = [], []
             for name in names:
-                actions = _array(group[name], "actions")
+                actions = _array(group[name], ACTIONS)
                 if actions is None or not actions.shape:
-                    problems.append(f"data/{name} has no array 'actions'; expected one row per step")
+                    problems.append(f"data/{name} has no array {ACTIONS!r}; expected one row per step")
                     continue
                 declared = group[name].attrs.get("num_samples", actions.shape[0])
                 if int(declared) != actions.shape[0]:
@@ -149,6 +156,11 @@ class RobomimicStore:
     def describe(self) -> dict[str, Any]:
         """Format, place and filter."""
         return {"format": "robomimic HDF5", "path": str(self.path), "filter": self._filter}
+
+    def metadata(self) -> dict[str, Any]:
+        """`fps`, `tasks` and `names` of a file that `dp-prior convert` wrote; empty for others."""
+        with self._reading(f"attribute {METADATA} of data") as file:
+            return json.loads(file["data"].attrs.get(METADATA, "{}"))
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Iterator[h5py.File]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import decoding
 
 _REFUSED = {
     "1": "black and white",
@@ -29,6 +31,18 @@ def need_pillow() -> None:
         import PIL  # noqa: F401
     except ImportError:
         raise ImportError('reading pictures needs Pillow: pip install "dp_prior[plots]"') from None
+
+
+def read_rgb(path: Path) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of a picture file of any mode, converted as CLIP's own preprocessing does it.
+
+    Raises:
+        DataError: it cannot be read or decoded.
+    """
+    from PIL import Image
+
+    with decoding(path, "is no readable picture"), Image.open(path) as picture:
+        return np.array(picture.convert("RGB"))
 
 
 def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:

@@ -17,7 +17,9 @@ from dp_prior.cli import main
 from dp_prior.data.convert import convert
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
+from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
+from dp_prior.data.errors import DataError
 from dp_prior.data.frames.source import open_source
 from dp_prior.durable import is_temporary
 from tests.data.frames.recordings import ends_of, pictures, write_lerobot, write_robomimic
@@ -27,15 +29,21 @@ PEERS = Path(os.environ.get("DP_PRIOR_PEERS", "no folder of peers")) / "packages
 LENGTHS = [5, 1, 8]
 N = sum(LENGTHS)
 TASKS = ["push the T", "pull the T ✓"]
-RECORDS = {"zarr": ZarrStoreConfig, "npz": NpzStoreConfig, "lerobot": LeRobotStoreConfig}
-EXTRAS = {"zarr": "zarr", "npz": "numpy", "lerobot": "pyarrow"}
+RECORDS = {
+    "zarr": ZarrStoreConfig,
+    "npz": NpzStoreConfig,
+    "lerobot": LeRobotStoreConfig,
+    "robomimic": RobomimicStoreConfig,
+}
+EXTRAS = {"zarr": "zarr", "npz": "numpy", "lerobot": "pyarrow", "robomimic": "h5py"}
+ENDINGS = {"npz": ".npz", "robomimic": ".hdf5"}
 TARGETS = list(RECORDS)
 
 
 def arrays() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     return {
-        "action": rng.normal(size=(N, 2)).astype(np.float32),
+        "actions": rng.normal(size=(N, 2)).astype(np.float32),
         "state": rng.normal(size=(N, 3)),  # float64
         "zeros": np.zeros((N, 4), np.float32),
         "points": rng.normal(size=(N, 3, 2)).astype(np.float32),
@@ -51,13 +59,13 @@ def source(tmp_path) -> Path:
     numbers = {**arrays(), "front": pictures(N), "episode_ends": ends_of(LENGTHS)}
     np.savez(tmp_path / "plain.npz", **numbers)
     with zipfile.ZipFile(tmp_path / "plain.npz", "a") as archive:
-        archive.writestr("meta.json", json.dumps({"fps": 10, "tasks": TASKS, "names": {"action": ["x", "y"]}}))
+        archive.writestr("meta.json", json.dumps({"fps": 10, "tasks": TASKS, "names": {"actions": ["x", "y"]}}))
     return tmp_path / "plain.npz"
 
 
 def place(tmp_path, target, name="out"):
     pytest.importorskip(EXTRAS[target])
-    return tmp_path / (f"{name}.npz" if target == "npz" else name)
+    return tmp_path / f"{name}{ENDINGS.get(target, '')}"
 
 
 def read(path, target):
@@ -90,7 +98,7 @@ def test_every_bit_of_numbers_and_frames_survives_any_two_conversions(source, tm
     assert_holds(read(other, second), arrays())
     assert_holds(read(back, "npz"), arrays())
     with zipfile.ZipFile(back) as archive:
-        assert json.loads(archive.read("meta.json")) == {"fps": 10, "tasks": TASKS, "names": {"action": ["x", "y"]}}
+        assert json.loads(archive.read("meta.json")) == {"fps": 10, "tasks": TASKS, "names": {"actions": ["x", "y"]}}
 
 
 def test_zarr_is_read_by_the_package_itself_in_the_layout_of_diffusion_policy(source, tmp_path):
@@ -102,8 +110,34 @@ def test_zarr_is_read_by_the_package_itself_in_the_layout_of_diffusion_policy(so
     for key, values in arrays().items():
         assert np.array_equal(root["data"][key][:], values) and root["data"][key].dtype == values.dtype
     assert np.array_equal(root["data/front"][:], pictures(N))
-    assert dict(root["meta"].attrs) == {"fps": 10, "tasks": TASKS, "names": {"action": ["x", "y"]}}
+    assert dict(root["meta"].attrs) == {"fps": 10, "tasks": TASKS, "names": {"actions": ["x", "y"]}}
     assert json.loads((tmp_path / "d.zarr" / ".zgroup").read_text()) == {"zarr_format": 2}
+
+
+def test_robomimic_is_read_by_h5py_in_the_layout_of_robomimic_and_damage_is_noticed(source, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "d.hdf5"
+    convert(source, path, "robomimic", renames={"state": "obs/state", "front": "obs/front/rgb"})
+    with h5py.File(path) as file:
+        assert file["data"].attrs["total"] == N and list(file["data"]) == ["demo_0", "demo_1", "demo_2"]
+        begin = 0
+        for number, length in enumerate(LENGTHS):
+            demonstration = file[f"data/demo_{number}"]
+            assert demonstration.attrs["num_samples"] == length
+            for key, values in {**arrays(), "front": pictures(N)}.items():
+                found = demonstration[{"state": "obs/state", "front": "obs/front/rgb"}.get(key, key)][()]
+                assert found.dtype == values.dtype and np.array_equal(found, values[begin : begin + length])
+            begin += length
+        chunk = file["data/demo_2/obs/state"].id.get_chunk_info(0)
+    copies = [tmp_path / "a.hdf5", tmp_path / "b.h5"]
+    for copy in copies:
+        convert(path, copy, "robomimic")
+    assert copies[0].read_bytes() == copies[1].read_bytes()
+    data = bytearray(path.read_bytes())
+    data[chunk.byte_offset + chunk.size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match="obs/state cannot be read"):
+        read(path, "robomimic").read("obs/state")
 
 
 def test_npz_is_read_by_numpy(source, tmp_path):
@@ -120,7 +154,7 @@ def test_lerobot_metadata_say_what_its_own_class_needs(source, tmp_path):
     convert(source, tmp_path / "d", "lerobot")
     info = json.loads((tmp_path / "d/meta/info.json").read_text())
     assert (info["codebase_version"], info["fps"], info["total_frames"], info["total_tasks"]) == ("v3.0", 10, N, 2)
-    assert info["features"]["action"] == {"dtype": "float32", "shape": [2], "names": ["x", "y"]}
+    assert info["features"]["actions"] == {"dtype": "float32", "shape": [2], "names": ["x", "y"]}
     tasks = pandas.read_parquet(tmp_path / "d/meta/tasks.parquet")
     assert tasks.index.tolist() == TASKS and tasks["task_index"].tolist() == [0, 1]
     episodes = pandas.read_parquet(tmp_path / "d/meta/episodes/chunk-000/file-000.parquet")
@@ -196,7 +230,7 @@ def test_the_command_names_renames_and_leaves_out(source, tmp_path):
     assert "agent" in found.keys() and not {"state", "zeros"} & set(found.keys())  # noqa: SIM118
     assert found.attributes("meta")["fps"] == 5 and found.attributes("nothing") == {}
     other = tmp_path / "other.npz"
-    np.savez(other, action=arrays()["action"], ends=ends_of(LENGTHS))
+    np.savez(other, actions=arrays()["actions"], ends=ends_of(LENGTHS))
     done = command(other, tmp_path / "again", "--to", "zarr", "--from", "npz", "--set", "episode_ends=ends")
     assert done.exit_code == 0, done.output
 
@@ -210,10 +244,11 @@ def command(*arguments):
     [
         (["--to", "lerobot", "--fps", "10", "--rename", "state=index"], "has a key 'index', which is a column"),
         (["--to", "lerobot", "--rename", "state=a/b", "--rename", "zeros=a.b"], "differ only by / and ."),
-        (["--to", "zarr", "--rename", "state=action"], "two keys would be named 'action'"),
+        (["--to", "zarr", "--rename", "state=actions"], "two keys would be named 'actions'"),
         (["--to", "zarr", "--leave-out", "sate"], "has no key 'sate' to rename or leave out. Did you mean 'state'?"),
         (["--to", "npz"], "is no name of an .npz file"),
         (["--to", "zarr", "--from", "tape"], "'tape' is not known"),
+        (["--to", "robomimic"], "is no name of a robomimic file; end it with .hdf5"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_converted_is_one_clear_error_and_leaves_nothing(source, tmp_path, arguments, problem):
@@ -224,9 +259,27 @@ def test_what_cannot_be_converted_is_one_clear_error_and_leaves_nothing(source, 
     assert not (tmp_path / "out").exists() and not [each for each in tmp_path.iterdir() if is_temporary(each)]
 
 
+@pytest.mark.parametrize(
+    ("renames", "problem"),
+    [
+        (["actions=action"], "has no key 'actions', which the layout needs; rename one with --rename action=actions"),
+        (["front=actions", "actions=a"], "has no key 'actions', which the layout needs"),
+        (["state=zeros/a"], "has a key 'zeros', which HDF5 has for a group; rename it with --rename"),
+        (["state=/state"], "has a key '/state', which HDF5 has for a group"),
+        (["state=obs/./state"], "has a key 'obs/./state', which HDF5 has for a group"),
+    ],
+)
+def test_names_that_hdf5_does_not_have_are_refused_before_anything_is_written(source, tmp_path, renames, problem):
+    pytest.importorskip("h5py")
+    options = [part for each in renames for part in ("--rename", each)]
+    done = command(source, tmp_path / "out.hdf5", "--to", "robomimic", *options)
+    assert done.exit_code == 65 and problem in done.output
+    assert sorted(tmp_path.iterdir()) == [source]
+
+
 def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     pytest.importorskip("pyarrow")
-    np.savez(tmp_path / "bare.npz", action=arrays()["action"], episode_ends=ends_of(LENGTHS))
+    np.savez(tmp_path / "bare.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS))
     assert "give them with --fps" in command(tmp_path / "bare.npz", tmp_path / "out", "--to", "lerobot").output
     assert "no such file" in command(tmp_path / "none", tmp_path / "out", "--to", "npz").output
     (tmp_path / "text").write_text("x")
@@ -268,7 +321,7 @@ def test_a_conversion_that_dies_leaves_no_data_set(source, tmp_path, target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_frames_are_not_held_in_memory(source, tmp_path, target):
     path, lengths = place(tmp_path, target), [10] * 60
-    np.savez(tmp_path / "d.npz", action=np.zeros((600, 2)), episode_ends=ends_of(lengths))
+    np.savez(tmp_path / "d.npz", actions=np.zeros((600, 2)), episode_ends=ends_of(lengths))
     archive = zipfile.ZipFile(tmp_path / "d.npz", "a", zipfile.ZIP_DEFLATED)
     with archive, archive.open("front.npy", "w") as stream:  # 360 MB
         header = {"descr": "|u1", "fortran_order": False, "shape": (600, 400, 500, 3)}
