@@ -21,7 +21,7 @@ FLOORS = [
     {"tasks", "tracking"},
     {"training", "inference", "published", "export"},
     {"evaluation", "serving"},
-    {"run", "pages", "cli", "__init__", "__main__"},
+    {"run", "inspection", "pages", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
@@ -44,14 +44,14 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
-    "PIL": ["data/frames/", "data/convert/lerobot.py", "evaluation/video.py", "tracking/media.py"],
+    "PIL": ["data/frames/", "inspection/cameras.py", "data/convert/lerobot.py", "evaluation/video.py", "tracking/media.py"],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "jinja2": ["places/card.py", "pages/report.py"],
+    "jinja2": ["places/card.py", "pages/page.py"],
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
     + ["data/episodes/hub.py", "embedders/transformers.py"],
     "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
