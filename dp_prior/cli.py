@@ -390,6 +390,30 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 
 @main.command()
 @modules_option
+@click.argument("place", metavar="DATA_OR_CONFIG")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
+@click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def inspect(
+    place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    """Show a data set and what is wrong with it: a path, user/name on the Hub, or a configuration (docs/pages.md)."""
+    import_modules(modules)
+    from dp_prior.inspection.inspect import inspect as look
+    from dp_prior.inspection.inspect import write_config as propose
+    from dp_prior.pages.dataset import summary, write_inspection
+
+    found = look(place, overrides)
+    click.echo("\n".join(summary(found)))
+    if html is not None:
+        click.echo(f"wrote {write_inspection(found, html, Path(place).name)}")
+    if write_config is not None:
+        propose(found, write_config)
+        click.echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
+
+
+@main.command()
+@modules_option
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("dest", type=click.Path(path_type=Path))
 @click.option(

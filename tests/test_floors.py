@@ -21,7 +21,7 @@ FLOORS = [
     {"tasks", "tracking"},
     {"training", "inference", "published", "export"},
     {"evaluation", "serving"},
-    {"run", "pages", "cli", "__init__", "__main__"},
+    {"run", "inspection", "pages", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
@@ -47,6 +47,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "PIL": [
         "data/frames/",
         "data/image_sets/decode.py",
+        "inspection/cameras.py",
         "data/convert/lerobot.py",
         "evaluation/video.py",
         "evaluation/grid.py",
@@ -58,7 +59,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
-    "jinja2": ["places/card.py", "pages/report.py"],
+    "jinja2": ["places/card.py", "pages/page.py"],
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
     + ["data/episodes/hub.py", "embedders/transformers.py"],
     "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions

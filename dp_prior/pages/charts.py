@@ -14,6 +14,7 @@ import numpy as np
 
 from dp_prior.evaluation.curve import COLOURS, dress
 from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.pages.page import Markup
 
 _GRID = "#e4e7ec"
 
@@ -60,3 +61,12 @@ def overlay(lines: Iterable[tuple[str, np.ndarray, np.ndarray]], ylabel: str, xl
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     return figure
+
+
+def spark(counts: np.ndarray) -> Markup:
+    """A histogram that fits a cell of a table, without axes."""
+    heights = np.round(20 * counts / max(1, counts.max())).astype(int)
+    bars = "".join(f"M{4 * place} 20v-{height}h3v{height}z" for place, height in enumerate(heights) if height)
+    return Markup(
+        f'<svg class="spark" viewBox="0 0 {4 * len(counts)} 20" preserveAspectRatio="none"><path d="{bars}"/></svg>'
+    )

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.durable import replace_file
 from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.pages.charts import bars, overlay, svg
+from dp_prior.pages.page import Page
 from dp_prior.pages.story import Report, Story, read_story
 
 PAGE = "report.html"
@@ -35,20 +35,14 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
         ImportError: a library of the extra `plots` is not installed.
         OSError: the page cannot be written.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     import_figure()
     stories = [read_story(run) for run in runs]
-    content = _run(stories[0], output) if len(stories) == 1 else _comparison(stories)
-    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), **options)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(output, environment.get_template("page.html").render(**content).encode())
-    return output
+    page = _run(stories[0], output) if len(stories) == 1 else _comparison(stories)
+    return page.write(output)
 
 
-def _run(story: Story, output: Path) -> dict[str, Any]:
-    """What the template shows of one run."""
+def _run(story: Story, output: Path) -> Page:
+    """The page of one run."""
     room = LARGEST_FILMS
     films = []
     for report in reversed([report for report in story.reports if report.film]):
@@ -57,11 +51,11 @@ def _run(story: Story, output: Path) -> dict[str, Any]:
         source = f"data:video/mp4;base64,{base64.b64encode(film.read_bytes()).decode()}" if room > 0 else None
         films.append({"text": text, "source": source, "file": _relative(film, output)})
     sections = [
-        _section("Learning over samples", _learning(story, "samples_seen", "samples seen")),
-        _section("Learning over time, without evaluations", _learning(story, "hours", "hours of training")),
-        _section("Episodes", _episodes(story)),
-        _section("Errors by place", _tables(story)),
-        _section("Speed", _speed(story)),
+        ("Learning over samples", _learning(story, "samples_seen", "samples seen")),
+        ("Learning over time, without evaluations", _learning(story, "hours", "hours of training")),
+        ("Episodes", _episodes(story)),
+        ("Errors by place", _tables(story)),
+        ("Speed", _speed(story)),
     ]
     last = story.rows[-1] if story.rows else {}
     facts = {
@@ -76,28 +70,27 @@ def _run(story: Story, output: Path) -> dict[str, Any]:
     happened = [(event["step"], event.get("message", "")) for event in story.events if event.get("event") == "error"]
     if story.state in ("failed", "stopped", "killed"):
         happened.append((last.get("step", 0), story.ending.get("message", "")))
-    return {
-        "title": story.name,
-        "state": story.state,
-        "description": story.settings.get("description", ""),
-        "headline": _headlines(story),
-        "facts": {name: value for name, value in facts.items() if value not in (None, "")},
-        "films": films,
-        "summaries": [],
-        "sections": [section for section in sections if section["charts"]],
-        "tables": [
+    return Page(
+        title=story.name,
+        state=story.state,
+        description=story.settings.get("description", ""),
+        headline=_headlines(story),
+        facts={name: value for name, value in facts.items() if value not in (None, "")},
+        films=films,
+        sections=[section for section in sections if section[1]],
+        tables=[
             ("What happened", ("step", "message"), happened),
             ("Settings that differ from the defaults", ("setting", "value"), _listed(story.changed)),
             ("Scores of the best weights", ("metric", "value"), [(n, f"{v:.6g}") for n, v in story.test.items()]),
         ],
-        "details": [("All settings", ("setting", "value"), _listed(story.settings))],
-        "commands": _commands(story),
-        "gaps": story.gaps,
-    }
+        details=[("All settings", ("setting", "value"), _listed(story.settings))],
+        commands=_commands(story),
+        gaps=story.gaps,
+    )
 
 
-def _comparison(stories: list[Story]) -> dict[str, Any]:
-    """What the template shows of several runs."""
+def _comparison(stories: list[Story]) -> Page:
+    """The page of several runs."""
     names = _distinct(stories)
     keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
     differing = [
@@ -106,36 +99,24 @@ def _comparison(stories: list[Story]) -> dict[str, Any]:
         and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
     ]  # fmt: skip
     sections = [
-        _section("Over samples", _overlays(names, stories, "samples_seen", "samples seen")),
-        _section("Over time, without evaluations", _overlays(names, stories, "hours", "hours of training")),
+        ("Over samples", _overlays(names, stories, "samples_seen", "samples seen")),
+        ("Over time, without evaluations", _overlays(names, stories, "hours", "hours of training")),
     ]
     rows = [
         (name, story.state, f"{_seen(story):,}", *_scores(story)) for name, story in zip(names, stories, strict=True)
     ]
-    return {
-        "title": f"{len(stories)} runs",
-        "state": "",
-        "description": "",
-        "headline": [],
-        "facts": {},
-        "films": [],
-        "sections": [section for section in sections if section["charts"]],
-        "summaries": [
+    differences = [(key, *(_short(story.settings.get(key)) for story in stories)) for key in differing]
+    return Page(
+        title=f"{len(stories)} runs",
+        summaries=[
             ("Runs", ("run", "state", "samples", "score", "solved"), rows),
             ("Paired by seed", ("run", "against", "seeds", "difference of scores"), _paired(names, stories)),
             ("One configuration, several seeds", ("runs", "score", "seeds of training"), _folded(names, stories)),
         ],
-        "tables": [
-            (
-                "Settings that differ",
-                ("setting", *names),
-                [(key, *(_short(story.settings.get(key)) for story in stories)) for key in differing],
-            ),
-        ],
-        "details": [],
-        "commands": [],
-        "gaps": [f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps],
-    }
+        sections=[section for section in sections if section[1]],
+        tables=[("Settings that differ", ("setting", *names), differences)],
+        gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps],
+    )
 
 
 def _overlays(names: list[str], stories: list[Story], x: str, label: str) -> list[tuple[str, str]]:
@@ -150,10 +131,6 @@ def _overlays(names: list[str], stories: list[Story], x: str, label: str) -> lis
                 is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
                 charts.append((title, svg(overlay(lines, metric, label, log=is_log), title)))
     return charts
-
-
-def _section(title: str, charts: list[tuple[str, str]]) -> dict[str, Any]:
-    return {"title": title, "charts": charts}
 
 
 def _learning(story: Story, x: str, label: str) -> list[tuple[str, str]]:

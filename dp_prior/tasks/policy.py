@@ -270,7 +270,7 @@ class PolicyConfig(Config):
         input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
         transforms, modes = self.transforms(spec), {"x": self.normalizer.get("action", Limits())}
         for key in spec.cond_shapes:
-            modes[key] = self._normalizer(key, spec.kind(key)) if spec.kind(key) in NORMALISED else None
+            modes[key] = self.normalizer_of(key, spec.kind(key)) if spec.kind(key) in NORMALISED else None
         shapes = {key: transforms.shape(key) for key in modes}
         modes |= {key: _beside_rotations(modes[key], transforms.layouts[key]) for key in spec.rotations}
         return policy(
@@ -290,7 +290,8 @@ class PolicyConfig(Config):
         default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
         return self.encoders.get(key, default)
 
-    def _normalizer(self, key: str, kind: Kind) -> NormalizerConfig:
+    def normalizer_of(self, key: str, kind: Kind = "vector") -> NormalizerConfig:
+        """How an observation is normalised."""
         if kind == "text":  # embeddings of similar texts hardly differ, compared with the direction that they share
             return self.normalizer.get(key, Gaussian())
         return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())

@@ -54,7 +54,7 @@ def convert(
         FileExistsError: there is something at `path`.
         DataError: the source is damaged, or the target cannot hold it.
     """
-    record = json.dumps({"episodes": {"type": kind or _kind(source), "path": str(source)}})
+    record = json.dumps({"episodes": {"type": kind or kind_of(source), "path": str(source)}})
     given = _Source.from_json(record, [f"episodes.{setting}" for setting in settings], source=str(source))
     recording = Recording.of(given.episodes.create(), renames=renames or {}, left_out=left_out, fps=fps)
     write(recording, path, target)
@@ -62,8 +62,12 @@ def convert(
     return f"wrote {len(recording.ends)} episodes, {recording.ends[-1]:,} steps of {', '.join(names)} to {path}"
 
 
-def _kind(source: Path) -> str:
-    """The type of a data set by its files."""
+def kind_of(source: Path) -> str:
+    """The type of a data set by its files.
+
+    Raises:
+        DataError: there is nothing, or nothing that is known.
+    """
     by_ending = {".npz": "npz", ".hdf5": "robomimic", ".h5": "robomimic", ".zip": "zarr"}
     if source.is_file() and source.suffix in by_ending:
         return by_ending[source.suffix]

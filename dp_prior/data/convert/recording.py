@@ -79,10 +79,10 @@ class Recording:
             if name in keys or name in cameras:
                 problems.append(f"two keys would be named {name!r}")
             try:
-                if _is_camera(store.dtype(key), shape):
+                if is_camera(store.dtype(key), shape):
                     cameras[name] = open_source(store, key, ends)
                     _check_order(cameras[name], name)
-                elif _is_number(store.dtype(key)):
+                elif is_number(store.dtype(key)):
                     keys[name] = key
                 else:
                     raise DataError(store.locate(key, 0), [f"holds {store.dtype(key)}, which is no number"])
@@ -90,7 +90,7 @@ class Recording:
                 problems += [f"key {key!r}: {problem}; leave it out with --leave-out" for problem in error.problems]
         if problems:
             raise DataError(str(store.describe()["path"]), problems)
-        found = _metadata(store)
+        found = stored_metadata(store)
         names = {renames.get(key, key): list(each) for key, each in found.get("names", {}).items()}
         return cls(store, ends, keys, cameras, fps or found.get("fps"), found.get("tasks", []), names)
 
@@ -134,11 +134,13 @@ class Recording:
             pass
 
 
-def _is_camera(dtype: str, shape: tuple[int, ...]) -> bool:
+def is_camera(dtype: str, shape: tuple[int, ...]) -> bool:
+    """Whether a key of this stored type and shape per step holds pictures."""
     return dtype in ("video", "image") or (dtype == "uint8" and len(shape) == 3 and 3 in (shape[0], shape[2]))
 
 
-def _is_number(dtype: str) -> bool:
+def is_number(dtype: str) -> bool:
+    """Whether a stored type is one of numbers."""
     try:
         return np.dtype(dtype).kind in "biuf"
     except TypeError:
@@ -156,7 +158,7 @@ def _check_order(source: FrameSource, name: str) -> None:
         raise DataError(str(source.root), [f"files of {name!r} hold episodes in another order than the data"])
 
 
-def _metadata(store: EpisodeStore) -> dict[str, Any]:
+def stored_metadata(store: EpisodeStore) -> dict[str, Any]:
     """`Recording.metadata` of a source, as far as its format has it."""
     match store:
         case LeRobotStore():

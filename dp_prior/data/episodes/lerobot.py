@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -162,6 +162,25 @@ class LeRobotStore:
             found = f"key {key!r} has shape {values.shape[1:]} per frame, but meta/info.json declares {declared}"
             raise DataError(str(self.path), [found])
         return values.reshape(len(values), *declared)
+
+    def read_episodes(self, key: str, numbers: Collection[int]) -> np.ndarray:
+        """(n, *shape) frames of some episodes, in order; only the files that hold them are read.
+
+        Args:
+            numbers: of the episodes, from 0 in the order of the rows, sorted.
+
+        Raises:
+            DataError: see `read`.
+        """
+        names = list(self._lengths)
+        wanted = {names[number] for number in numbers}
+        parts = []
+        for file in self._files:
+            if wanted.intersection(file.episodes):
+                values = self._read_file(file, key)
+                lengths = [self._lengths[name] for name in file.episodes]
+                parts.append(values[np.repeat([name in wanted for name in file.episodes], lengths)])
+        return np.concatenate(parts)
 
     def tasks(self) -> dict[int, str]:
         """The texts of meta/tasks by number, which `task_index` names.

@@ -1,0 +1,121 @@
+"""Frames of a camera: a few of some episodes to look at, and whether they are dark or frozen."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from dp_prior.data.errors import DataError
+from dp_prior.data.frames import FrameSource, Part
+from dp_prior.data.frames.pictures import need_pillow
+from dp_prior.data.frames.source import open_source
+from dp_prior.inspection.faults import Finding
+from dp_prior.inspection.survey import Survey
+from dp_prior.resize import Fit
+
+EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
+MOST_FRAMES = 400
+"""Frames that are decoded of an episode: files are decoded from their beginning."""
+
+DARK, FROZEN = 8, 15
+"""Mean brightness (of 255) of a dark camera, and equal frames one after another of a frozen one."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The beginning of an episode as one camera saw it.
+
+    Attributes:
+        frames: number of each still in the episode.
+        stills: (k, h, w, 3) uint8.
+        frozen: first frame and length of the longest run of equal frames.
+        brightness: mean of all frames that were decoded, of 255.
+    """
+
+    camera: str
+    episode: int
+    frames: list[int]
+    stills: np.ndarray
+    frozen: tuple[int, int]
+    brightness: float
+
+    @property
+    def picture(self) -> str:
+        """The stills side by side, as an address that holds a JPEG."""
+        from PIL import Image
+
+        stream = io.BytesIO()
+        Image.fromarray(np.concatenate(list(self.stills), axis=1)).save(stream, "JPEG", quality=80)
+        return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+def look(seen: Survey, keys: Collection[str]) -> tuple[list[Strip], list[Finding], list[str]]:
+    """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read."""
+    strips, findings, gaps = [], [], []
+    for key in keys:
+        try:
+            need_pillow()
+            source = open_source(seen.store, key, seen.ends)
+            found = [_strip(key, source, part, seen) for part in _spread(source.parts)]
+        except (DataError, ImportError) as error:
+            problems = error.problems[:1] if isinstance(error, DataError) else [str(error)]
+            gaps += [f"{key}: {problem}" for problem in problems]
+            continue
+        strips += found
+        findings += [finding for strip in found for finding in _faults(strip, seen)]
+    return strips, findings, gaps
+
+
+def _spread(parts: list[Part]) -> list[Part]:
+    count = min(EPISODES, len(parts))
+    return [parts[number * len(parts) // count] for number in range(count)]
+
+
+def _strip(camera: str, source: FrameSource, part: Part, seen: Survey) -> Strip:
+    """Of the first episode in a part."""
+    length = min(int(seen.lengths[part.episodes[0]]), MOST_FRAMES)
+    chosen = sorted({number * (length - 1) // max(1, STILLS - 1) for number in range(STILLS)})
+    fit = Fit(size=_small(source.size), how="resize")
+    stills, sums, repeats, previous = [], 0.0, np.zeros(length, np.int64), None
+    frames = (frame for block in source.read(part, 0) for frame in block)
+    for number, frame in zip(range(length), frames, strict=False):
+        if previous is not None and np.array_equal(frame, previous):
+            repeats[number] = repeats[number - 1] + 1
+        previous = frame
+        sums += float(frame[::4, ::4].mean())
+        if number in chosen:
+            stills.append(fit.apply(torch.from_numpy(np.array(frame))[None])[0].numpy())
+    last = int(repeats.argmax())
+    frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
+    return Strip(camera, part.episodes[0], chosen, np.stack(stills), frozen, sums / length)
+
+
+def _small(size: tuple[int, int]) -> tuple[int, int]:
+    height = min(STILL_HEIGHT, size[0])
+    return height, max(1, round(size[1] * height / size[0]))
+
+
+def _faults(strip: Strip, seen: Survey) -> Iterator[Finding]:
+    if strip.brightness < DARK:
+        text = f"{strip.camera}: frames are dark, {strip.brightness:.1f} of 255 on average"
+        yield Finding("warning", text, strip.episode)
+    first, count = strip.frozen
+    if count >= FROZEN and _moves(seen, strip.episode, first, first + count):
+        text = f"{strip.camera}: {count} equal frames one after another while the robot moves; the camera hung"
+        yield Finding("warning", text, strip.episode, first)
+
+
+def _moves(seen: Survey, episode: int, first: int, stop: int) -> bool:
+    """Whether an observation changes between two frames of an episode; True if that episode was not read."""
+    if episode not in seen.episodes:
+        return True
+    begin = int(seen.bounds[int(np.searchsorted(seen.episodes, episode))])
+    return any(
+        (np.ptp(signal.values[begin + first : begin + stop], axis=0) > 0.02 * np.ptp(signal.values, axis=0)).any()
+        for signal in seen.of("observation")
+    )

@@ -1,0 +1,162 @@
+"""Looks at a data set that a path, a name on the Hub or a configuration gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config import Config, ConfigError
+from dp_prior.data.convert import kind_of
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.episodes import EpisodeStoreConfig
+from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.errors import DataError
+from dp_prior.data.mixture import MixtureConfig
+from dp_prior.data.selection import KeyConfig
+from dp_prior.data.trajectories import RecordedConfig
+from dp_prior.inspection.cameras import Strip, look
+from dp_prior.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
+from dp_prior.inspection.faults import SEVERITIES, Finding, find
+from dp_prior.inspection.proposal import propose, propose_data
+from dp_prior.inspection.survey import Role, Survey, survey
+from dp_prior.normalizer import Limits, NormalizerConfig
+from dp_prior.run.config import TrainConfig
+from dp_prior.tasks.policy import PolicyConfig
+
+
+class _Episodes(Config):
+    episodes: EpisodeStoreConfig
+
+
+class _Embeddings(Config):
+    data: EmbeddingsConfig
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found in one data set.
+
+    Attributes:
+        name: of the set in a mixture, or of the place.
+        survey: of recorded episodes; None for embeddings.
+        rows: of embeddings.
+        normalizers: of each signal that has one.
+        data: the JSON that names its keys.
+    """
+
+    name: str
+    survey: Survey | None
+    rows: list[Rows]
+    findings: list[Finding]
+    strips: list[Strip]
+    gaps: list[str]
+    normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
+    """Look at a data set; at several if a configuration mixes them.
+
+    Args:
+        place: a path, `user/name` of a LeRobot data set on the Hub, or a configuration (.json).
+        overrides: changes to the configuration.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        DataError, UnreadableError: there is no data set, or it cannot be read.
+    """
+    path = Path(place).expanduser()
+    if path.suffix == ".json":
+        return _configured(TrainConfig.from_json_path(path, overrides))
+    embeddings = embeddings_at(path)
+    if embeddings is not None and not (path / "meta" / "info.json").is_file():
+        if "image" not in embeddings or "text" not in embeddings:  # nothing to pair them with; they are looked at alone
+            alone = embeddings.get("image") or embeddings["text"]
+            return [_embeddings(path.name, {"image": alone}, {"image": alone, "text": alone})]
+        return [_embeddings(path.name, embeddings, embeddings)]
+    is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
+    episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
+    record = _Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
+    return [_recorded(path.name, record, None, {})]
+
+
+def write_config(found: list[Inspection], path: Path) -> None:
+    """Write a configuration that trains on the data set.
+
+    Raises:
+        ConfigError: there are several data sets, or no action or observation among the keys.
+        DataError: it cannot be trained on.
+        FileExistsError: there is such a file.
+    """
+    if len(found) > 1:
+        raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
+    one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
+    if errors:
+        raise DataError(one.name, errors)
+    proposal = propose(one.name, one.data, None if one.survey is None else one.survey.fps)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(proposal, indent=2) + "\n")
+
+
+def _configured(config: TrainConfig) -> list[Inspection]:
+    """The data sets of a configuration, by the names that it gives to their keys."""
+    data, stored = config.data, json.loads(config.data.model_dump_json(exclude_unset=True))
+    if isinstance(data, EmbeddingsConfig):
+        return [_embeddings("data", stored, stored)]
+    if not isinstance(data, RecordedConfig | MixtureConfig):
+        raise DataError(
+            "data", [f"data of type {data.type!r} cannot be inspected; expected trajectories or embeddings"]
+        )
+    sets = {"data": data} if isinstance(data, RecordedConfig) else data.sets
+    found = []
+    for name, one in sets.items():
+        own = stored if isinstance(data, RecordedConfig) else stored["sets"][name]
+        roles: dict[str, tuple[KeyConfig, Role]] = {key: (each, "observation") for key, each in one.obs.items()}
+        normalizers: dict[str, NormalizerConfig] = {}
+        if isinstance(config.task, PolicyConfig):
+            normalizers = {key: config.task.normalizer_of(key) for key in roles}
+            normalizers["action"] = config.task.normalizer.get("action", Limits())
+        roles["action"] = (one.action, "action")
+        place = one.downloaded({}).episodes
+        cameras = [each.key for each in one.images.values() if each.key is not None and each.render is None]
+        found.append(_recorded(name, place, roles, own, normalizers, cameras))
+    return found
+
+
+def _recorded(
+    name: str,
+    record: Any,
+    wanted: dict[str, tuple[KeyConfig, Role]] | None,
+    data: dict[str, Any],
+    normalizers: dict[str, NormalizerConfig] | None = None,
+    cameras: list[str] | None = None,
+) -> Inspection:
+    """Args: wanted, data, normalizers, cameras: those of a configuration; None for all keys."""
+    seen = survey(record.create(), wanted)
+    is_remote = isinstance(record, LeRobotStoreConfig) and record.repo is not None and cameras is None
+    gaps = [f"{camera}: videos on the Hub are looked at if a configuration names them" for camera in seen.cameras]
+    strips, findings = [], []
+    if not is_remote:
+        strips, findings, gaps = look(seen, seen.cameras if cameras is None else cameras)
+    found = sorted([*find(seen), *findings], key=lambda finding: SEVERITIES.index(finding.severity))
+    if normalizers is None:
+        normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
+    if not data:
+        episodes = json.loads(record.model_dump_json(exclude_unset=True))
+        readable = list(dict.fromkeys(strip.camera for strip in strips))
+        data = propose_data(seen, episodes, readable)
+    return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data)
+
+
+def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> Inspection:
+    """Args: readable: `data` that a record of pairs accepts."""
+    text = json.dumps({"data": {**readable, "type": "embeddings"}})
+    record = _Embeddings.from_json(text, source=name).data
+    rows = read_rows(record)
+    if "text" not in data and "text_encodings" not in data:
+        rows = rows[:1]
+    findings = sorted(find_in_rows(rows, record), key=lambda finding: SEVERITIES.index(finding.severity))
+    return Inspection(name, None, rows, findings, [], [], {}, data)

@@ -1,0 +1,266 @@
+"""Any data set that can be read is shown: by path, by configuration, from the Hub's layout, however large."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dp_prior.cli import main
+from dp_prior.config import ConfigError
+from dp_prior.data.convert import convert
+from dp_prior.data.errors import DataError
+from dp_prior.inspection import survey as surveying
+from dp_prior.inspection.inspect import inspect, write_config
+from dp_prior.pages.dataset import write_inspection
+from tests.inspection.recordings import clean, write_npz
+from tests.pages.test_report import Outline
+from tests.tiny import tiny
+
+RECORDED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The same episodes, with a camera, in every format."""
+    place = tmp_path_factory.mktemp("made")
+    pixels = np.random.default_rng(0)
+    episodes = clean(6)
+    for episode in episodes:
+        episode["camera"] = pixels.integers(0, 255, (len(episode["action"]), 12, 16, 3), dtype=np.uint8)
+        del episode["timestamp"]
+    write_npz(place / "data.npz", episodes)
+    convert(place / "data.npz", place / "data.zarr", "zarr")
+    convert(place / "data.npz", place / "lerobot", "lerobot", fps=10.0)
+    return place, episodes
+
+
+@pytest.fixture
+def data(made, request):
+    """The path of the data set that a test's `name` gives."""
+    place, episodes = made
+    path = place / request.param
+    if path.suffix == ".hdf5" and not path.exists():
+        h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+        with h5py.File(path, "w") as file:
+            for number, episode in enumerate(episodes):
+                demonstration = file.create_group(f"data/demo_{number}")
+                demonstration["actions"], demonstration["obs/state"] = episode["action"], episode["state"]
+    return path
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_every_format_is_read_by_its_path(data, tmp_path):
+    (found,) = inspect(str(data))
+    seen = found.survey
+    assert found.findings == [] and len(seen.lengths) == 6
+    assert {signal.role: signal.values.shape[1] for signal in seen.signals} == {"observation": 3, "action": 2}
+    if data.suffix != ".hdf5":
+        assert [strip.episode for strip in found.strips][0] == 0 and found.strips[0].stills.shape[1:] == (12, 16, 3)
+    page = write_inspection([found], tmp_path / "page.html", data.name).read_text(encoding="utf-8")
+    outline = Outline(page)
+    assert all(address.startswith("data:image/jpeg;base64,") for address in outline.addresses)
+    state = seen.of("observation")[0].values
+    assert f"{state[:, 0].min():.4g}" in outline.texts and f"{state[:, 2].max():.4g}" in outline.texts
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_a_large_data_set_is_sampled_by_whole_episodes(data, monkeypatch):
+    whole = inspect(str(data))[0].survey
+    monkeypatch.setattr(surveying, "MOST_EPISODES", 3)
+    part = inspect(str(data))[0].survey
+    assert part.episodes.tolist() == [0, 2, 4] and len(part.lengths) == 6
+    for one, other in zip(part.signals, whole.signals, strict=True):
+        begins = whole.bounds
+        expected = [other.values[begins[number] : begins[number + 1]] for number in (0, 2, 4)]
+        assert np.array_equal(one.values, np.concatenate(expected))
+    assert part.place(int(part.bounds[1])) == (2, 0)
+
+
+def test_sampling_is_said_and_bounded(made, monkeypatch):
+    monkeypatch.setattr(surveying, "MOST_NUMBERS", 1000)
+    result = CliRunner().invoke(main, ["inspect", str(made[0] / "data.npz")])
+    assert result.exit_code == 0 and "2 evenly spread episodes" in result.output
+
+
+def test_names_and_texts_are_escaped(tmp_path):
+    episodes = clean(3)
+    evil = "<script>alert(1)</script>"
+    for episode in episodes:
+        episode[f"obs.{evil}"] = episode.pop("state")
+        episode["action"][3, 0] = np.nan
+    place = tmp_path / "<img src=x onerror=y>.npz"
+    write_npz(place, episodes)
+    found = inspect(str(place))
+    assert found[0].findings[0].severity == "error"
+    page = write_inspection(found, tmp_path / "page.html", place.name).read_text(encoding="utf-8")
+    outline = Outline(page)
+    assert "<script>" not in page and "<img" not in page and outline.addresses == []
+    assert place.name in outline.texts and any(evil in text for text in outline.texts)
+
+
+@pytest.mark.parametrize("data", ["data.npz", "lerobot"], indirect=True)
+def test_the_proposed_configuration_passes_its_check(data, tmp_path):
+    path = tmp_path / "first.json"
+    result = CliRunner().invoke(main, ["inspect", str(data), "--write-config", str(path)])
+    assert result.exit_code == 0, result.output
+    config = json.loads(path.read_text())
+    assert config["data"]["images"]["camera"]["size"] == [12, 16]
+    small = ["task.backbone.down_dims=[16]", "data.batch_size=2"]
+    config["task"].pop("encoders"), config["data"].pop("images")  # a camera's network takes seconds
+    path.write_text(json.dumps(config))
+    arguments = [f"--set={one}" for one in [*small, f"tracker.data_path={tmp_path}/run"]]
+    result = CliRunner().invoke(main, ["train", "--config_file", str(path), "--check", *arguments])
+    assert result.exit_code == 0, result.output
+    assert "one step" in result.output
+
+
+def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_on(made, tmp_path):
+    found = inspect(str(made[0] / "data.npz"))
+    write_config(found, tmp_path / "a.json")
+    with pytest.raises(FileExistsError):
+        write_config(found, tmp_path / "a.json")
+    with pytest.raises(ConfigError, match="takes one data set"):
+        write_config([*found, *found], tmp_path / "b.json")
+    episodes = [{"action": episode["action"]} for episode in clean(2)]
+    with pytest.raises(ConfigError, match=r"no key looks like obs; name it in data.obs yourself"):
+        write_config(inspect(str(write_npz(tmp_path / "only.npz", episodes))), tmp_path / "b.json")
+    episodes = clean(2)
+    episodes[1]["state"][4] = np.inf
+    with pytest.raises(DataError, match=r"state: 1 steps are not finite.*\(episode 1, frame 4\)"):
+        write_config(inspect(str(write_npz(tmp_path / "bad.npz", episodes))), tmp_path / "b.json")
+    assert not (tmp_path / "b.json").exists()
+
+
+def test_a_configuration_names_what_is_shown(tmp_path):
+    path = tmp_path / "tiny.json"
+    path.write_text(json.dumps(tiny(tmp_path, task__normalizer={"goal": {"type": "gaussian"}})))
+    (found,) = inspect(str(path))
+    assert [(signal.name, signal.role, signal.values.shape[1]) for signal in found.survey.signals] == [
+        ("agent_pos", "observation", 2), ("goal", "observation", 2), ("action", "action", 2),
+    ]  # fmt: skip
+    assert {name: mode.type for name, mode in found.normalizers.items()} == {
+        "agent_pos": "limits", "goal": "gaussian", "action": "limits",
+    }  # fmt: skip
+    assert found.data["obs"]["goal"] == {"key": "state", "slice": [2, 4]}
+
+
+def test_every_set_of_a_mixture_is_shown(made, tmp_path):
+    config = tiny(tmp_path)
+    one = {"obs": {"state": {"key": "state"}}, "action": {"key": "action"}}
+    sets = {
+        "arm": {"episodes": {"type": "npz", "path": str(made[0] / "data.npz")}, **one},
+        "sim": {"episodes": {"type": "lerobot", "path": str(made[0] / "lerobot")}, **one},
+    }
+    path = tmp_path / "mixture.json"
+    path.write_text(json.dumps(config | {"data": {"type": "mixture", "sets": sets}}))
+    result = CliRunner().invoke(main, ["inspect", str(path), "--html", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
+    texts = Outline((tmp_path / "page.html").read_text(encoding="utf-8")).texts
+    assert {"arm: episodes", "sim: episodes", "arm: action: action", "sim: observation: state"} <= set(texts)
+
+
+def test_instructions_are_counted_and_compared(made, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = tmp_path / "told"
+    shutil.copytree(made[0] / "lerobot", place)
+    texts = ["Push it left.", "push it  left", "<b>right</b>", ""]
+    pq.write_table(pa.table({"task_index": list(range(4)), "task": texts}), place / "meta" / "tasks.parquet")
+    path = next(place.glob("data/**/*.parquet"))
+    table = pq.read_table(path)
+    names = table.schema.names
+    numbers = pa.array(np.minimum(table["episode_index"].to_numpy(), 3))
+    pq.write_table(table.set_column(names.index("task_index"), "task_index", numbers), path)
+    (found,) = inspect(str(place))
+    assert found.survey.texts == {"": 3, "Push it left.": 1, "push it  left": 1, "<b>right</b>": 1}
+    told = [str(finding) for finding in found.findings]
+    assert told == [
+        "some episodes have an empty instruction",
+        "'Push it left.' and 'push it  left' are different instructions to a policy; write them alike",
+    ]
+
+
+def test_dark_and_frozen_cameras_are_found(tmp_path):
+    episodes = clean(2)
+    pixels = np.random.default_rng(0)
+    for number, episode in enumerate(episodes):
+        frames = pixels.integers(60, 255, (len(episode["action"]), 8, 8, 3), dtype=np.uint8)
+        frames[10:40] = frames[10]
+        episode["front"] = frames
+        episode["wrist"] = pixels.integers(0, 6, frames.shape, dtype=np.uint8)
+        if number:  # the robot stands while the frames are equal: no fault of the camera
+            for key in ("state", "action"):
+                episode[key][10:40] = episode[key][10]
+    (found,) = inspect(str(write_npz(tmp_path / "seen.npz", episodes)))
+    told = [str(finding) for finding in found.findings if "front" in finding.text or "wrist" in finding.text]
+    assert told[0] == (
+        "front: 30 equal frames one after another while the robot moves; the camera hung (episode 0, frame 10)"
+    )
+    assert all(line.startswith("wrist: frames are dark, 2.") for line in told[1:]) and len(told) == 2
+
+
+@pytest.fixture
+def embeddings(tmp_path):
+    random = np.random.default_rng(0)
+    image = random.normal(size=(600, 16)).astype(np.float32)
+    text = image + 0.5 * random.normal(size=image.shape).astype(np.float32)
+    folder = tmp_path / "clip"
+    (folder / "img_emb").mkdir(parents=True)
+    (folder / "text_emb").mkdir()
+    return folder, image, text
+
+
+def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
+    folder, image, text = embeddings
+
+    def look(image, text):
+        np.save(folder / "img_emb" / "0.npy", image)
+        np.save(folder / "text_emb" / "0.npy", text)
+        (found,) = inspect(str(folder))
+        return found
+
+    found = look(image, text)
+    assert found.findings == [] and [rows.name for rows in found.rows] == ["image", "text"]
+    write_config([found], tmp_path / "prior.json")
+    page = Outline(write_inspection([found], tmp_path / "page.html", "x").read_text(encoding="utf-8"))
+    assert "600" in page.texts
+    assert "fit their images no better" in look(image, text[::-1]).findings[0].text
+    spoiled = image.copy()
+    spoiled[7] = 0
+    assert look(spoiled, text).findings[0].severity == "error"
+    assert "600 rows repeat another one; name the column" in look(np.repeat(image[::5], 5, 0), text).findings[0].text
+    (folder / "metadata.csv").write_text("image_id,caption\n" + "".join(f"{i // 5},c\n" for i in range(600)))
+    found = look(np.repeat(image[::5], 5, 0), np.repeat(text[::5], 5, 0))
+    assert found.findings == [] and found.data["split"] == {"by": "image_id"}
+
+
+@pytest.mark.parametrize("content", [None, "a folder"])
+def test_what_is_no_data_set_is_refused(tmp_path, content):
+    place = tmp_path / "nothing"
+    if content:
+        place.mkdir()
+    with pytest.raises(DataError, match="is of no known format" if content else "no such file or directory"):
+        inspect(str(place))
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason=f"no recorded data at {RECORDED}")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pusht/lerobot_v30", []),
+        ("pusht/pusht_lowdim.npz", ["state, dimension 4: 91 steps change by 6.283: an angle"]),
+        ("adroit_door_human/adroit_door_human_25.npz", []),
+        ("cr5_banana_plate/lowdim_81ep.npz", ["273 gaps in time", "action, dimension 4: values"]),
+        ("lingzu_open50_v30/lerobot", [f"state, dimension {number} " for number in (0, 1, 5, 29)]),
+    ],
+)
+def test_warnings_on_recorded_data_are_few_and_true(name, expected):
+    """Each one was looked up in the files."""
+    (found,) = inspect(str(RECORDED / name))
+    told = [str(finding) for finding in found.findings if finding.severity == "warning"]
+    assert all(any(one in line for one in expected) for line in told), told
+    assert all(any(one in line for line in told) for one in expected), told
