@@ -1,4 +1,4 @@
-"""Demonstrations of Push-T by the scripted expert, with random disturbances so that they contain recoveries.
+"""Demonstrations of Push-T by the scripted expert, half of them from starts with the agent beside the block.
 
 An episode depends on its seed alone. The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
 """
@@ -12,25 +12,36 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.envs.demonstrations import record
-from dp_prior.envs.pusht_expert import PushTExpert
+from dp_prior.envs.pusht_expert import (
+    AGENT_RADIUS,
+    GOAL_TURN,
+    POSITION,
+    REACH,
+    WALLS,
+    PushTExpert,
+    block_of,
+    block_outline,
+    distance_to_block,
+    goal_error,
+    outside,
+)
 
 MAX_STEPS = 300
-DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
-DISTURBANCE_STEPS = 2, 7  # fewest and most steps it lasts
-DISTURBANCE_PX = 30.0  # standard deviation, in x and in y, of the offset that it adds to the action
+PLACED_SHARE = 0.5  # of the episodes, whose start is `placed_start`
+FINISHED_PX = 0.05  # an episode ends when the block is at the goal and its error falls by less than this per step
 
 
 def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarray, np.ndarray, bool]:
-    """One episode of gym_pusht/PushT-v0 from the start that `reset(seed=seed)` gives.
+    """One episode of gym_pusht/PushT-v0 from the start that `reset(seed=seed)` gives or, in half of them, a placed one.
 
-    A disturbance shifts the executed action; the recorded action is the one that the expert chose
-    (Laskey et al. 2017, DART, arXiv:1703.09327).
+    Policies come to be beside the block on the wrong side far more often than the expert; placed starts show the way
+    back. Every recorded action is executed, so a chunk of actions is what the expert does from its first state on.
 
     Returns:
         state: (T, 5) float32 before the action of its row: agent x, agent y, block x, block y in px, block angle in
             [0, 2 pi). In the last row of a solved episode the block is at the goal.
         action: (T, 2) float32: target position of the agent in px, 0..512.
-        is_solved: whether the block came to cover more than 95 % of the goal.
+        is_solved: whether the block covers more than 95 % of the goal at the end.
     """
     try:
         import gym_pusht  # noqa: F401 (registers the environment)
@@ -39,29 +50,34 @@ def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarra
         raise ImportError("Push-T needs gym-pusht, which is not installed. Run: pip install dp_prior[pusht]") from error
 
     expert = expert or PushTExpert()
-    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state", max_episode_steps=MAX_STEPS)
+    env = gymnasium.make("gym_pusht/PushT-v0", obs_type="state").unwrapped
     rng = np.random.default_rng(seed)
-    state, _ = env.reset(seed=seed)
-    states, actions = [], []
-    is_solved, is_over = False, False
-    disturbed_steps, disturbance = 0, np.zeros(2)
-    while not is_over:
-        action = expert.act(state).astype(np.float32)
+    options = {"reset_to_state": placed_start(rng)} if rng.random() < PLACED_SHARE else None
+    state, _ = env.reset(seed=seed, options=options)
+    is_solved = False
+    states, actions = [state], [expert.act(state).astype(np.float32)]
+    error, fall = goal_error(*block_of(state)), np.inf
+    while len(states) < MAX_STEPS and not (is_solved and fall < FINISHED_PX):
+        state, _, is_solved, _, _ = env.step(actions[-1])
         states.append(state)
-        actions.append(action)
-        if disturbed_steps == 0 and rng.random() < DISTURBANCE_RATE:
-            disturbed_steps = rng.integers(*DISTURBANCE_STEPS, endpoint=True)
-            disturbance = rng.normal(0.0, DISTURBANCE_PX, 2)
-        executed = action
-        if disturbed_steps > 0:
-            executed = np.clip(action + disturbance, 0.0, 512.0).astype(np.float32)
-            disturbed_steps -= 1
-        state, _, is_solved, is_truncated, _ = env.step(executed)
-        is_over = is_solved or is_truncated
-    env.close()
-    states.append(state)
-    actions.append(expert.act(state).astype(np.float32))
-    return np.array(states[:MAX_STEPS], np.float32), np.array(actions[:MAX_STEPS], np.float32), bool(is_solved)
+        actions.append(expert.act(state).astype(np.float32))
+        fall = error - goal_error(*block_of(state))
+        error -= fall
+    return np.array(states, np.float32), np.array(actions, np.float32), bool(is_solved)
+
+
+def placed_start(rng: np.random.Generator) -> np.ndarray:
+    """A state (5,) with the agent 0 to 20 px off the block, for `reset_to_state`: right and wrong sides, near walls."""
+    while True:
+        scale = rng.choice([15.0, 60.0, 150.0])  # px
+        centre = 256 + 256j + scale * complex(*rng.normal(size=2))
+        turn = GOAL_TURN * np.exp(1j * scale / 60.0 * rng.normal())
+        agent = centre + turn * complex(*rng.uniform(-120, 120, 2))
+        gap = distance_to_block(np.array((agent - centre) / turn))[0] - AGENT_RADIUS
+        excess = max(outside(block_outline(centre, turn), WALLS).max(), outside(np.array(agent), REACH))
+        if 0 < gap < 20 and excess < 0:
+            position = centre + POSITION  # gym-pusht turns the block about its centre of gravity after placing it
+            return np.array([agent.real, agent.imag, position.real, position.imag, np.angle(turn)])
 
 
 def write_demonstrations(

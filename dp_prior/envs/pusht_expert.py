@@ -20,8 +20,6 @@ REACH = 1.0, 511.0  # where an agent can be sent, in x and in y; walls do not st
 POSITION = -45j
 BOXES = ((-30j, 60.0, 15.0), (30j, 15.0, 45.0))  # centre, half width, half height
 OUTLINE = POSITION + np.array([-60, 60, 60 + 30j, 15 + 30j, 15 + 120j, -15 + 120j, -15 + 30j, -60 + 30j])
-CORNERS = OUTLINE[[0, 1, 2, 4, 5, 7]]  # the convex ones
-CORNER_NORMALS = np.array([-1 - 1j, 1 - 1j, 1 + 1j, 1 + 1j, -1 + 1j, -1 + 1j]) / np.sqrt(2)
 INERTIA = 3000.0  # px^2, for a mass of 1
 GOAL_TURN = np.exp(0.25j * np.pi)
 GOAL_OUTLINE = (256 + 256j) + GOAL_TURN * (OUTLINE - POSITION)
@@ -57,38 +55,26 @@ def push_out(agent: np.ndarray, centre: np.ndarray, turn: np.ndarray) -> tuple[n
     return centre - impulse * turn * normal, turn * np.exp(-1j * arm * impulse / INERTIA)
 
 
-def goal_error(outline: np.ndarray) -> np.ndarray:
-    """Mean distance (...) in px between the corners (..., 8) of a block and those of the goal."""
-    return np.mean(np.abs(outline - GOAL_OUTLINE), -1)
+def block_of(state: np.ndarray) -> tuple[complex, complex]:
+    """Centre of gravity and turn of the block in a state (5,): agent x, agent y, block x, block y, block angle."""
+    turn = np.exp(1j * state[4])
+    return complex(state[2], state[3]) - turn * POSITION, turn
+
+
+def block_outline(centre: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """Corners (..., 8) of blocks with centres of gravity and turns (...)."""
+    return np.asarray(centre)[..., None] + np.asarray(turn)[..., None] * OUTLINE
+
+
+def goal_error(centre: np.ndarray, turn: np.ndarray) -> np.ndarray:
+    """Mean distance (...) in px between the corners of blocks and those of the goal."""
+    return np.mean(np.abs(block_outline(centre, turn) - GOAL_OUTLINE), -1)
 
 
 def outside(points: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
-    """By how much points (...) exceed the limits in x or in y; 0 inside."""
-    low, high = limits
-    x, y = points.real, points.imag
-    return np.maximum.reduce([low - x, x - high, low - y, y - high, np.zeros(points.shape)])
-
-
-def shortest_ways(first: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Shortest paths from a source to N nodes of a graph (Bellman-Ford).
-
-    Args:
-        first: (N,) lengths of the edges from the source, inf where there is none.
-        edges: (N, N) lengths between nodes, inf where there is none.
-
-    Returns:
-        (N,) lengths, inf where unreachable, and (N,) the predecessor of each node, -1 for the source.
-    """
-    length, before = first.copy(), np.full(len(first), -1)
-    for _ in first:
-        through = length[:, None] + edges
-        via = np.argmin(through, 0)
-        candidate = through[via, np.arange(len(first))]
-        shorter = candidate < length - 1e-6
-        if not shorter.any():
-            break
-        length, before = np.where(shorter, candidate, length), np.where(shorter, via, before)
-    return length, before
+    """By how much points (...) exceed the limits in x or in y; negative inside."""
+    middle, half = sum(limits) / 2, (limits[1] - limits[0]) / 2
+    return np.maximum(np.abs(points.real - middle), np.abs(points.imag - middle)) - half
 
 
 @dataclass(frozen=True)
@@ -96,13 +82,12 @@ class PushTExpert:
     """Chooses the push with the lowest sum of path, push and estimated time to finish, and steers towards it."""
 
     spacing: float = 7.5  # px between the contacts considered on the outline
-    clearance: float = 15.0  # px between agent and block where a push begins
+    clearance: float = 20.0  # px between agent and block where a push begins
     arrival: float = 10.0  # px from there at which the agent turns into the push
     tilts: tuple[float, ...] = (0.0, -8.0, 8.0, -16.0, 16.0, -24.0, 24.0, -32.0, 32.0)  # degrees off the block's axes
     softness: float = 0.5  # steps of cost within which pushes from the same place blend
-    margin: float = 6.0  # px kept from the block on the way around it
-    comfort: float = 35.0  # px that are better kept
-    nearness_cost: float = 2.0  # how much longer a way along the block counts
+    margin: float = 12.0  # px kept from the block on straight ways
+    ring: float = 110.0  # radius in px of the circle on which ways lead around the block
     travel_lead: float = 36.0  # px from agent to target on the way; the agent settles at half of that per step
     push_lead: float = 14.0  # px from agent to target while pushing
     change_cost: float = 10.0  # steps lost with a change of contact, besides the way
@@ -121,38 +106,51 @@ class PushTExpert:
             starts.append(corner + edge * (np.arange(count) + 0.5) / count - inward * (AGENT_RADIUS + self.clearance))
             directions.append(np.full(count, inward))
         starts, directions = np.concatenate(starts), np.concatenate(directions)
-        free = distance_to_block(starts)[0] > AGENT_RADIUS + 0.25 * self.margin  # not wedged between bar and stem
+        free = distance_to_block(starts)[0] > AGENT_RADIUS + 1.5  # not wedged between bar and stem
         return starts[free], directions[free]
-
-    @cached_property
-    def nodes(self) -> np.ndarray:
-        """Places (N,) around the block, in its frame, through which ways lead; the M starts of pushes first."""
-        rings = [CORNERS + CORNER_NORMALS * (AGENT_RADIUS + gap) for gap in (self.clearance, self.comfort)]
-        return np.concatenate([self.contacts[0], *rings])
-
-    @cached_property
-    def edges(self) -> np.ndarray:
-        """Lengths (N, N) of the straight ways between nodes that keep off the block, else inf."""
-        return self.effort(self.nodes[:, None], self.nodes[None], self.margin)
 
     @cached_property
     def push_strides(self) -> np.ndarray:
         """px by which simulated pushes advance: finely at first, 111 px in all."""
         return np.minimum(1.0 + 0.4 * np.arange(22), 8.0)
 
-    def effort(self, start: np.ndarray, stop: np.ndarray, margin: float) -> np.ndarray:
-        """Lengths (...) of straight ways from (...) to (...) in the block's frame; near the block they count more.
+    def is_clear(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+        """Whether straight ways from (...) to (...) in the block's frame keep `margin` px off it.
 
-        Ways nearer than `margin` px are inf, unless that is at an end, straight off the block or towards it.
+        They may lead straight off the block, and be as near as where they end.
         """
         part = np.linspace(0.0, 1.0, 20)
         distance, _ = distance_to_block(start[..., None] * (1 - part) + stop[..., None] * part)
-        length = np.abs(stop - start)
-        leaving = distance[..., :1] + 0.4 * length[..., None] * part
-        arriving = np.maximum(distance[..., -1:] + 0.4 * length[..., None] * (1 - part), AGENT_RADIUS)
-        is_clear = np.all(distance >= np.minimum(np.minimum(leaving, arriving), AGENT_RADIUS + margin), -1)
-        nearness = np.mean(np.clip(1.0 - (distance - AGENT_RADIUS) / self.comfort, 0.0, 1.0), -1)
-        return np.where(is_clear, length * (1.0 + self.nearness_cost * nearness), np.inf)
+        length = np.abs(stop - start)[..., None]
+        leaving = distance[..., :1] + 0.4 * length * part
+        needed = np.clip(distance[..., -1:], AGENT_RADIUS, AGENT_RADIUS + self.margin)
+        return np.all(distance >= np.minimum(leaving, needed), -1)
+
+    def ways(self, place: np.ndarray, centre: complex, turn: complex) -> tuple[np.ndarray, np.ndarray]:
+        """Ways from a place () in the block's frame to the starts of pushes: straight, or around it on the ring.
+
+        Returns:
+            (M,) lengths in px, inf where there is no way, and (M,) angles by which they go around, 0 if straight.
+        """
+        starts, _ = self.contacts
+        angles = np.linspace(0.0, 2 * np.pi, 73)
+        ring = centre + turn * self.on_ring(place, angles)
+        ring = np.clip(ring.real, *REACH) + 1j * np.clip(ring.imag, *REACH)  # along the walls, where it crosses them
+        is_free = distance_to_block((ring - centre) * turn.conjugate())[0] > AGENT_RADIUS + self.margin
+        lengths = [np.where(self.is_clear(place, starts), np.abs(starts - place), np.inf)]
+        sweeps = [np.zeros(len(starts))]
+        for side, free in ((1, is_free), (-1, is_free[::-1])):
+            sweep = side * np.angle(starts / place) % (2 * np.pi)
+            length = np.abs(self.ring - np.abs(place)) + self.ring * sweep + self.ring - np.abs(starts)
+            lengths.append(np.where(sweep < angles[np.argmin(np.append(free[:-1], False))], length, np.inf))
+            sweeps.append(side * sweep)
+        shortest = np.argmin(lengths, 0), np.arange(len(starts))
+        is_inside = outside(centre + turn * starts, REACH) <= 0
+        return np.where(is_inside, np.stack(lengths)[shortest], np.inf), np.stack(sweeps)[shortest]
+
+    def on_ring(self, place: np.ndarray, sweep: np.ndarray) -> np.ndarray:
+        """Points (...) of the ring at angles (...) from a place, in the block's frame."""
+        return self.ring * place / np.abs(place) * np.exp(1j * sweep)
 
     def time_to_finish(self, error: np.ndarray) -> np.ndarray:
         """Estimated steps (...) from a goal error (...) to the goal."""
@@ -165,45 +163,34 @@ class PushTExpert:
 
         Pushes that do not reduce the error, or press the block into a wall, take infinitely many.
         """
-        centre, turn = np.full(start.shape, centre), np.full(start.shape, turn)
-        outline = centre[:, None] + turn[:, None] * OUTLINE
-        error_now, outside_now = goal_error(outline), outside(outline, WALLS).max(-1)
-        least, best_length = np.full(start.shape, np.inf), np.zeros(start.shape)
-        for length in np.cumsum(self.push_strides):
-            agent = start + direction * length
-            centre, turn = push_out(agent, centre, turn)
-            outline = centre[:, None] + turn[:, None] * OUTLINE
-            error = goal_error(outline)
-            time = length / (0.5 * self.push_lead) + self.time_to_finish(error)
-            impossible = (outside(outline, WALLS).max(-1) > outside_now + 0.1) | (outside(agent, REACH) > 0)
-            better = (error < 0.95 * error_now) & ~impossible & (time < least)
-            least, best_length = np.where(better, time, least), np.where(better, length, best_length)
-        return least, best_length
+        lengths = np.cumsum(self.push_strides)[:, None]
+        agents = start + direction * lengths
+        poses = [(np.full(start.shape, centre), np.full(start.shape, turn))]
+        for agent in agents:
+            poses.append(push_out(agent, *poses[-1]))
+        centres, turns = np.moveaxis(np.array(poses), 1, 0)
+        error, beyond = goal_error(centres, turns), np.maximum(outside(block_outline(centres, turns), WALLS).max(-1), 0)
+        possible = (beyond[1:] <= beyond[0] + 0.1) & (outside(agents, REACH) <= 0) & (error[1:] < 0.95 * error[0])
+        time = np.where(possible, lengths / (0.5 * self.push_lead) + self.time_to_finish(error[1:]), np.inf)
+        best = np.argmin(time, 0)
+        return time[best, np.arange(len(best))], lengths[best, 0]
 
     def act(self, state: np.ndarray) -> np.ndarray:
         """Target (2,) of the agent in px, 0..512, for a state (5,): agent x, agent y, block x, block y, block angle."""
-        agent = complex(state[0], state[1])
-        turn = np.exp(1j * state[4])
-        centre = complex(state[2], state[3]) - turn * POSITION
-        target = self.target(agent, centre, turn)
+        target = self.target(complex(state[0], state[1]), *block_of(state))
         return np.clip([target.real, target.imag], 0.0, 512.0)
 
     def target(self, agent: complex, centre: complex, turn: complex) -> complex:
         """Target of an agent, given the block's centre of gravity and turn."""
         place = np.array((agent - centre) * turn.conjugate())
-        nodes = centre + turn * self.nodes
-        inside = outside(nodes, REACH) == 0
-        direct = np.where(inside, self.effort(place, self.nodes, 0.6 * self.margin), np.inf)
-        way = direct if np.any(direct < np.inf) else np.where(inside, np.abs(nodes - agent), np.inf)
-        way, before = shortest_ways(way, np.where(inside & inside[:, None], self.edges, np.inf))
-
-        start, direction = nodes[: len(self.contacts[0])], turn * self.contacts[1]
-        cost = way[: len(start)] / (0.5 * self.travel_lead) + self.change_cost
-        around = len(start)  # pushes with a way around the block come first, then those from here
+        starts, directions = self.contacts
+        way, sweep = self.ways(place, centre, turn)
+        around = len(starts)  # pushes with a way around the block come first, then those from here
         here, here_cost = self.pushes_from_here(place)
-        start, direction = np.append(start, np.full(len(here), agent)), np.append(direction, turn * here)
+        start = centre + turn * np.append(starts, np.full(len(here), place))
+        direction = turn * np.append(directions, here)
         time, length = self.imagine(start, direction, centre, turn)
-        cost = np.append(cost, here_cost) + time
+        cost = np.append(way / (0.5 * self.travel_lead) + self.change_cost, here_cost) + time
 
         best = int(np.argmin(cost))
         if cost[best] == np.inf:  # no push helps or none can be reached
@@ -214,7 +201,12 @@ class PushTExpert:
             return agent + np.sum(weight * aim[around:]) / np.sum(weight)
         if np.abs(start[best] - agent) < self.arrival:
             return start[best] + aim[best]
-        return self.ahead(agent, nodes, before, best, centre, turn)
+        step = start[best] - agent
+        if sweep[best] != 0:  # to the farthest point of the ring that a straight line reaches
+            ahead = self.on_ring(place, np.clip(sweep[best], -1.5, 1.5) * np.linspace(0.0, 1.0, 16))
+            clear = np.flatnonzero(self.is_clear(place, ahead))
+            step = turn * (ahead[clear[-1] if len(clear) else 0] - place)
+        return agent + step * min(1.0, self.travel_lead / np.abs(step))
 
     def pushes_from_here(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Directions (K,) of pushes that an agent at (), in the block's frame, can begin at once; costs on top (K,).
@@ -230,18 +222,3 @@ class PushTExpert:
         cost = np.abs(tilt) + np.clip(gap / self.clearance, 0.0, 1.0) * self.change_cost
         is_towards = (direction * normal.conj()).real < 0.2
         return direction[is_towards], cost[is_towards]
-
-    def ahead(
-        self, agent: complex, nodes: np.ndarray, before: np.ndarray, last: int, centre: complex, turn: complex
-    ) -> complex:
-        """The farthest point on the way to node `last`, `travel_lead` at most, that a straight line reaches."""
-        way = [nodes[last]]
-        while before[last] >= 0:
-            last = before[last]
-            way.append(nodes[last])
-        way = np.array([agent, *reversed(way)])
-        travelled = np.append(0.0, np.cumsum(np.abs(np.diff(way))))
-        points = np.interp(np.arange(4.0, self.travel_lead + 1.0, 4.0), travelled, way)
-        place, places = ((z - centre) * turn.conjugate() for z in (np.array(agent), points))
-        clear = np.flatnonzero(self.effort(place, places, 0.3 * self.margin) < np.inf)
-        return points[clear[-1]] if len(clear) else points[0]
