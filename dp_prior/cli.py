@@ -578,11 +578,11 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
         with end_with_parent(stop) if is_launched else contextlib.nullcontext():
             is_done = draw(checkpoint, request, ranks, _print if ranks.is_main_process else lambda line: None)
         ranks.end()
-    if is_done:
-        click.echo(f"wrote {n} samples to {out}") if ranks.is_main_process else None
-        return
-    click.echo(f"stopped on {stop.reason or 'another rank'}; the same command goes on", err=True)
-    sys.exit(STOPPED)
+    if not is_done:
+        click.echo(f"stopped on {stop.reason or 'a signal to another rank'}; the same command goes on", err=True)
+        sys.exit(STOPPED)
+    if ranks.is_main_process:
+        click.echo(f"wrote {n} samples to {out}")
 
 
 @main.command()

@@ -205,9 +205,9 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
     model = load_model(directory, ranks, weights=request.weights, guidance_scale=request.guidance_scale)
     if request.is_folder:
         import_pillow()
-    if request.is_folder and (len(model.spec.x_shape) != 3 or model.spec.x_shape[-1] not in (1, 3)):
-        found = f"is a folder of PNG files, but samples have shape {model.spec.x_shape}; name an .npz file"
-        raise ConfigError(f"--out {request.out}", [found])
+        if len(model.spec.x_shape) != 3 or model.spec.x_shape[-1] not in (1, 3):
+            found = f"is a folder of PNG files, but samples have shape {model.spec.x_shape}; name an .npz file"
+            raise ConfigError(f"--out {request.out}", [found])
     needs_data = request.conditions is None and bool(model.spec.cond_shapes.keys() - {LABEL})
     stored = read_stored(directory, request.overrides, with_data=needs_data)
     conditions = _conditions(model.spec, stored if needs_data else None, request, ranks, report)

@@ -185,8 +185,10 @@ class DiffusionModel(nn.Module):
             (B, *x_shape) about standard normal, where the model fits the data.
         """
         guidance, x_0 = self.guidance(guidance_scale), self.inside(x, cond)
-        network, unconditional = self._networks(cond, None, guidance)
+        network, unconditional = self._networks(cond, self.shown, guidance)
         how = {"unconditional": unconditional, "guidance": guidance, "bounds": self.normalizer.bounds("x")}
+        if self.shown is not None:
+            how |= {"known": (x_0, self.shown), "shown": self.shown}
         return sampler.encode(self.process.denoiser(network, tuple(x_0.shape), **how), x_0, self.process.table)
 
     def draw(
