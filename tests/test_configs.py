@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dp_prior.batch import Spec
+from dp_prior.cli import main
+from dp_prior.data.errors import DataError
 from dp_prior.run.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +36,25 @@ def test_description_names_command_hardware_duration_and_a_score_that_the_docume
     documents = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in pages)
     for number in re.findall(r"\b\d\.\d{3}\b", said):
         assert number in documents, f"{number} is in no document"
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "--check"], ["cache"], ["embed"]])
+def test_data_that_are_not_there_are_one_error_with_the_command_that_makes_them(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "configs/policy/pusht_goals_image.json"
+    more = {"embed": ["--model", "hashed", "--key", "instruction", "--out", "e", "--config_file"], "cache": []}
+    done = CliRunner().invoke(main, [*arguments, *more.get(arguments[0], ["--config_file"]), str(path)])
+    assert done.exit_code == 65 and "pusht_goals.npz: 1 problem" in done.output
+    assert "no such file; check data.episodes.path. The configuration says: Push-T with four goals" in done.output
+    assert "dp-prior make-goal-demonstrations --episodes demonstrations/pusht.npz --out demonstrations/" in done.output
+
+
+def test_folders_that_are_not_there_are_told_with_the_description_too():
+    folders = TrainConfig.from_json_path(ROOT / "configs/prior/clip_embeddings.json", ["data.text.path=none"])
+    with pytest.raises(DataError, match="no such file or folder as .*The configuration says: Image embeddings from"):
+        folders.open_data()
+    with pytest.raises(DataError, match="look at the path$"):
+        folders.model_copy(update={"description": ""}).open_data()
 
 
 def test_paper_configuration_has_the_size_of_the_paper():

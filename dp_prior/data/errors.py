@@ -25,6 +25,10 @@ class DataError(ValueError):
         super().__init__("\n".join([f"{source}: {count}", *shown]))
 
 
+class MissingError(DataError):
+    """There is no data set at its path."""
+
+
 class UnreadableError(OSError):
     """The operating system refused to read a file of the data set: permissions, I/O error, too many open files.
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.lib import format as npy_format
 
-from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.errors import DataError, MissingError, UnreadableError
 from dp_prior.regular_files import UnfitError
 
 REFUSED = {
@@ -97,9 +97,10 @@ def npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 def check_is_file(path: Path, ending: str) -> None:
     """Raises DataError unless a data set that is one file is there."""
+    if path.is_dir():
+        raise DataError(str(path.absolute()), [f"is a folder; expected one {ending} file; check data.episodes.path"])
     if not path.is_file():
-        found = f"is a folder; expected one {ending} file" if path.is_dir() else "no such file"
-        raise DataError(str(path.absolute()), [f"{found}; check data.episodes.path"])
+        raise MissingError(str(path.absolute()), ["no such file; check data.episodes.path"])
 
 
 def check_count(where: Path | str, count: int, what: str) -> None:

@@ -76,8 +76,7 @@ class LanguageConfig(Config):
             return None if self.weights is None else [1.0] * len(texts)
         problems = [
             f"language.weights names {text!r}, which no frame has. {nearest_name(text, texts)}"
-            for text in self.weights
-            if text not in texts
+            for text in sorted(self.weights.keys() - set(texts))
         ]
         missing = [text for text in texts if text not in self.weights]
         if missing:
@@ -117,8 +116,8 @@ class FrameTexts:
         Raises:
             ConfigError: a text would have no sample.
         """
-        groups = [ids for number in range(len(self.texts)) if len(ids := np.flatnonzero(index == number))]
-        texts = [int(index[ids[0]]) for ids in groups]
+        texts, sizes = np.unique(index, return_counts=True)
+        groups = np.split(np.argsort(index, kind="stable"), np.cumsum(sizes)[:-1])
         counts = shares(count, [self.weights[number] for number in texts])
         lost = [self.texts[number] for number, share in zip(texts, counts, strict=True) if not share]
         if lost:

@@ -83,7 +83,8 @@ class BlockOrder:
 
 def shares(n: int, weights: Sequence[float]) -> list[int]:
     """n divided in proportion to weights: rounded down, the rest to the largest remainders, first come first served."""
-    parts = [n * Fraction(weight) / sum(map(Fraction, weights)) for weight in weights]
+    total = sum(map(Fraction, weights))
+    parts = [n * Fraction(weight) / total for weight in weights]
     counts = [int(part) for part in parts]
     for number in sorted(range(len(parts)), key=lambda number: counts[number] - parts[number])[: n - sum(counts)]:
         counts[number] += 1

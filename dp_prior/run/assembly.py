@@ -70,7 +70,7 @@ class Assembly:
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)
         ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
-        self.data = config.task.open(config.data)
+        self.data = config.open_data()
         torch.manual_seed(derive_seed(config.seed, "weights"))
         self.model = config.task.create(self.data.spec)
         self.data.build_caches(self.report, ranks.check_before_training)

@@ -166,7 +166,7 @@ def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) 
     used: set[Path] = set()
     for config_file in config_files:
         config = TrainConfig.from_json_path(config_file, overrides)
-        used |= config.task.open(config.data).cache_directories()
+        used |= config.open_data().cache_directories()
     return unused_caches(used)
 
 
@@ -177,5 +177,5 @@ def build_frame_caches(config_file: Path, overrides: Iterable[str], report: Call
         report: receives what it costs, its rate and the time left.
     """
     config = TrainConfig.from_json_path(config_file, overrides)
-    config.task.open(config.data).build_caches(report)
+    config.open_data().build_caches(report)
     report("all frames are cached")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from pydantic import Field
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.config import Change, Config, members
 from dp_prior.data import DataConfig
+from dp_prior.data.errors import MissingError
 from dp_prior.evaluation import EvaluatorConfig
 from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
@@ -70,6 +72,24 @@ class TrainConfig(Config):
         train = data.get("train")
         if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
             train["optimizer"].setdefault("type", "adamw")
+
+    def open_data(self) -> Any:
+        """Open the data that the task learns from.
+
+        Raises:
+            DataError: they cannot be trained on.
+        """
+        with self.explaining_missing_data():
+            return self.task.open(self.data)
+
+    @contextlib.contextmanager
+    def explaining_missing_data(self) -> Iterator[None]:
+        """Add the description, which says how they are made, to an error about data that are not there."""
+        try:
+            yield
+        except MissingError as error:
+            said = f". The configuration says: {self.description}" if self.description else ""
+            raise MissingError(error.source, [f"{problem}{said}" for problem in error.problems]) from None
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -103,7 +103,8 @@ def embed_data(
         hint = nearest_name(key, records)
         raise ConfigError(str(config_file), [f"neither data.language nor data.images has {key!r}. {hint}"])
     data = config.data.downloaded({})
-    store = data.episodes.create()
+    with config.explaining_missing_data():
+        store = data.episodes.create()
     _, ends, _ = read_selected(store, {ACTION: data.action})
     record = records[key]
     if isinstance(record, LanguageConfig):

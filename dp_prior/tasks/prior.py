@@ -120,7 +120,8 @@ class PriorConfig(Config):
         """An untrained prior for data of this shape.
 
         Raises:
-            ConfigError: a condition is no vector or text, or candidates need a text embedding that the data do not have.
+            ConfigError: a condition is no vector or text, or candidates need a text embedding that the data do not
+                have.
         """
         odd = {key: kind for key, kind in spec.kinds.items() if kind != "text"}
         if odd:

@@ -91,6 +91,10 @@ class Recording:
         if problems:
             raise DataError(str(store.describe()["path"]), problems)
         found = stored_metadata(store)
+        if not isinstance(found, dict):
+            raise DataError(
+                str(store.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"]
+            )
         names = {renames.get(key, key): list(each) for key, each in found.get("names", {}).items()}
         return cls(store, ends, keys, cameras, fps or found.get("fps"), found.get("tasks", []), names)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, MissingError
 from dp_prior.data.files import reading
 from dp_prior.regular_files import check_regular, open_regular
 
@@ -103,7 +103,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
             raise DataError(place, [f"is a file; expected {wanted}, or a folder of these"])
         return Files(place, fs, path, [path], is_local)
     if not fs.isdir(path):
-        raise DataError(place, [f"there is no such file or folder as {path}; look at the path"])
+        raise MissingError(place, [f"there is no such file or folder as {path}; look at the path"])
     names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
     found = sorted(name for name in names if name.endswith(endings))
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks

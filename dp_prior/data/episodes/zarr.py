@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dp_prior.config import Config
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError, MissingError, nearest_name
 from dp_prior.data.files import check_count, check_memory, decoding, reading
 from dp_prior.regular_files import SMALL, check_regular, open_regular, read_small
 
@@ -216,7 +216,7 @@ def _read_metadata(path: Path) -> dict[str, dict[str, Any]]:
     """Metadata of every array, by its name from the top."""
     with decoding(path, "is not a readable zarr group"), reading(path):
         if not path.exists():
-            raise DataError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
+            raise MissingError(str(path.absolute()), ["no such file or directory; check data.episodes.path"])
         documents = _documents_in_zip(path) if path.is_file() else _documents_in(path)
     check_count(path, len(documents), "arrays and groups")
     if not {".zgroup", "zarr.json"} & set(documents):

@@ -277,6 +277,16 @@ def test_names_that_hdf5_does_not_have_are_refused_before_anything_is_written(so
     assert sorted(tmp_path.iterdir()) == [source]
 
 
+def test_metadata_that_are_no_object_are_refused(source, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    convert(source, tmp_path / "d.hdf5", "robomimic")
+    for text, problem in (("[1]", "has metadata '[1]'; expected a JSON object"), ("{x", "dp_prior of data cannot be")):
+        with h5py.File(tmp_path / "d.hdf5", "a") as file:
+            file["data"].attrs["dp_prior"] = text
+        done = command(tmp_path / "d.hdf5", tmp_path / "out.npz", "--to", "npz")
+        assert done.exit_code == 65 and problem in done.output
+
+
 def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     pytest.importorskip("pyarrow")
     np.savez(tmp_path / "bare.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS))
