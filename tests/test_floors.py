@@ -44,7 +44,13 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/episodes/robomimic.py"],
-    "PIL": ["data/frames/", "inspection/cameras.py", "data/convert/lerobot.py", "evaluation/video.py", "tracking/media.py"],
+    "PIL": [
+        "data/frames/",
+        "inspection/cameras.py",
+        "data/convert/lerobot.py",
+        "evaluation/video.py",
+        "tracking/media.py",
+    ],
     "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],

@@ -20,6 +20,7 @@ from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
+from dp_prior.pages.report import write_last_page
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.directory import RunDirectory
@@ -240,7 +241,16 @@ class Run:
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media), end)
+            self._write_page()
             tracker.complete(best, *shown_on_card(parts.directory, best))
+
+    def _write_page(self) -> None:
+        """Write the page of the run, unless it is not wanted; whatever goes wrong, the run has its result."""
+        if self.parts.config.tracker.report:
+            try:
+                write_last_page(self.parts.directory)
+            except Exception as error:  # of drawing libraries, or a full disk
+                self.parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))
