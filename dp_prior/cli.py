@@ -380,7 +380,8 @@ def average(run: str, relative_width: float, out: Path, max_error: float, module
 @click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
 def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) -> None:
     """Write one HTML page about a run, or about several side by side; they may be running."""
-    from dp_prior.pages.report import PAGE, write_report
+    from dp_prior.pages.report import write_report
+    from dp_prior.run.scores import PAGE
 
     import_modules(modules)
     if html is None and len(runs) > 1:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
@@ -62,6 +61,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         [f"{name}Config.data_set" for name in ("Loss", "ActionError", "Likelihood", "Similarity", "DrawnImages")],
         "data/test_mixture.py::test_a_resumed_run_goes_on_at_the_exact_sample_and_says_what_a_new_weight_means",
     ),
+    "TrackerConfig.report": "pages/test_report.py::test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted",
     "TrainingConfig.dist_timeout": "test_chaos.py::test_rank_that_hangs_ends_the_run_in_time_named_and_with_all_stacks",
     "TrainingConfig.max_runtime": "job/test_slurm.py::test_max_runtime_stops_the_run",
     "TrainingConfig.requeue": "job/test_slurm.py::test_time_limit_of_slurm_stops_the_run_which_is_requeued_if_wanted",
@@ -193,11 +193,7 @@ def test_precision_changes_the_loss_and_leaves_the_weights_float32(tmp_path):
     for name in ("exact", "cast"):
         (tmp_path / name).mkdir()
     exact = run(tmp_path / "exact")
-    AcceleratorState._reset_state(reset_partial_state=True)
-    try:
-        cast = run(tmp_path / "cast", train__precision="bf16")
-    finally:
-        AcceleratorState._reset_state(reset_partial_state=True)
+    cast = run(tmp_path / "cast", train__precision="bf16")
     assert weights(exact) != weights(cast)
     tensors = [value for name, value in state(cast).items() if isinstance(value, torch.Tensor)]
     assert {value.dtype for value in tensors} <= {torch.float32, torch.float64, torch.int64}

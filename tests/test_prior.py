@@ -65,7 +65,7 @@ def tiny(place: Path, **changes) -> dict:
             {"type": "similarity", "every": {"steps": 7}, "eval_timesteps": [2], "models": ["ema"]},
         ],
         "test": [{"type": "similarity", "name": "test", "eval_timesteps": [2], "models": ["ema"]}],
-        "tracker": {"data_path": str(place / "run"), "log": []},
+        "tracker": {"data_path": str(place / "run"), "log": [], "report": False},
     }
     for path, value in changes.items():
         *parents, last = path.split("__")

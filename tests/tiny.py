@@ -73,7 +73,7 @@ def tiny(place: Path, **changes: Any) -> dict[str, Any]:
             "save_every": {"steps": 5},
         },
         "evaluate": [{"type": "loss", "every": {"steps": 7}, "models": ["ema", "online"]}],
-        "tracker": {"data_path": str(place / "run"), "log": []},
+        "tracker": {"data_path": str(place / "run"), "log": [], "report": False},
     }
     for path, value in changes.items():
         *parents, last = path.split("__")

@@ -37,6 +37,7 @@ from dp_prior.data.selection import ACTION, KeyConfig, read_selected
 from dp_prior.data.split import PARTS, SplitConfig
 from dp_prior.data.windows import Windows, make_windows
 from dp_prior.normalizer import Limits, Statistics, varies_in
+from dp_prior.rich_text import facts_table
 
 HUGE = 1e6
 """Larger magnitudes are worth a warning: they are more often a sentinel or a broken sensor than a measurement."""
@@ -404,6 +405,13 @@ class SplitTrajectories:
             f"{episodes['train']} train episodes, {len(self.train):,} windows; "
             f"{episodes['val']} val, {episodes['test']} test episodes"
         )
+
+    def _repr_html_(self) -> str:
+        observations = {key: f"{self.spec.kind(key)} {shape[1:]}" for key, shape in self.spec.cond_shapes.items()}
+        parts = {f"{name} episodes": f"{counts['episodes']:,}" for name, counts in self.counts.items()}
+        action = {"action": f"{self.spec.x_shape[0]} steps of {self.spec.x_shape[1:]}"}
+        warnings = {f"warning {number}": line for number, line in enumerate(self.report()["warnings"], 1)}
+        return facts_table("recorded episodes", parts | observations | action | warnings)
 
     def to(self, device: torch.device | str) -> Self:
         """Have batches made for the training device; columns move there if the config lets them, frames included.

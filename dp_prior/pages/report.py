@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.pages.charts import bars, overlay, svg
 from dp_prior.pages.page import Page
 from dp_prior.pages.story import Report, Story, read_story
+from dp_prior.run.scores import PAGE
 
-PAGE = "report.html"
 LARGEST_FILMS = 6 << 20
 """Bytes of films in a page; further ones are links to their files."""
 
@@ -39,6 +40,21 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     stories = [read_story(run) for run in runs]
     page = _run(stories[0], output) if len(stories) == 1 else _comparison(stories)
     return page.write(output)
+
+
+def write_last_page(run: Path) -> Path:
+    """Write the page of a run that is about to end, while its `exit.json` still says that it is running.
+
+    The page is uploaded with the weights, so it does not name the machine.
+
+    Raises:
+        FileNotFoundError, ImportError, OSError: see `write_report`.
+    """
+    import_figure()
+    story, output = read_story(run), run / PAGE
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    ending = {**story.ending, "ended": now, "host": None}
+    return _run(replace(story, state="finished", ending=ending), output).write(output)
 
 
 def _run(story: Story, output: Path) -> Page:

@@ -29,7 +29,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
 
     Args:
         folder: of the checkpoint in the repository.
-        media: pictures by their path in the repository.
+        media: pictures and pages, by their path in the repository.
     """
     from jinja2 import ChainableUndefined, Environment
 

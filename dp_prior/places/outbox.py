@@ -58,7 +58,7 @@ class Outbox:
 
         Args:
             files: those of the checkpoint to send; None for all of its manifest.
-            media: pictures for the model card by file name; copied.
+            media: pictures and pages for the model card by file name; copied.
             scores: metrics of the final test, for the model card.
         """
         manifest = parse_manifest(read_small(source / MANIFEST), source)

@@ -60,7 +60,7 @@ class Parcel:
         return self.manifest.files | {MANIFEST: FileEntry(size=size, sha256=self.digest)}
 
     def media(self) -> dict[str, Path]:
-        """Pictures for the model card."""
+        """Pictures and pages for the model card."""
         folder = self.directory / CARD
         return {path.name: path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 

@@ -20,6 +20,8 @@ from dp_prior.job.deadline import Deadline
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
+from dp_prior.pages.report import write_last_page
+from dp_prior.rich_text import facts_table
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.directory import RunDirectory
@@ -62,6 +64,17 @@ class Outcome:
     def wants_more_time(self) -> bool:
         """Whether a time limit stopped it before its budget was spent."""
         return self.stopped_by in (TIME_LIMIT, "SIGUSR1")
+
+    def _repr_html_(self) -> str:
+        found = self.result() or {"test": {}}
+        facts = {
+            "samples": f"{self.progress.samples_seen:,} in {self.progress.global_step:,} steps",
+            "best checkpoint": self.best,
+            "directory": self.directory,
+            **{name: f"{value:.6g}" for name, value in found["test"].items() if value is not None},
+            **{f"failure {number}": line for number, line in enumerate(self.failures, 1)},
+        }
+        return facts_table(f"run {self.directory.name}: {self.status}", facts)
 
     def result(self) -> dict | None:
         """Scores of the best weights when the run last finished, and paths of media; None if it never did."""
@@ -240,7 +253,16 @@ class Run:
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media), end)
+            self._write_page()
             tracker.complete(best, *shown_on_card(parts.directory, best))
+
+    def _write_page(self) -> None:
+        """Write the page of the run, unless it is not wanted; whatever goes wrong, the run has its result."""
+        if self.parts.config.tracker.report:
+            try:
+                write_last_page(self.parts.directory)
+            except Exception as error:  # of drawing libraries, or a full disk
+                self.parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))

@@ -12,6 +12,8 @@ from dp_prior.regular_files import read_object
 
 RESULT = "result.json"
 MEDIA = "media"
+PAGE = "report.html"
+"""The page of the run, beside the result."""
 
 
 def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[str, Path]) -> Path:
@@ -51,20 +53,21 @@ def has_result_of(run: Path, best: Path) -> bool:
 
 
 def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, float]]:
-    """Pictures by file name, and scores, for the model card of the best checkpoint; empty for any other checkpoint.
+    """Media by file name, and scores, for the model card of the best checkpoint; empty for any other checkpoint.
 
-    The pictures are the learning curve and the GIF of the first video. The run directory may have been moved.
+    Media are the learning curve, the GIF of the first video and the page of the run. The run directory may have been
+    moved.
     """
     result = read_result(run)
     if result is None or Path(result["best"]["checkpoint"]).name != best.name:
         return {}, {}
     media = {name: run / MEDIA / Path(path).name for name, path in result["media"].items()}
-    pictures = {"curve.png": media["curve"]} if "curve" in media else {}
+    shown = {PAGE: run / PAGE} | ({"curve.png": media["curve"]} if "curve" in media else {})
     films = [path.with_suffix(".gif") for path in media.values() if path.suffix == ".mp4"]
     if films:
-        pictures["rollout.gif"] = films[0]
+        shown["rollout.gif"] = films[0]
     scores = {name: math.nan if value is None else value for name, value in result["test"].items()}
-    return {name: path for name, path in pictures.items() if path.exists()}, scores
+    return {name: path for name, path in shown.items() if path.exists()}, scores
 
 
 def _selected(checkpoint: Path) -> dict[str, Any]:

@@ -42,6 +42,9 @@ class TrackerConfig(Config):
     load: ResumeConfig = LocalResumeConfig()
     """The place to resume from."""
 
+    report: bool = True
+    """Write `report.html`, the page of the run, at its end; savers that have a model card upload it (docs/pages.md)."""
+
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
     """Id of the run in experiment trackers. null keeps that of the run directory or, in a fresh one, of the checkpoint
     it resumes from; a new run gets a new id. Set another id to branch off."""

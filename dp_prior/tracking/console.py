@@ -81,10 +81,12 @@ class ConsoleLogger(Logger):
 
     def log_file(self, name: str, path: Path, progress: Progress) -> None:
         """Print the path of a file."""
+        self._flush()
         self._print(f"step {progress.global_step:,}  {name}: {path}")
 
     def log_error(self, message: str, progress: Progress) -> None:
         """Print an error."""
+        self._flush()
         self._print(f"step {progress.global_step:,}  error: {message}")
 
     def rewind(self, progress: Progress) -> None:

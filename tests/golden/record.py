@@ -135,7 +135,7 @@ def complete(config: dict[str, Any], run: str, steps: int = STEPS) -> dict[str, 
         "seed": 7,
         "train": train | config.get("train", {}),
         "evaluate": evaluate,
-        "tracker": {"data_path": run, "log": []},
+        "tracker": {"data_path": run, "log": [], "report": False},
     }
 
 

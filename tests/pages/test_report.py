@@ -167,6 +167,25 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
 
 
+def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path):
+    assert not (run / "report.html").exists()
+    result = train(write(tmp_path, train__steps=2, tracker__report=True))
+    assert result.exit_code == 0
+    texts = Outline((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).texts
+    assert "finished" in texts and "samples seen" in " ".join(texts)
+
+
+def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path, monkeypatch):
+    def fail(run):
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr("dp_prior.run.run.write_last_page", fail)
+    result = train(write(tmp_path, train__steps=2, tracker__report=True))
+    assert result.exit_code == 0
+    assert "warning: no report was written: RuntimeError: no fonts" in result.output.splitlines()
+    assert (tmp_path / "run" / "result.json").exists()
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no run at .*neither config.json nor metrics.jsonl"):
         write_report([tmp_path], tmp_path / "page.html")

@@ -1,6 +1,7 @@
 """The model card: its metadata satisfy the Hub's own classes, its numbers are the run's, and its snippet runs."""
 
 import json
+import socket
 
 import pytest
 import yaml
@@ -31,6 +32,7 @@ def finished(tmp_path, hub, monkeypatch):
         evaluate=[{**ROLLOUT, "every": {"steps": 4}, "videos": 0}],
         test=[{**ROLLOUT, "name": "test", "first_seed": 500}],
         tracker__save=[SAVER],
+        tracker__report=True,
     )
     outcome = experiment(config).run()
     assert outcome.failures == []
@@ -63,10 +65,15 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
         "3 train, 1 val episodes",
         "![rollout](media/rollout.gif)",
         "![curve](media/curve.png)",
+        "[`media/report.html`](media/report.html) is the report of the run",
     ):
         assert part in text, part
     assert files["media/rollout.gif"].startswith(b"GIF89a")
     assert files["media/curve.png"].startswith(b"\x89PNG")
+    assert "![report]" not in text
+    page = files["media/report.html"].decode()
+    assert page == (finished.directory / "report.html").read_text(encoding="utf-8")
+    assert "finished" in page and socket.gethostname() not in page
     assert any(request.kind == "validate" for request in hub.requests), "the Hub was asked whether the head is valid"
     program = text.split("```python\n")[1].split("```")[0]
     assert 'load_policy("me/card")' in program

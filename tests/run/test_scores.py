@@ -51,6 +51,9 @@ def test_a_run_that_was_moved_keeps_result_and_pictures(run, tmp_path):
     folder = moved / "media"
     assert pictures == {"curve.png": folder / "curve.png", "rollout.gif": folder / "test_00000002.gif"}
     assert scores["test/score"] == 0.25 and math.isnan(scores["test/success_rate"])
+    (moved / "report.html").write_text("<p>")
+    assert shown_on_card(moved, moved / "step_2")[0] == pictures | {"report.html": moved / "report.html"}
+    (moved / "report.html").unlink()
     (folder / "test_00000002.gif").unlink()
     assert list(shown_on_card(moved, moved / "step_2")[0]) == ["curve.png"]
 

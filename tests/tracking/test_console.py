@@ -2,6 +2,7 @@
 
 import io
 import math
+import random
 import re
 import sys
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_results_are_printed_at_once_below_the_progress_they_belong_to():
     lines = stream.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["step 1", *["step 2"] * 4]
     assert lines[2:] == ["step 2  validation/ema  loss 0.25", "step 2  rollout  score nan", "step 2  n 50"]
+
+
+def test_lines_come_in_the_order_of_their_steps():
+    logger, stream, clock = logger_of(interval_s=5)
+    draw = random.Random(0)
+    for step in range(1, 60):
+        clock.now += draw.random() * 3
+        now = Progress(10 * step, step)
+        if draw.random() < 0.2:
+            logger.log_images({"film": Path("a.mp4")}, now)
+        if draw.random() < 0.2:
+            logger.log_error("skipped", now)
+        if draw.random() < 0.2:
+            logger.log_file("result.json", Path("result.json"), now)
+        logger.log({"train/loss": step} | ({"validation/ema/loss": 1.0} if draw.random() < 0.2 else {}), now)
+    logger.close()
+    steps = [int(line.split()[1]) for line in stream.getvalue().splitlines()]
+    assert steps == sorted(steps) and len(set(steps)) > 20
 
 
 def test_the_end_of_the_budget_is_always_printed():
