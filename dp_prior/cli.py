@@ -159,6 +159,40 @@ def train(
 
 @main.command()
 @modules_option
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@click.option("--print", "only_print", is_flag=True, help="Print a command for each run, for a scheduler; run nothing.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page that compares the runs at the end.")
+def sweep(
+    config_file: Path,
+    varied: tuple[str, ...],
+    seeds: int,
+    overrides: tuple[str, ...],
+    only_print: bool,
+    html: Path | None,
+    modules: tuple[str, ...],
+) -> None:
+    """Train every combination of settings, one run after another; the same command goes on where it was stopped."""
+    import_modules(modules)
+    from dp_prior.pages.report import write_report
+    from dp_prior.run.config import run_directory
+    from dp_prior.run.sweep import run_trials, trials
+
+    found = trials(config_file, varied, seeds, overrides)
+    if only_print:
+        click.echo("\n".join(trial.command(modules) for trial in found))
+        return
+    code = run_trials(found, _print)
+    runs = [path for trial in found if (path := run_directory(trial.config)).is_dir()]
+    if html is not None:
+        click.echo(f"wrote {write_report(runs, html)}")
+    sys.exit(code)
+
+
+@main.command()
+@modules_option
 @click.argument("checkpoint")
 @click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")

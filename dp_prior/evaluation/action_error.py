@@ -27,7 +27,7 @@ class ActionErrorConfig(SampledConfig):
 
     `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
     counts nowhere. Rotations are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The
-    report on disk has the errors for each index of the chunk.
+    report on disk has the errors for each index of the chunk and for each dimension of the executed actions.
     """
 
     type: Literal["action_error"] = "action_error"
@@ -72,16 +72,24 @@ class ActionErrorEvaluator(HeldOutEvaluator):
     def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
         for steps in self.config.eval_timesteps:
-            table = self._by_index(model, with_steps(model.sampler, steps), ranks)
+            table, dimensions = self._errors(model, with_steps(model.sampler, steps), ranks)
             result.tables[f"{name}/by_index[steps={steps}]"] = table
+            result.tables[f"{name}/by_dimension[steps={steps}]"] = dimensions
             executed = [row for row in table if row["executed"]]
             for kind, rows in (("", executed), ("_chunk", table)):
                 for error in ("mse", "mae"):
                     result.metrics[f"{name}/{error}{kind}[steps={steps}]"] = _mean(rows, error)
 
-    def _by_index(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> list[dict[str, Any]]:
-        """One row per index of the chunk: mse, mae and how many real actions they are over."""
+    def _errors(
+        self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """One row per index of the chunk: mse, mae and how many real actions they are over; and one per dimension of
+        the executed actions, in which a rotation has the six of its matrix's first two columns."""
         config, layout = self.config, policy.spec.layout("x")
+        first = policy.n_obs_steps - 1
+        executed = slice(first, first + policy.n_action_steps)
+        width = policy.spec.x_shape[-1] if layout is None else layout.width_inside
+        dimensions = torch.zeros(2, width, dtype=torch.float64)  # squared, absolute; by dimension
         totals = torch.zeros(3, policy.horizon, dtype=torch.float64)  # squared, absolute, count; by index
         for batch in shared_batches(self.samples, config.n_samples, config.batch_size, ranks, device_of(policy)):
             random = Randomness.from_counts(config.seed, "action_error", batch.ids)
@@ -89,9 +97,10 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             error = found - batch.x if layout is None else layout.encode(found) - layout.encode(batch.x)  # (B, H, A)
             parts = torch.stack([(error**2).mean(-1), error.abs().mean(-1), torch.ones_like(error[..., 0])])
             totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold NaN
+            real = torch.where(batch.mask[..., None], error, 0.0)[:, executed].cpu().double()
+            dimensions += torch.stack([(real**2).sum((0, 1)), real.abs().sum((0, 1))])
         squared, absolute, count = pad_gather_reduce(ranks, totals[None], "sum", dim=0).cpu().tolist()
-        first = policy.n_obs_steps - 1
-        return [
+        table = [
             {
                 "index": index,
                 "executed": first <= index < first + policy.n_action_steps,
@@ -100,6 +109,12 @@ class ActionErrorEvaluator(HeldOutEvaluator):
                 "mae": absolute[index] / count[index] if count[index] else float("nan"),
             }
             for index in range(policy.horizon)
+        ]
+        found = pad_gather_reduce(ranks, dimensions[None], "sum", dim=0).cpu().T.tolist()
+        n = sum(row["n"] for row in table if row["executed"])
+        return table, [
+            {"dimension": number, "mse": squares / n if n else float("nan"), "mae": sizes / n if n else float("nan")}
+            for number, (squares, sizes) in enumerate(found)
         ]
 
 

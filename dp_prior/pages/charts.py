@@ -48,12 +48,19 @@ def bars(values: Sequence[float], labels: Sequence[str], ylabel: str, xlabel: st
     return figure
 
 
-def overlay(lines: Iterable[tuple[str, np.ndarray, np.ndarray]], ylabel: str, xlabel: str, *, log: bool) -> Any:
-    """Lines (label, x, y) of several runs in one chart, in the order of the page's colours."""
+Line = tuple[str, np.ndarray, np.ndarray]
+"""Label, (n,) x, and (n,) y, or (3, n) of y and the lower and upper end of its interval."""
+
+
+def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> Any:
+    """Lines of several runs in one chart, in the order of the page's colours."""
     figure = import_figure()(figsize=(5, 3.4), layout="constrained")
     axes = figure.subplots()
     for index, (label, x, y) in enumerate(lines):
         colour = COLOURS[index % len(COLOURS)]
+        if y.ndim == 2:
+            y, *band = y
+            axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
         axes.plot(x, y, color=colour, linewidth=1.5, marker="o", markersize=2.5, label=label)
     if log:
         axes.set_yscale("log")

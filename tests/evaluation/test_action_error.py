@@ -41,6 +41,11 @@ def test_errors_are_those_of_the_definition(steps):
         assert row["index"] == index and row["executed"] == (1 <= index < 5) and row["n"] == mask[:, index].sum()
         assert row["mse"] == pytest.approx((error[mask[:, index], index] ** 2).mean(), rel=1e-5)
         assert row["mae"] == pytest.approx(abs(error[mask[:, index], index]).mean(), rel=1e-5)
+    for dimension, row in enumerate(found.tables[f"action_error/ema/by_dimension[steps={steps}]"]):
+        own = error[executed][:, dimension]
+        assert row["dimension"] == dimension
+        assert row["mse"] == pytest.approx((own**2).mean()) and row["mae"] == pytest.approx(abs(own).mean())
+    assert dimension == error.shape[-1] - 1
 
 
 def test_perfect_policy_has_no_error_and_padding_does_not_count():

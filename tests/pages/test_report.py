@@ -5,8 +5,10 @@ import json
 import re
 import shutil
 
+import numpy as np
 import pytest
 
+from dp_prior.evaluation.interval import mean_interval
 from dp_prior.pages.report import write_report
 from dp_prior.pages.story import read_story
 from tests.tiny import train, write
@@ -162,7 +164,10 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     page = page_of(run, other, tmp_path=tmp_path)
     texts = Outline(page).texts
     assert "+0.250 (+0.250 to +0.250)" in texts and "6" in texts
-    assert "One configuration, several seeds" in texts
+    assert "Configurations, over seeds of training" in texts
+    scores = [np.mean([row["score"] for row in read_story(one).tested.episodes]) for one in (run, other)]
+    low, high = mean_interval(np.array(scores))
+    assert f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})" in texts
     differing = page[page.index("Settings that differ") :]
     assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
 
