@@ -68,15 +68,24 @@ def kind_of(source: Path) -> str:
     Raises:
         DataError: there is nothing, or nothing that is known.
     """
+    if found := _kind_of(source):
+        return found
+    if not source.exists():
+        raise DataError(str(source.absolute()), ["no such file or directory"])
+    inside = [path for path in sorted(source.iterdir()) if _kind_of(path)] if source.is_dir() else []
+    if inside:
+        raise DataError(str(source.absolute()), [f"is no data set, but {inside[0]} in it is one; name that"])
+    known = "a folder of LeRobot or zarr, or a file .npz, .hdf5, .h5 or .zip"
+    raise DataError(str(source.absolute()), [f"is of no known format; expected {known}"])
+
+
+def _kind_of(source: Path) -> str | None:
     by_ending = {".npz": "npz", ".hdf5": "robomimic", ".h5": "robomimic", ".zip": "zarr"}
-    if source.is_file() and source.suffix in by_ending:
-        return by_ending[source.suffix]
+    if source.is_file():
+        return by_ending.get(source.suffix)
     if (source / "meta" / "info.json").is_file():
         return "lerobot"
-    if any((source / name).is_file() for name in (".zgroup", "zarr.json")):
-        return "zarr"
-    found = "is of no known format; name it with --from" if source.exists() else "no such file or directory"
-    raise DataError(str(source.absolute()), [found])
+    return "zarr" if any((source / name).is_file() for name in (".zgroup", "zarr.json")) else None
 
 
 def write(recording: Recording, path: Path, target: Target) -> None:

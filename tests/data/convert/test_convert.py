@@ -293,7 +293,8 @@ def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     assert "give them with --fps" in command(tmp_path / "bare.npz", tmp_path / "out", "--to", "lerobot").output
     assert "no such file" in command(tmp_path / "none", tmp_path / "out", "--to", "npz").output
     (tmp_path / "text").write_text("x")
-    assert "name it with --from" in command(tmp_path / "text", tmp_path / "out.npz", "--to", "npz").output
+    assert "is of no known format; expected" in command(tmp_path / "text", tmp_path / "out.npz", "--to", "npz").output
+    assert f"{tmp_path / 'bare.npz'} in it is one" in command(tmp_path, tmp_path / "x.npz", "--to", "npz").output
     names = np.array(["a"] * N)
     np.savez(tmp_path / "odd.npz", names=names, few=np.zeros(3), episode_ends=ends_of(LENGTHS))
     done = command(tmp_path / "odd.npz", tmp_path / "out.npz", "--to", "npz")
