@@ -222,7 +222,7 @@ def test_help_names_the_commands():
 
 def test_warnings_are_told_once_wherever_standard_error_leads_now():
     program = (
-        "import io, logging, sys; from dp_prior.cli import _quiet; _quiet(); sys.stderr = io.StringIO()\n"
+        "import io, logging, sys; from dp_prior.cli.command import quiet; quiet(); sys.stderr = io.StringIO()\n"
         "logging.getLogger('library').addHandler(logging.StreamHandler())\n"
         "for name in ('library.part', 'dp_prior.part'): logging.getLogger(name).warning('from %s', name)\n"
         "print(sys.stderr.getvalue().splitlines())"

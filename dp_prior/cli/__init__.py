@@ -1,0 +1,36 @@
+"""The commands: the only modules that read arguments, print, and turn errors into exit codes."""
+
+from __future__ import annotations
+
+import click
+
+from dp_prior.cli.checkpoints import checkpoints
+from dp_prior.cli.command import Commands
+from dp_prior.cli.data import (
+    cache,
+    convert,
+    embed,
+    embed_demonstrations,
+    inspect,
+    make_demonstrations,
+    make_goal_demonstrations,
+)
+from dp_prior.cli.models import average, export, import_policy, likelihood, sample, serve
+from dp_prior.cli.runs import evaluate, push, report, schema, sweep, train
+
+__all__ = ["main", "train"]
+
+
+@click.group(cls=Commands)
+@click.version_option(package_name="dp_prior")
+def main() -> None:
+    """Train diffusion policies and act with them."""
+
+
+for _command in (
+    *(train, sweep, evaluate, report, push, schema, checkpoints),
+    *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, embed_demonstrations),
+    *(sample, likelihood, serve, average, export, import_policy),
+):
+    main.add_command(_command)
+main.add_command(evaluate, "eval")

@@ -1,0 +1,79 @@
+"""`dp-prior checkpoints`: list, verify, prune and repair those of a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from dp_prior.cli.command import Commands
+
+
+@click.group(cls=Commands)
+def checkpoints() -> None:
+    """List, verify, prune and repair the checkpoints of a run."""
+
+
+@checkpoints.command("ls")
+@click.argument("run", type=click.Path(path_type=Path))
+def list_checkpoints(run: Path) -> None:
+    """List the checkpoints, newest first."""
+    _show_checkpoints(run, compare_hashes=False)
+
+
+@checkpoints.command("verify")
+@click.argument("run", type=click.Path(path_type=Path))
+def verify_checkpoints(run: Path) -> None:
+    """Compare every byte with its hash; changes nothing. Exit code 65 if something is damaged."""
+    from dp_prior.run.exit_file import DATA
+
+    sys.exit(DATA if _show_checkpoints(run, compare_hashes=True) else 0)
+
+
+@checkpoints.command("prune")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--keep-latest", type=click.IntRange(min=2), help="Instead of checkpoints.keep_latest of the run.")
+@click.option("--keep-best", type=click.IntRange(min=0), help="Instead of checkpoints.keep_best of the run.")
+@click.option("--keep-every", type=click.IntRange(min=1), help="Instead of checkpoints.keep_every of the run.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, delete nothing.")
+def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
+    """Delete the checkpoints that retention does not keep. Damaged and quarantined ones stay."""
+    from dp_prior.checkpoints.upkeep import root_of, store_of, superfluous
+
+    store = store_of(root_of(run), **{name: value for name, value in keep.items() if value is not None})
+    if dry_run:
+        gone = superfluous(store)
+    else:
+        with store.lock():
+            gone = store.prune()
+    verb = "would delete" if dry_run else "deleted"
+    click.echo("\n".join([f"{verb} {path}" for path in gone] or ["nothing to delete"]))
+
+
+@checkpoints.command("repair")
+@click.argument("run", type=click.Path(path_type=Path))
+def repair_checkpoints(run: Path) -> None:
+    """Set damaged checkpoints aside, restore those that verify again, delete leftovers, rewrite index.json."""
+    from dp_prior.checkpoints.upkeep import repair, root_of, store_of
+
+    store = store_of(root_of(run))
+    with store.lock():
+        click.echo("\n".join(repair(store)))
+
+
+def _show_checkpoints(run: Path, *, compare_hashes: bool) -> int:
+    """Print a line for each checkpoint; returns how many are damaged and not yet set aside."""
+    from dp_prior.checkpoints.upkeep import root_of, take_stock
+
+    damaged = 0
+    for found in take_stock(root_of(run), compare_hashes=compare_hashes):
+        damaged += found.kind == "damaged"
+        line = f"{found.path.name:<28} {found.kind:<11}"
+        if found.manifest is not None:
+            size = sum(entry.size for entry in found.manifest.files.values()) / 1e6
+            line += f"{found.manifest.samples_seen:>14,} samples {size:>10,.1f} MB  {found.manifest.saved_at}"
+        if found.value is not None:
+            line += f"  {found.manifest.monitor} {found.value:.6g}"
+        click.echo("  ".join(filter(None, [line, " ".join(found.roles), found.remark])))
+    return damaged

@@ -1,0 +1,111 @@
+"""What all commands share: user errors become exit codes, parts of the user are imported, output may fail."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """User errors end with one clear message and their exit code (docs/processes.md), without a traceback."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        from dp_prior.run.exit_file import FAILED, STOPPED, classify
+
+        _, code = classify(error)
+        if code == FAILED:
+            raise
+        click.echo(str(error) if code == STOPPED else f"error: {str(error) or 'interrupted'}", err=True)
+        sys.exit(code)
+
+
+class Command(click.Command):
+    """A command whose user errors end with their exit code."""
+
+    def invoke(self, context: click.Context) -> object:
+        quiet()
+        with exit_codes():
+            return super().invoke(context)
+
+
+class Commands(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+    group_class = type  # groups inside it are like it
+
+
+modules_option = click.option(
+    "--import",
+    "modules",
+    multiple=True,
+    envvar="DP_PRIOR_IMPORT",
+    metavar="MODULE",
+    help="Import a module with parts of your own first (docs/extending.md); repeatable.",
+)
+
+
+def import_modules(modules: tuple[str, ...]) -> None:
+    """Import the modules that the user names, from the working directory too; no file can cause an import.
+
+    Raises:
+        ConfigError: one cannot be imported.
+    """
+    if modules:
+        sys.path.append(os.getcwd())  # last, so that no file in it hides an installed module
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except (Exception, SystemExit) as error:
+            from dp_prior.config import ConfigError
+
+            places = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+            ours = (str(Path(__file__).parent.parent), importlib.__file__, "<")
+            where = next((f" ({place})" for place in reversed(places) if not place.startswith(ours)), "")
+            problem = f"{type(error).__name__}: {error}{where}"
+            if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"
+            raise ConfigError(f"--import {name}", [problem]) from error
+
+
+def say(line: str) -> None:
+    """Print a line. A closed pipe or a full disk under the log must not end the training."""
+    with contextlib.suppress(OSError):
+        click.echo(line)
+
+
+@contextlib.contextmanager
+def optional_stdout() -> Iterator[None]:
+    """Discard output if stdout is closed or fails; otherwise the interpreter flushes it again when it exits, fails and
+    changes the exit code."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
+    try:
+        yield
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def quiet() -> None:
+    """Show warnings; hide what libraries log below that level."""
+    handler = logging.lastResort  # looks up sys.stderr at every message, because the live display replaces it
+    handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # no duplicates
+    logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
+    # torch renamed an option that accelerate passes; every rank would warn of it
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+    # convolutions of 1x1 on channels-last images have two equal descriptions of one layout
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)

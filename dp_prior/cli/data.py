@@ -1,0 +1,187 @@
+"""Commands about data: look at them, prepare, convert and make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from dp_prior.cli.command import Command, import_modules, modules_option
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("place", metavar="DATA_OR_CONFIG")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
+@click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def inspect(
+    place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    """Show a data set and what is wrong with it: a path, user/name on the Hub, or a configuration (docs/pages.md)."""
+    import_modules(modules)
+    from dp_prior.inspection.inspect import inspect as look
+    from dp_prior.inspection.inspect import write_config as propose
+    from dp_prior.pages.dataset import summary, write_inspection
+
+    found = look(place, overrides)
+    click.echo("\n".join(summary(found)))
+    if html is not None:
+        click.echo(f"wrote {write_inspection(found, html, Path(place).name)}")
+    if write_config is not None:
+        propose(found, write_config)
+        click.echo(f"wrote {write_config}\nnext\n  dp-prior train --config_file {write_config} --check")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("config_files", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
+@click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
+def cache(
+    config_files: tuple[Path, ...],
+    overrides: tuple[str, ...],
+    stale: bool,
+    remove_stale: bool,
+    modules: tuple[str, ...],
+) -> None:
+    """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
+    import_modules(modules)
+    from dp_prior.run.commands import build_frame_caches, unused_frame_caches
+
+    if not stale and not remove_stale:
+        for config_file in config_files:
+            build_frame_caches(config_file, overrides, report=click.echo)
+        return
+    found = unused_frame_caches(config_files, overrides)
+    for unused in found:
+        if remove_stale:
+            unused.remove()
+        click.echo(f"{'removed' if remove_stale else 'not used'}  {unused}")
+    click.echo(f"{len(found)} caches, {sum(unused.n_bytes for unused in found) / 1e9:.3f} GB")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("dest", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Choice(["zarr", "lerobot", "robomimic", "npz"]),
+    help="Format to write.",
+)
+@click.option("--from", "kind", help="Type of SOURCE, as in data.episodes; by default what its files are.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
+@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
+@click.option("--leave-out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
+@click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
+def convert(
+    source: Path,
+    dest: Path,
+    target: Literal["zarr", "lerobot", "robomimic", "npz"],
+    kind: str | None,
+    settings: tuple[str, ...],
+    rename: tuple[str, ...],
+    leave_out: tuple[str, ...],
+    fps: float | None,
+    modules: tuple[str, ...],
+) -> None:
+    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
+    (docs/data.md)."""
+    from dp_prior.data import convert as conversion
+
+    import_modules(modules)
+    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
+    how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
+    click.echo(conversion.convert(source, dest, target, **how))
+
+
+@click.command(cls=Command)
+@modules_option
+@click.option(
+    "--model", required=True, help="A folder or user/name[@revision] of the Hub for transformers; or `hashed`."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+@click.option(
+    "--texts", type=click.Path(exists=True, path_type=Path), help="Texts: lines of a .txt, or .csv, .parquet."
+)
+@click.option(
+    "--images", type=click.Path(exists=True, path_type=Path), help="Paths of pictures, relative to this file; the same."
+)
+@click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
+@click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
+@click.option("--key", help="With it: the name in data.language or data.images.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+def embed(
+    model: str,
+    out: Path,
+    texts: Path | None,
+    images: Path | None,
+    column: str | None,
+    config_file: Path | None,
+    key: str | None,
+    overrides: tuple[str, ...],
+    modules: tuple[str, ...],
+) -> None:
+    """Embed texts, pictures or camera frames once, for training to read (docs/language.md). Stop and repeat it at any
+    time."""
+    from dp_prior.run.embed import embed_data, embed_pictures, embed_texts
+
+    import_modules(modules)
+    if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
+        raise click.UsageError("give --texts, --images, or --config_file and --key")
+    if texts is not None:
+        is_new = embed_texts(model, out, texts, column or "text", click.echo)
+    elif images is not None:
+        is_new = embed_pictures(model, out, images, column or "image", click.echo)
+    else:
+        is_new = embed_data(model, out, config_file, overrides, key, click.echo)
+    click.echo(f"wrote {out}" if is_new else f"{out} is complete already")
+
+
+@click.command("make-demonstrations", cls=Command)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+@click.option("--task", default="pusht", show_default=True, help="pusht, or a task of Meta-World such as push-v3.")
+@click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the first episode.")
+@click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is equal.")
+def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None) -> None:
+    """Record demonstrations by the scripted expert of Push-T or of a Meta-World task."""
+    from dp_prior.config import ConfigError
+    from dp_prior.envs import metaworld_demonstrations, pusht_demonstrations
+    from dp_prior.envs.metaworld import task_class
+
+    if task == "pusht":
+        pusht_demonstrations.write_demonstrations(out, episodes, seed, workers)
+    else:
+        try:
+            task_class(task)
+        except ValueError as error:
+            raise ConfigError("--task", [str(error)]) from None
+        metaworld_demonstrations.write_demonstrations(out, task, episodes, seed, workers)
+    click.echo(f"wrote {episodes} episodes to {out}")
+
+
+@click.command("make-goal-demonstrations", cls=Command)
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+def make_goal_demonstrations(episodes: Path, out: Path) -> None:
+    """Turn demonstrations of Push-T to its four goals, with the instruction of each (docs/language.md)."""
+    from dp_prior.envs.pusht_goals import write_goal_demonstrations
+
+    click.echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")
+
+
+@click.command("embed-demonstrations", cls=Command)
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")
+def embed_demonstrations(episodes: Path, out: Path) -> None:
+    """Embed a picture of every frame of Push-T demonstrations, for policies that observe embeddings."""
+    from dp_prior.envs.pusht_pictures import write_embeddings
+
+    frames = write_embeddings(episodes, out)
+    click.echo(f"wrote the embeddings of {frames} frames to {out}")

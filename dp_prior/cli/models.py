@@ -1,0 +1,240 @@
+"""Commands that use a trained model: draw, measure, serve, export, import and average it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from dp_prior.cli.command import Command, import_modules, modules_option, say
+from dp_prior.redact import redact
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@click.option("--n", required=True, type=click.IntRange(min=1), help="Number of samples.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="File NAME.npz, or for images a folder of PNG files."
+)
+@click.option("--labels", help="Names or numbers of classes, with commas, in turn; by default drawn uniformly.")
+@click.option("--conditions", type=click.Path(path_type=Path), help=".npz with an array (m, ...) for each condition.")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "val", "test"]),
+    default="val",
+    show_default=True,
+    help="Part of the run's data that gives the conditions where --conditions does not.",
+)
+@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
+@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler, or data.")
+@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1), help="Drawn together.")
+@click.option("--seed", default=0, show_default=True, help="Determines the noise, with the index of a sample.")
+def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tuple[str, ...], **options: object) -> None:
+    """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop and repeat it
+    at any time: the same command goes on."""
+    from dp_prior.job.launcher import end_with_parent
+    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+    from dp_prior.job.stop import Stop
+
+    stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+    with stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S):
+        ignore_repeats_at_exit()
+        from dp_prior.job.ranks import Ranks, make_accelerator
+        from dp_prior.run.exit_file import STOPPED
+        from dp_prior.run.sample import Request, draw
+        from dp_prior.run.stored import TIMEOUT_S
+
+        import_modules(modules)
+        request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)
+        ranks = Ranks(make_accelerator("fp32", TIMEOUT_S), stop)
+        with end_with_parent(stop) if is_launched else contextlib.nullcontext():
+            is_done = draw(checkpoint, request, ranks, say if ranks.is_main_process else lambda line: None)
+        ranks.end()
+    if not is_done:
+        click.echo(f"stopped on {stop.reason or 'a signal to another rank'}; the same command goes on", err=True)
+        sys.exit(STOPPED)
+    if ranks.is_main_process:
+        click.echo(f"wrote {n} samples to {out}")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "val", "test"]),
+    default="val",
+    show_default=True,
+    help="Part of the run's data to measure on.",
+)
+@click.option("--max-samples", type=click.IntRange(min=1), help="At most this many, evenly spread; by default all.")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=1), help="Measured together.")
+@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
+@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change data, for example its path.")
+@click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
+def likelihood(checkpoint: str, modules: tuple[str, ...], **options: object) -> None:
+    """Measure the bits per dimension of a model, beside those of simple baselines (docs/sampling.md)."""
+    from dp_prior.job.ranks import Ranks, make_accelerator
+    from dp_prior.run.likelihood import measure_likelihood
+    from dp_prior.run.stored import TIMEOUT_S
+
+    import_modules(modules)
+    ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
+    found = measure_likelihood(checkpoint, ranks, say if ranks.is_main_process else lambda line: None, **options)
+    ranks.end()
+    if ranks.is_main_process:
+        for name, value in found.items():
+            click.echo(f"{name:<16} {value:.6g}")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="File with the key that clients must show.")
+@click.option("--insecure", is_flag=True, help="Let other machines connect without a key.")
+@click.option(
+    "--history",
+    type=click.Choice(["client", "server"]),
+    default="client",
+    show_default=True,
+    help="Who keeps past observations of stock clients; server if they ask at every control step.",
+)
+@click.option(
+    "--merge",
+    type=click.Choice(["naive", "guided", "prefix"]),
+    default="naive",
+    show_default=True,
+    help="How a chunk follows the unfinished one that a client sends (docs/realtime.md).",
+)
+@click.option(
+    "--texts", type=click.Path(path_type=Path), help="Folder of embeddings, or of the model, for instructions."
+)
+@click.option("--guidance-scale", type=float, help="Instead of the policy's own (docs/sampling.md).")
+@click.option("--seed", default=0, show_default=True, help="Determines the noise, with episode and step.")
+@click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
+@click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
+@click.option("--max-message", "max_mib", type=click.IntRange(min=1), help="MiB; by default what the policy may need.")
+@click.option("--idle", "idle_s", default=3600.0, show_default=True, help="Seconds without a request before closing.")
+def serve(
+    checkpoint: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    insecure: bool,
+    history: Literal["client", "server"],
+    merge: Literal["naive", "guided", "prefix"],
+    texts: Path | None,
+    guidance_scale: float | None,
+    seed: int,
+    device: str,
+    max_connections: int,
+    max_mib: int | None,
+    idle_s: float,
+    modules: tuple[str, ...],
+) -> None:
+    """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
+    import_modules(modules)
+    import asyncio
+
+    from dp_prior.export.policy import POLICY
+    from dp_prior.export.torch_policy import AgentPolicy
+    from dp_prior.inference.chunking import Guided, Prefix
+    from dp_prior.inference.instructions import Instructions
+    from dp_prior.inference.load import load_policy
+    from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
+
+    token = None if token_file is None else read_token(token_file)
+    with bind(host, port, is_protected=insecure or token is not None) as listener:
+        if Path(checkpoint, POLICY).is_file():
+            if guidance_scale is not None:
+                raise click.UsageError("--guidance-scale is for checkpoints; that of an export is in its graphs")
+            policy = AgentPolicy.load(checkpoint)
+        else:
+            policy = load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
+        limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
+        name = redact(checkpoint.rstrip("/").rpartition("/")[2])
+        ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
+        options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
+        options["instructions"] = Instructions(policy.spec, texts)
+        asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("run")
+@click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
+def average(run: str, relative_width: float, out: Path, max_error: float, modules: tuple[str, ...]) -> None:
+    """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
+    them, or from those up to RUN@step_00012000."""
+    import_modules(modules)
+    from dp_prior.training.posthoc import reconstruct
+
+    made = reconstruct(run, relative_width, out, max_error=max_error)
+    click.echo(
+        f"average of relative width {relative_width:g} at step {made.target.step:,} in {made.directory}, from "
+        f"{made.n_averages} averages in {made.n_checkpoints} checkpoints; relative error of the profile "
+        f"{made.error:.2g}"
+    )
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--whole", is_flag=True, help="Everything needed to resume training, not only for inference.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["checkpoint", "onnx", "torch_export"]),
+    default="checkpoint",
+    show_default=True,
+    help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
+)
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
+def export(
+    checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
+    import_modules(modules)
+    from dp_prior.run.commands import export_checkpoint, export_policy
+
+    if layout != "checkpoint":
+        if whole:
+            raise click.UsageError("--whole is for --format checkpoint")
+        report = export_policy(checkpoint, directory, layout, overrides)
+        click.echo(f"exported {checkpoint} to {directory}; largest error {report['largest_error']:.2g} normalised")
+        return
+    if overrides:
+        raise click.UsageError("--set is for --format onnx and torch_export; a copy keeps its configuration")
+    source, digest = export_checkpoint(checkpoint, directory, whole=whole)
+    click.echo(f"exported {source} to {directory}")
+    click.echo(f"its reference on a web server is https://.../{directory.name}#sha256={digest}")
+
+
+@click.command("import", cls=Command)
+@click.argument("source")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Run directory to write; must be empty.")
+@click.option(
+    "--format", "layout", type=click.Choice(["lerobot", "diffusion_policy"]), help="By default what the files are."
+)
+@click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name an observation otherwise; repeatable.")
+def import_policy(
+    source: str, out: Path, layout: Literal["lerobot", "diffusion_policy"] | None, rename: tuple[str, ...]
+) -> None:
+    """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
+    from dp_prior.run import imported
+
+    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
+    click.echo(imported.import_policy(source, out, layout, names))
+    click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")

@@ -1,0 +1,202 @@
+"""Commands that train, and that show, compare and upload what training left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dp_prior.cli.command import Command, exit_codes, import_modules, modules_option, optional_stdout, say
+
+if TYPE_CHECKING:
+    from dp_prior.run.config import TrainConfig
+    from dp_prior.run.run import Outcome
+
+
+@click.command(cls=Command)
+@modules_option
+@click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
+@click.option(
+    "--resume",
+    type=click.Choice(["auto", "never", "must"]),
+    default="auto",
+    show_default=True,
+    help="Resume if there is a checkpoint (auto), refuse to resume (never), or refuse to start without one (must).",
+)
+@click.option("--allow-change", multiple=True, metavar="KEY", help="Resume although this setting changed; repeatable.")
+def train(
+    config_file: Path,
+    overrides: tuple[str, ...],
+    check: bool,
+    resume: str,
+    allow_change: tuple[str, ...],
+    modules: tuple[str, ...],
+) -> None:
+    """Train the model that a JSON file describes; the same command resumes a run that was stopped."""
+    from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
+    from dp_prior.job.stop import Stop
+
+    with optional_stdout(), contextlib.ExitStack() as ends:
+        stop, is_launched = Stop(), "LOCAL_RANK" in os.environ
+        if check:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        else:  # before the imports below, which take seconds
+            ends.enter_context(stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S))
+            ignore_repeats_at_exit()
+        ends.enter_context(exit_codes())
+        from dp_prior.job.launcher import end_with_parent
+        from dp_prior.job.ranks import Ranks, make_accelerator
+        from dp_prior.job.slurm import SlurmJob
+        from dp_prior.run.check import check as check_run
+        from dp_prior.run.config import TrainConfig
+        from dp_prior.run.exit_file import STOPPED
+        from dp_prior.run.run import Run
+
+        import_modules(modules)
+        config = TrainConfig.from_json_path(config_file, overrides)
+        if check:
+            ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
+            found = check_run(config, ranks, say, allow_change)
+            if ranks.is_main_process:
+                say(found)
+            ranks.end()
+            return
+        if is_launched:
+            ends.enter_context(end_with_parent(stop))
+        job = SlurmJob.of(os.environ)
+        run = Run(config, report=say, stop=stop)
+        outcome = run.run(resume, None if job is None else job.end, allow_change)
+        run.parts.report(_farewell(outcome, config))
+        is_main = run.parts.ranks.is_main_process
+        if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
+            say(job.requeue())
+        run.parts.ranks.end()
+    if outcome.status == "stopped":
+        sys.exit(STOPPED)
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@click.option("--print", "only_print", is_flag=True, help="Print a command for each run, for a scheduler; run nothing.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page that compares the runs at the end.")
+def sweep(
+    config_file: Path,
+    varied: tuple[str, ...],
+    seeds: int,
+    overrides: tuple[str, ...],
+    only_print: bool,
+    html: Path | None,
+    modules: tuple[str, ...],
+) -> None:
+    """Train every combination of settings, one run after another; the same command goes on where it was stopped."""
+    import_modules(modules)
+    from dp_prior.pages.report import write_report
+    from dp_prior.run.config import run_directory
+    from dp_prior.run.sweep import run_trials, trials
+
+    found = trials(config_file, varied, seeds, overrides)
+    if only_print:
+        click.echo("\n".join(trial.command(modules) for trial in found))
+        return
+    code = run_trials(found, say)
+    runs = [path for trial in found if (path := run_directory(trial.config)).is_dir()]
+    if html is not None:
+        click.echo(f"wrote {write_report(runs, html)}")
+    sys.exit(code)
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("checkpoint")
+@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
+def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modules: tuple[str, ...]) -> None:
+    """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
+    import_modules(modules)
+    from dp_prior.run.commands import evaluate_checkpoint
+
+    for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
+        verdict = ""
+        if stored is not None:
+            verdict = f"  {'equal to' if now == stored else 'differs from'} the stored {stored:.6g}"
+            verdict += "" if now == stored else f" by {abs(now - stored):.1g}"
+        click.echo(f"{name:<40} {now:.6g}{verdict}")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
+def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) -> None:
+    """Write one HTML page about a run, or about several side by side; they may be running."""
+    from dp_prior.pages.report import write_report
+    from dp_prior.run.scores import PAGE
+
+    import_modules(modules)
+    if html is None and len(runs) > 1:
+        raise click.UsageError("--html says where the page of several runs goes")
+    click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
+
+
+@click.command(cls=Command)
+@modules_option
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
+@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
+def push(run: Path, repo: str | None, limit_s: float, modules: tuple[str, ...]) -> None:
+    """Upload the checkpoints in the outbox of a run."""
+    import_modules(modules)
+    from dp_prior.run.commands import push_run
+    from dp_prior.run.exit_file import UNAVAILABLE
+
+    missing = push_run(run, repo, limit_s, report=click.echo)
+    if missing:
+        sys.exit(UNAVAILABLE)
+
+
+@click.command(cls=Command)
+@modules_option
+def schema(modules: tuple[str, ...]) -> None:
+    """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
+    import_modules(modules)
+    import json
+
+    from dp_prior.run.config import TrainConfig
+    from dp_prior.schema import json_schema
+
+    click.echo(json.dumps(json_schema(TrainConfig), indent=2))
+
+
+def _farewell(outcome: Outcome, config: TrainConfig) -> str:
+    """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
+    result, best = outcome.result(), outcome.best
+    larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
+    head = {
+        "finished": "finished",
+        "stopped": f"stopped on {outcome.stopped_by}; the same command resumes it",
+        "complete": f"already complete; nothing to do. To continue, raise the budget ({larger})",
+    }[outcome.status]
+    lines = [f"{head}: {outcome.progress.samples_seen:,} samples in {outcome.progress.global_step:,} steps"]
+    if result is not None and outcome.status != "stopped":
+        lines += [f"  {name:<40} {value:.4g}" for name, value in result["test"].items() if value is not None]
+        lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
+    lines.append(f"  {'run':<40} {outcome.directory}")
+    if best is not None:
+        lines.append(f"  {'best checkpoint':<40} {best}")
+        lines.append("next")
+        lines.append(f"  dp-prior evaluate {best}")
+        lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}'))\"")
+    if outcome.diverged_at is not None:
+        lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
+    return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
