@@ -1,7 +1,7 @@
 """What the pages say can be copied: configurations are valid, Python runs, commands, settings, tests and links exist.
 
 A JSON block that gives `data` and `train` is a whole configuration. Any other is laid over the whole one before it on
-its page, or that of README.md, or the prior in configs if it is about a prior; a part of another `type` replaces its
+its page, or that of README.md, or one in configs if it is about a prior or images; a part of another `type` replaces its
 own. A Python block that begins with a comment of a file's name is such a file and is not run.
 """
 
@@ -21,7 +21,7 @@ from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
-from tests import test_prior
+from tests import test_image, test_prior
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
 from tests.networks.backbones.test_unet1d import PlainUNet
 
@@ -35,7 +35,10 @@ GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", 
     "CHANGELOG.md"
 }
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
-PRIOR = ROOT / "configs/prior/clip_embeddings.json"
+TASKS = {  # by the types of its task and its data
+    ("prior", "embeddings"): ROOT / "configs/prior/clip_embeddings.json",
+    ("image", "images"): ROOT / "configs/image/digits.json",
+}
 
 
 def text_of(page: str) -> str:
@@ -62,8 +65,10 @@ def configurations(page: str) -> Iterator[tuple[str, dict]]:
         given.pop("extends", None)  # it is what the block is laid over
         if {"data", "train"} <= given.keys():
             whole = given
-        if {given.get(part, {}).get("type") for part in ("task", "data")} & {"prior", "embeddings"}:
-            base = json.loads(PRIOR.read_text(encoding="utf-8"))
+        named = {given.get(part, {}).get("type") for part in ("task", "data")}
+        task = next((path for types, path in TASKS.items() if named & {*types}), None)
+        if task is not None:
+            base = json.loads(task.read_text(encoding="utf-8"))
         else:
             base = whole or next(found for _, found in configurations("README.md"))
         yield where, laid_over(base, given)
@@ -223,6 +228,12 @@ def test_priors_predict_as_told(place, text_tower, monkeypatch):  # noqa: F811
     assert names["image_embed"].shape == (1, 6)
 
 
+def test_images_are_drawn_as_told(place):
+    config = test_image.tiny(place, train__steps=1, evaluate=[], test=[], tracker__data_path="runs/digits")
+    Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).run()
+    assert run_page("docs/images.md", {})["images"].shape == (3, 8, 8, 3)
+
+
 def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):
     load_policy(embedded).push_to_hub("me/pusht")
     sent = embedded / "checkpoints/step_00000001"
@@ -247,6 +258,6 @@ def test_a_robot_acts_in_real_time_as_told(embedded):
 
 
 def test_every_page_with_python_is_run():
-    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "hub", "realtime"))}
+    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "images", "hub", "realtime"))}
     snippets = {page for page in PAGES for _, _, text in blocks(page, "python") if not text.startswith("# ")}
     assert snippets == run

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior import load_image
+from dp_prior import load_image, load_policy
+from dp_prior.config import ConfigError
+from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
 from tests.tiny import train
 
-pytest.importorskip("diffusers", reason="needs the extra image")
-
-N, SIZE, CLASSES = 40, 8, 3
+N, SIZE, CLASSES = 64, 8, 3
+TRAIN = 49  # of 64 images, with this seed
 
 
 def write_images(place: Path) -> Path:
@@ -36,17 +37,8 @@ def tiny(place: Path, **changes) -> dict:
     config = {
         "task": {
             "type": "image",
-            "backbone": {
-                "type": "unet2d",
-                "channels": 8,
-                "channel_mult": [1, 2],
-                "n_res_blocks": 1,
-                "attention_resolutions": [4],
-                "head_dim": 8,
-                "n_groups": 4,
-                "dropout": 0.1,
-            },
-            "diffusion": {"schedule": {"type": "cosine", "steps": 10}},
+            "backbone": {"type": "dit2d", "patch": 4, "embed_dim": 8, "n_layers": 1, "n_heads": 2, "dropout": 0.1},
+            "diffusion": {"schedule": {"type": "cosine", "steps": 10}, "self_condition": 0.5},
             "sampler": {"type": "ddim", "steps": 2},
             "label_dropout": 0.2,
             "flip": 0.5,
@@ -65,7 +57,7 @@ def tiny(place: Path, **changes) -> dict:
             "save_every": {"steps": 6},
         },
         "evaluate": [{"type": "loss", "every": {"steps": 7}}],
-        "test": [{"type": "likelihood", "models": ["ema"]}],
+        "test": [{"type": "likelihood", "split": "val", "models": ["ema"]}],
         "tracker": {"data_path": str(place / "run"), "log": []},
     }
     for path, value in changes.items():
@@ -101,3 +93,56 @@ def test_what_is_loaded_draws_what_was_trained(uninterrupted):
     found = model.predict(["0", 2, "1"])
     assert found.shape == (3, SIZE, SIZE, 3) and found.dtype == torch.uint8
     assert torch.equal(found, load_image(uninterrupted).predict(torch.tensor([0, 2, 1])))
+    half = load_image(uninterrupted, dtype=torch.bfloat16).predict([0, 2, 1])
+    assert (half.float() - found.float()).abs().mean() < 10
+    with pytest.raises(ValueError, match="holds a image, not a policy; load it with load_image"):
+        load_policy(uninterrupted)
+
+
+def test_evaluations_of_a_checkpoint_repeat_its_numbers(uninterrupted):
+    found = evaluate_checkpoint(str(uninterrupted))
+    stored = [(now, before) for _, now, before in found if before is not None]
+    assert len(stored) > 5 and all(now == before for now, before in stored)
+
+
+def test_check_does_everything_once(tmp_path):
+    done = train(write(tmp_path), "--check")
+    assert done.exit_code == 0 and "checked" in done.output, done.output
+    assert f"{TRAIN} train images of 8 x 8 x 3" in done.output and "3 classes" in done.output
+
+
+def test_the_default_network_trains_with_learned_variance_on_images_enlarged(tmp_path):
+    pytest.importorskip("diffusers", reason="needs the extra image")
+    small = {"type": "unet2d", "channels": 4, "channel_mult": [1, 2], "n_res_blocks": 1, "attention_resolutions": []}
+    change = {
+        "task__backbone": {**small, "head_dim": 4, "n_groups": 2, "checkpointing": True},
+        "task__diffusion__variance": {"type": "learned_range"},
+        "data__low_res": [4, 4],
+        "train__steps": 3,
+    }
+    done = train(write(tmp_path, **change))
+    assert done.exit_code == 0, done.output
+    low_res = torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
+    assert load_image(tmp_path / "run").predict([0, 1], low_res=low_res).shape == (2, SIZE, SIZE, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"task__backbone__patch": 3},
+            "task.backbone: 1 problem\n.*images are 8 x 8, but backbone 'dit2d' needs multiples",
+        ),
+        (
+            {"data__labels": False},
+            "task.label_dropout and task.diffusion.guidance need labels, which are not read; set",
+        ),
+        ({"task": {"type": "prior"}}, "data.type is 'images', but task 'prior' learns from 'embeddings'"),
+        ({"evaluate": [{"type": "similarity"}]}, "which measures prior tasks; the task is 'image'"),
+    ],
+)
+def test_runs_that_are_refused(change, message, tmp_path):
+    config = tiny(tmp_path, **change)
+    config["data"]["type"] = "images"
+    with pytest.raises(ConfigError, match=message):
+        experiment(config)

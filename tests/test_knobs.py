@@ -32,12 +32,18 @@ from tests.tiny import experiment, read_rows, state, tiny
 TESTS = Path(__file__).parent
 ELSEWHERE = {  # a record or a field -> the test that shows it, where that is not the file of the record's module
     "StateEncoderConfig": "networks/encoders/test_encoders.py::test_every_field_of_state_changes_the_encoder",
-    "PriorDiffusionConfig": "diffusion/test_process.py::"
-    "test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    **dict.fromkeys(
+        ["PriorDiffusionConfig", "ImageDiffusionConfig"],
+        "diffusion/test_process.py::test_every_part_of_the_config_changes_the_loss_the_sample_or_the_likelihood",
+    ),
+    **dict.fromkeys(
+        ["UNet2DConfig.checkpointing", "DiT2DConfig.checkpointing"],
+        "networks/test_checkpointing.py::test_same_gradients_from_less_memory",
+    ),
     "ImageConfig": "test_cameras.py",
     "PushTConfig.camera": "envs/test_pusht_camera.py",
     **dict.fromkeys(
-        ["DiffusionConfig.draws", "PriorDiffusionConfig.draws"],
+        ["DiffusionConfig.draws", "PriorDiffusionConfig.draws", "ImageDiffusionConfig.draws"],
         "tasks/test_model.py::test_the_loss_of_several_draws_is_the_mean_of_as_many_single_ones",
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",

@@ -1,4 +1,7 @@
-"""A prior trains, stops, goes on and is loaded as a policy is: the same roof, trainer, tracker and checkpoints."""
+"""A prior trains, stops, goes on and is loaded as a policy is: the same roof, trainer, tracker and checkpoints.
+
+Models of images are killed and continued here, too.
+"""
 
 import json
 import signal
@@ -14,6 +17,7 @@ from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
 from dp_prior.training.trainer import PolicyTrainer
+from tests import test_image as image
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 from tests.job.test_ranks import record_into
 from tests.test_resume import assert_same_run
@@ -99,6 +103,15 @@ def test_killed_run_started_again_equals_the_uninterrupted_one(moment, count, tm
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+def test_killed_run_of_images_started_again_equals_the_uninterrupted_one(tmp_path):
+    for name in ("killed", "reference"):
+        (tmp_path / name).mkdir()
+    killed, reference = (image.write(tmp_path / name) for name in ("killed", "reference"))
+    assert train_and_die(killed, "step", 13) == -signal.SIGKILL
+    assert train(killed).exit_code == 0 and train(reference).exit_code == 0
+    assert_same_run(tmp_path / "killed" / "run", tmp_path / "reference" / "run")
+
+
 def test_policy_on_embeddings_killed_and_started_again_equals_the_uninterrupted_one(tmp_path):
     configs = []
     for name in ("killed", "reference"):
@@ -176,41 +189,46 @@ def test_data_without_a_type_are_those_of_the_task(tmp_path):
         TrainConfig.from_json(json.dumps(config))
 
 
-PHASES = {"task__image_dropout": 0.0, "train__steps": 23, "train__save_every": {"steps": 5}}
+PHASES = {"train__steps": 23, "train__save_every": {"steps": 5}}
+TASKS = {"prior": (tiny, {"task__image_dropout": 0.0}), "image": (image.tiny, {})}
 ALONE, SHARED = {"data__batch_size": 8}, {"data__batch_size": 4}
 
 
-def phase(place: Path, size: dict, until: int | None) -> list[list[int]]:
+def phase(task: str, place: Path, size: dict, until: int | None) -> list[list[int]]:
     """Go on with the run in `place` and stop after a step; ids of the samples of each step on this rank."""
     seen: list[list[int]] = []
     with pytest.MonkeyPatch.context() as patch:
         record_into(seen, patch.setattr, until)
-        experiment(tiny(place, **PHASES, **size)).run()
+        configuration, change = TASKS[task]
+        experiment(configuration(place, **PHASES, **change, **size)).run()
     return seen
 
 
-def test_one_rank_two_ranks_and_one_again_are_one_run(run_ranks, tmp_path):
+@pytest.mark.parametrize("task", TASKS)
+def test_one_rank_two_ranks_and_one_again_are_one_run(task, run_ranks, tmp_path):
     """Each row once per epoch, in the order of one rank; two ranks are bit-exact with two ranks."""
     place, alone, twice = (tmp_path / name for name in ("switched", "alone", "twice"))
     for folder in (place, alone, twice):
         folder.mkdir()
-    first = phase(place, ALONE, 3)
+    configuration, _ = TASKS[task]
+    first = phase(task, place, ALONE, 3)
     source = (
         "import json, sys; from pathlib import Path; from tests.test_prior import phase, SHARED\n"
-        "seen = phase(Path(sys.argv[1]), SHARED, 11)\n"
-        "phase(Path(sys.argv[2]), SHARED, 6); phase(Path(sys.argv[2]), SHARED, None)\n"
-        "phase(Path(sys.argv[3]), SHARED, None)\n"
+        "task, switched, cut, whole = sys.argv[1], *map(Path, sys.argv[2:])\n"
+        "seen = phase(task, switched, SHARED, 11)\n"
+        "phase(task, cut, SHARED, 6); phase(task, cut, SHARED, None)\n"
+        "phase(task, whole, SHARED, None)\n"
         "print(json.dumps(seen))"
     )
     for folder in (twice / "cut", twice / "whole"):
         folder.mkdir()
-        tiny(folder)  # the data, before two ranks look for them
-    outputs = run_ranks(source, 2, place, twice / "cut", twice / "whole", timeout=200)
+        configuration(folder)  # the data, before two ranks look for them
+    outputs = run_ranks(source, 2, task, place, twice / "cut", twice / "whole", timeout=200)
     ranks = [json.loads(output.splitlines()[-1]) for output in outputs]
     dealt = [[row for pair in zip(*step, strict=True) for row in pair] for step in zip(*ranks, strict=True)]
-    last = phase(place, ALONE, None)
+    last = phase(task, place, ALONE, None)
     order = [row for step in [*first, *dealt, *last] for row in step]
-    assert order == [row for step in phase(alone, ALONE, None) for row in step]
+    assert order == [row for step in phase(task, alone, ALONE, None) for row in step]
     for start in range(0, len(order) - TRAIN + 1, TRAIN):
         assert sorted(order[start : start + TRAIN]) == list(range(TRAIN))
     found, expected = state(place / "run"), state(alone / "run")
@@ -238,7 +256,7 @@ def dying(self, micro_batches):
     if self.progress.global_step == int(sys.argv[2]):
         os.kill(os.getpid(), signal.SIGKILL)
 PolicyTrainer.step = dying
-phase(Path(sys.argv[1]), SHARED, None)
+phase("prior", Path(sys.argv[1]), SHARED, None)
 """
     for last in (8, 17):
         with pytest.raises(pytest.fail.Exception, match="exited with -9"):

@@ -12,9 +12,11 @@ from dp_prior.batch import Spec
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run.config import TrainConfig
 from tests.data.frames.recordings import write_video
+from tests.data.image_sets.sets import images, write_folder
 from tests.tiny import train
 
 CONFIGS = Path(__file__).parent.parent / "configs/policy"
+IMAGES = Path(__file__).parent.parent / "configs/image"
 NAMES = ("pusht_image_paper", "pusht_image_gpu")
 
 # real-stanford/diffusion_policy at 5ba07ac, image_pusht_diffusion_policy_cnn.yaml; steps, norm of the gradient and the
@@ -110,12 +112,61 @@ _LEROBOT = {
     "data": _LOWDIM["data"] | {"batch_size": 64, "split": PUBLISHED["data"]["split"] | {"max_train_episodes": None}},
     "train": PUBLISHED["train"] | {"steps": 200_000, "ema": {}},
 }
-RECIPES = {"pusht_image_paper": PUBLISHED, "pusht_state_paper": _LOWDIM, "pusht_state_lerobot": _LEROBOT}
+# openai/improved-diffusion at 1bc7bbb: the flags of its README for CIFAR-10 with L_hybrid and the cosine schedule, and
+# the defaults of script_util.py and train_util.py. There timesteps reach the network divided by 4, here as they are.
+_IDDPM = {
+    "task": {
+        "backbone": {
+            "type": "unet2d",
+            "channels": 128,
+            "channel_mult": [1, 2, 2, 2],
+            "n_res_blocks": 3,
+            "attention_resolutions": [16, 8],
+            "head_dim": 64,  # 4 heads of 256 channels
+            "n_groups": 32,
+            "scale_shift": True,
+            "resample": "conv",
+            "dropout": 0.3,
+        },
+        "diffusion": {
+            "schedule": {"type": "cosine", "steps": 4000, "s": 0.008, "beta_max": 0.999},
+            "objective": {"type": "eps"},
+            "criterion": {"type": "l2"},
+            "weighting": {"type": "uniform"},
+            "timesteps": {"type": "uniform"},
+            "variance": {"type": "learned_range", "vlb_weight": 0.001},
+            "clip": {"type": "fixed", "bound": 1.0},
+            "draws": 1,
+            "self_condition": 0.0,
+            "guidance": None,
+        },
+        "sampler": {"type": "ddpm", "steps": 4000},
+        "label_dropout": 0.0,
+        "flip": 0.0,
+    },
+    "data": {"labels": False, "size": None, "channels": 3, "batch_size": 128},
+    "train": {
+        "steps": 500_000,
+        "accumulation": 1,
+        "precision": "fp32",
+        "lr": {"type": "constant", "peak": 1e-4, "warmup_steps": 0},
+        "optimizer": {"type": "adamw", "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
+        "max_grad_norm": 1e9,
+        "ema": {"ema": {"type": "constant", "decay": 0.9999}},
+    },
+}
+RECIPES = {
+    "cifar10_iddpm": _IDDPM,
+    "pusht_image_paper": PUBLISHED,
+    "pusht_state_paper": _LOWDIM,
+    "pusht_state_lerobot": _LEROBOT,
+}
 PARAMETERS = 262_709_026  # of LeRobot's class and of Stanford's, encoder included
 
 
 def recipe(name, overrides=()):
-    return TrainConfig.from_json_path(CONFIGS / f"{name}.json", overrides)
+    folder = IMAGES if name == "cifar10_iddpm" else CONFIGS
+    return TrainConfig.from_json_path(folder / f"{name}.json", overrides)
 
 
 def spec():
@@ -272,3 +323,22 @@ def test_the_recipe_passes_check_on_a_lerobot_data_set(name, tmp_path):
     assert done.exit_code == 0, done.output
     loss = float(done.output.partition("one step (loss ")[2].partition(")")[0])
     assert math.isfinite(loss) and "observation.image" not in done.output.partition("warning")[2]
+
+
+def test_the_image_recipe_passes_check_on_a_folder_of_improved_diffusion(tmp_path):
+    pytest.importorskip("diffusers", reason="NOT CHECKED: the image extra is not installed")
+    pixels, labels = images(8, (32, 32))
+    small = {
+        "data.source.path": write_folder(tmp_path / "cifar_train", pixels, labels, "prefix")["path"],
+        "data.batch_size": 2,
+        "tracker.data_path": tmp_path / "run",
+        "task.backbone.channels": 8,
+        "task.backbone.n_groups": 4,
+        "task.backbone.head_dim": 8,
+        "task.backbone.n_res_blocks": 1,
+        "task.diffusion.schedule.steps": 10,
+        "task.sampler.steps": 2,
+    }
+    settings = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
+    done = train(IMAGES / "cifar10_iddpm.json", "--check", *settings)
+    assert done.exit_code == 0 and "8 train images of 32 x 32 x 3" in done.output, done.output

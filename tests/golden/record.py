@@ -117,6 +117,23 @@ RUNS = {
         sampler={"type": "ddim", "steps": 2},
     ),
     "prior": _prior(),
+    "image": {
+        "task": {
+            "type": "image",
+            "backbone": {"type": "unet2d", "channels": 8, "channel_mult": [1, 2], "n_res_blocks": 1}
+            | {"attention_resolutions": [4], "head_dim": 8, "n_groups": 4},
+            "diffusion": COSINE_20 | {"variance": {"type": "learned_range"}},
+            "sampler": {"type": "ddim", "steps": 4},
+            "label_dropout": 0.1,
+            "flip": 0.5,
+        },
+        "data": {
+            "source": {"type": "npz", "path": "data/images.npz"},
+            "labels": True,
+            "split": {"train": 0.8, "val": 0.2},
+            "batch_size": 16,
+        },
+    },
 }
 
 
@@ -248,7 +265,7 @@ def freeze(name: str) -> None:
 
 
 def write_data() -> None:
-    """The data of all curves, made once: two-dimensional point-to-goal episodes, and pairs of embeddings."""
+    """The data of all curves, made once: two-dimensional point-to-goal episodes, pairs of embeddings, and images."""
     import numpy as np
 
     random = np.random.default_rng(11)
@@ -274,6 +291,11 @@ def write_data() -> None:
         (DATA / name).mkdir(exist_ok=True)
         np.save(DATA / name / "0.npy", values[:60].astype("float16"))
         np.save(DATA / name / "1.npy", values[60:].astype("float16"))
+    random = np.random.default_rng(13)
+    labels = np.arange(96) % 3
+    columns = 40 * labels[:, None, None] + 15 * np.arange(8)  # brighter from left to right, and by the label
+    images = columns[..., None] + random.integers(0, 40, (96, 8, 8, 3))
+    np.savez_compressed(DATA / "images.npz", images=images.astype(np.uint8), labels=labels)
 
 
 def main(names: list[str]) -> None:
