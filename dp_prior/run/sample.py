@@ -220,14 +220,14 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
         **{"n": request.n, "seed": request.seed, "batch_size": request.batch_size, **conditions.identity},
     }
     ranks.decide(lambda: _begin(request, job))
-    try:
-        with watched(ranks, request.unfinished):
+    with watched(ranks, request.unfinished):
+        try:
             _draw_batches(model, stored.task.sampler, conditions, request, ranks, report)
             ranks.meet(may_leave=True)
             with ranks.busy():
                 ranks.decide(lambda: _assemble(request, conditions))
-    except Abandoned:
-        return False
+        except Abandoned:
+            return False
     return True
 
 

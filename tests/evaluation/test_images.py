@@ -177,3 +177,19 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         measure(features=HashedConfig())
     with pytest.raises(ConfigError, match="compares distributions, so needs 2 images"):
         measure(source=data(1))
+
+
+def test_a_run_draws_images_at_its_end_and_tells_its_loggers(tmp_path):
+    pytest.importorskip("diffusers", reason="diffusers is not installed: images drawn in a run are NOT tested")
+    pytest.importorskip("PIL", reason="Pillow is not installed: pictures are NOT tested")
+    from tests import test_image as images
+    from tests.tiny import read_rows
+
+    drawn = {"type": "images", "n_samples": 6, "eval_timesteps": [2], "shown": 4, "guidance_scale": 2.0}
+    config = images.tiny(tmp_path, train__steps=2, test=[], evaluate=[{"type": "loss"}, drawn])
+    images.experiment(config).run()
+    row = next(row for row in reversed(read_rows(tmp_path / "run")) if "images/ema/kernel_pixels[steps=2]" in row)
+    assert row["images/ema/frechet_pixels[steps=2]"] > row["images/frechet_pixels_of_training_images"]
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    shown = {event["name"]: event["path"] for event in events if event.get("name", "").startswith("images/")}
+    assert sorted(shown) == ["images/ema/nearest", "images/ema/samples"]

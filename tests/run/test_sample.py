@@ -174,6 +174,36 @@ def test_any_number_of_ranks_draws_the_same_bytes_and_may_go_on_for_another(run,
     assert (tmp_path / "later.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
+STOPPED = """
+import sys, time
+from pathlib import Path
+from dp_prior.job.ranks import Ranks
+from dp_prior.job.stop import Stop
+from dp_prior.run import sample
+stop, write = Stop(), sample.replace_file
+ranks = Ranks(accelerator, stop)
+def asking(path, data):
+    write(path, data)
+    if path.name.startswith("batch"):
+        if rank == 1:
+            stop.ask("SIGINT")
+        while not ranks._heartbeat._stop_requested:  # these batches take less time than the news
+            time.sleep(0.01)
+sample.replace_file = asking
+request = sample.Request(n=21, out=Path(sys.argv[2]), batch_size=4)
+assert not sample.draw(sys.argv[1], request, ranks, lambda line: None)
+"""
+
+
+def test_a_stop_of_one_rank_ends_all_of_them_and_is_no_failure(run, tmp_path, run_ranks):
+    assert drawn(run, tmp_path / "whole.npz")
+    run_ranks(STOPPED, 2, run, tmp_path / "a.npz", timeout=300)
+    kept = sorted(path.name for path in (tmp_path / ".a.npz.unfinished").iterdir())
+    assert kept == ["batch_00000000.npy", "batch_00000001.npy", "job.json"]  # and no stacks
+    assert drawn(run, tmp_path / "a.npz")
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
 def test_another_request_does_not_go_on_with_the_batches_of_the_first(run, tmp_path):
     kill_at(run, tmp_path / "a.npz", 3)
     for change, named in [
