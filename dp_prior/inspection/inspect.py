@@ -137,15 +137,16 @@ def _recorded(
     """Args: wanted, data, normalizers, cameras: those of a configuration; None for all keys."""
     seen = survey(record.create(), wanted)
     is_remote = isinstance(record, LeRobotStoreConfig) and record.repo is not None and cameras is None
-    gaps = [f"{camera}: videos on the Hub are looked at if a configuration names them" for camera in seen.cameras]
-    strips, findings = [], []
-    if not is_remote:
-        strips, findings, gaps = look(seen, seen.cameras if cameras is None else cameras)
+    keys = list(seen.cameras if cameras is None else cameras)
+    missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
+    strips, findings, gaps = look(seen, [key for key in keys if key not in missing])
+    gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     found = sorted([*find(seen), *findings], key=lambda finding: SEVERITIES.index(finding.severity))
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     if not data:
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
+        episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
         readable = list(dict.fromkeys(strip.camera for strip in strips))
         data = propose_data(seen, episodes, readable)
     return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data)

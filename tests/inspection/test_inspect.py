@@ -79,6 +79,17 @@ def test_a_large_data_set_is_sampled_by_whole_episodes(data, monkeypatch):
     assert part.place(int(part.bounds[1])) == (2, 0)
 
 
+def test_a_data_set_on_the_hub_is_read_by_its_name(made, hub):
+    files = {path.relative_to(made[0] / "lerobot").as_posix(): path for path in (made[0] / "lerobot").rglob("*.*")}
+    hub.create("me/points", files={name: path.read_bytes() for name, path in files.items()})
+    (found,) = inspect("me/points")
+    (local,) = inspect(str(made[0] / "lerobot"))
+    assert found.data["episodes"] == {"type": "lerobot", "repo": "me/points"}
+    assert found.data["obs"] == local.data["obs"] and len(found.strips) == len(local.strips) > 0
+    for one, other in zip(found.survey.signals, local.survey.signals, strict=True):
+        assert np.array_equal(one.values, other.values)
+
+
 def test_sampling_is_said_and_bounded(made, monkeypatch):
     monkeypatch.setattr(surveying, "MOST_NUMBERS", 1000)
     result = CliRunner().invoke(main, ["inspect", str(made[0] / "data.npz")])
