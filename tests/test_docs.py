@@ -1,8 +1,8 @@
 """What the pages say can be copied: configurations are valid, Python runs, commands, settings, tests and links exist.
 
 A JSON block that gives `data` and `train` is a whole configuration. Any other is laid over the whole one before it on
-its page, or that of README.md, or one in configs if it is about a prior or images; a part of another `type` replaces its
-own. A Python block that begins with a comment of a file's name is such a file and is not run.
+its page, or that of README.md, or one in configs if it is about a prior or images; a part of another `type` replaces
+its own. A Python block that begins with a comment of a file's name is such a file and is not run.
 """
 
 import functools
