@@ -97,17 +97,25 @@ def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
     assert card.data.eval_results is None and "## Training" not in card.text and "## Scores" not in card.text
 
 
-def test_the_snippet_of_a_prior_asks_for_an_embedding(tmp_path):
-    documents = {
-        "config.json": {"task": {"type": "prior"}},
-        "spec.json": {"x_shape": [8], "cond_shapes": {"text": [8]}},
-    }
+def bare_card(place, kind, shapes):
+    """The card of a model of this kind that was never measured."""
+    documents = {"config.json": {"task": {"type": kind}}, "spec.json": shapes}
     files = {name: {"size": 1, "sha256": "0" * 64} for name in documents}
     for name, content in documents.items():
-        (tmp_path / name).write_text(json.dumps(content))
+        (place / name).write_text(json.dumps(content))
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at="now", files=files)
-    parcel = Parcel(tmp_path, ("best",), "model", {}, manifest, "0" * 64)
-    assert (
-        'prior = load_prior("me/prior")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n```\n'
-        in model_card(parcel, "me/prior", None, "", [])
-    )
+    return model_card(Parcel(place, ("best",), "model", {}, manifest, "0" * 64), "me/model", None, "", [])
+
+
+def test_the_snippet_of_a_prior_asks_for_an_embedding(tmp_path):
+    card = bare_card(tmp_path, "prior", {"x_shape": [8], "cond_shapes": {"text": [8]}})
+    assert 'load_prior("me/model")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n```\n' in card
+
+
+def test_the_snippet_of_images_gives_their_conditions(tmp_path):
+    card = bare_card(tmp_path, "image", {"x_shape": [8, 8, 1], "cond_shapes": {}})
+    assert 'load_image("me/model")\nimages = model.predict(1)  # (1, 8, 8, 1) uint8\n```\n' in card
+    assert ModelCard(card).data.pipeline_tag == "unconditional-image-generation" and "import torch" not in card
+    card = bare_card(tmp_path, "image", {"x_shape": [8, 8, 1], "cond_shapes": {"label": [], "low_res": [4, 4, 1]}})
+    given = "[0], low_res=torch.zeros(1, 4, 4, 1, dtype=torch.uint8)"
+    assert "import torch\nfrom dp_prior" in card and f"images = model.predict({given})  # (1" in card
