@@ -105,7 +105,7 @@ def test_a_prior_is_guided_the_same_way(tmp_path):
     plain.save_pretrained(tmp_path / "prior")
     loaded = load_prior(tmp_path / "prior", guidance_scale=3.0)
     assert torch.equal(loaded.predict(given, random=random), configured.predict(given, random=random))
-    with pytest.raises(ConfigError, match="never dropped .'text'.*task.text_dropout"):
+    with pytest.raises(ConfigError, match="never dropped .'text'.*text_dropout of a prior"):
         priors.build(text_dropout=0.0).predict(given, guidance_scale=3.0)
 
 
