@@ -161,19 +161,20 @@ def alignment(seen: Survey) -> Iterator[Finding]:
     state = np.concatenate([signal.values for signal in states], axis=1)
     if not np.isfinite(action).all() or not np.isfinite(state).all():
         return
-    after = max(LAGS) + 1
+    margin = max(LAGS) + 1
     middle = np.concatenate(
-        [np.arange(begin + after, end - after) for begin, end in zip(seen.bounds, seen.bounds[1:], strict=False)]
+        [np.arange(begin + margin, end - margin) for begin, end in zip(seen.bounds, seen.bounds[1:], strict=False)]
     )
     if len(middle) < 100:
         return
-    moved = np.concatenate([state[middle + 1], state[middle + 1] - state[middle]], axis=1)  # where to, and how far
-    related = abs(_correlation(action[middle], moved))
-    if related.max() < 0.2:
-        text = f"no dimension of the action correlates with where states are a step later, {related.max():.2f} at most"
+    now, after = state[middle], state[middle + 1]
+    place = np.maximum(*(abs(_correlation(action[middle], there)) for there in (now, after)))
+    most = max(place.max(), abs(_correlation(action[middle], after - now)).max())
+    if most < 0.2:
+        text = f"no dimension of the action correlates with where states are or go, {most:.2f} at most"
         yield Finding("warning", f"{text}; do actions and states belong together?")
         return
-    pairs = [(i, int(j)) for i, j in enumerate(related[:, : state.shape[1]].argmax(1)) if related[i, j] > 0.9]
+    pairs = [(i, int(j)) for i, j in enumerate(place.argmax(1)) if place[i, j] > 0.9]
     if not pairs:
         return
     which = np.array(pairs)

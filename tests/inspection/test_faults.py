@@ -63,6 +63,13 @@ def copied(episodes):
         episode["action"] = episode["state"][:, :2].copy()
 
 
+def copied_and_fast(episodes):
+    random = np.random.default_rng(3)
+    for episode in episodes:
+        episode["state"] = random.normal(size=episode["state"].shape)
+    copied(episodes)
+
+
 def jump(episodes):
     """The recording goes on elsewhere; the action goes there too."""
     episodes[5]["state"][30:] += 40
@@ -127,6 +134,7 @@ def constant(episodes):
         (swapped, "warning", "states do not follow the actions in episodes 4 as in the others", (4, None), ""),
         (late, "warning", "actions agree best with the states of 1 steps before", (None, None), "x"),
         (copied, "warning", "actions agree best with the states of the same step", (None, None), ""),
+        (copied_and_fast, "warning", "actions agree best with the states of the same step", (None, None), ""),
         (jump, "warning", "state, dimension .: 1 steps jump by up to", (5, 29), "differs in episodes 5"),
         (wrap, "warning", "dimension 2: .* change by 6.283: an angle that wraps", (0, 47), ""),
         (sentinel, "warning", "dimension 2: values reach from -99999 to", (6, 50), "2 steps jump"),
