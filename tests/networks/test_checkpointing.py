@@ -30,3 +30,14 @@ def test_same_gradients_from_less_memory(backbone):
     assert torch.equal(*outputs)
     for plain, again in zip(*gradients, strict=True):
         assert torch.equal(plain, again)
+
+
+@pytest.mark.slow
+def test_compiled_networks_are_left_alone():
+    net = test_dit2d.build(dropout=0.5, checkpointing=True).train()
+    found = []
+    for function in (net, torch.compile(net, backend="aot_eager")):
+        with dropout_rows(net, Randomness.from_counts(0, "dropout", torch.arange(2))):
+            found.append(function(*test_dit2d.inputs()))
+    found[1].sum().backward()
+    assert torch.equal(*found)

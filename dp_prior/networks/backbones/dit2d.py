@@ -30,7 +30,7 @@ class DiT2DConfig(ImageBackboneRecord, DiTConfig):
 
     checkpointing: bool = False
     """Compute the layers again in the backward pass instead of keeping what they computed: less memory, a third more
-    time, the same numbers."""
+    time, the same numbers. Compiled code chooses itself what it keeps."""
 
     def faults(self) -> Iterator[str]:
         return heads_faults(self.embed_dim, self.n_heads, features=4)  # pairs, on two axes

@@ -52,7 +52,7 @@ class UNet2DConfig(ImageBackboneRecord):
 
     checkpointing: bool = False
     """Compute residual blocks again in the backward pass instead of keeping what they computed: less memory, about a
-    third more time, the same numbers."""
+    third more time, the same numbers. Compiled code chooses itself what it keeps."""
 
     def faults(self) -> Iterator[str]:
         odd = [width for width in self.widths if width % self.n_groups]
