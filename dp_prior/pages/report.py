@@ -65,7 +65,7 @@ def _run(story: Story, output: Path) -> Page:
     for report in reversed([report for report in story.reports if report.film]):
         film, text = report.film, f"{report.name} at step {report.step:,}: {_scored(report)}"
         room -= film.stat().st_size
-        source = f"data:video/mp4;base64,{base64.b64encode(film.read_bytes()).decode()}" if room > 0 else None
+        source = f"data:video/mp4;base64,{_encoded(film)}" if room > 0 else None
         films.append({"text": text, "source": source, "file": _relative(film, output)})
     sections = [
         ("Learning over samples", _learning(story, "samples_seen", "samples seen")),
@@ -94,6 +94,7 @@ def _run(story: Story, output: Path) -> Page:
         headline=_headlines(story),
         facts={name: value for name, value in facts.items() if value not in (None, "")},
         films=films,
+        strips=_pictures(story),
         sections=[section for section in sections if section[1]],
         tables=[
             ("What happened", ("step", "message"), happened),
@@ -104,6 +105,23 @@ def _run(story: Story, output: Path) -> Page:
         commands=_commands(story),
         gaps=story.gaps,
     )
+
+
+def _pictures(story: Story) -> list[tuple[str, str]]:
+    """The pictures of samples in the newest report of each evaluator."""
+    newest = {report.name: report for report in story.reports}
+    return [
+        (
+            f"{report.name}, {picture.stem.removeprefix(f'{report.path.stem}_')}, at step {report.step:,}",
+            f"data:image/png;base64,{_encoded(picture)}",
+        )
+        for report in newest.values()
+        for picture in report.pictures
+    ]
+
+
+def _encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
 
 
 def _comparison(stories: list[Story]) -> Page:

@@ -6,6 +6,7 @@ out and named in `gaps`.
 
 from __future__ import annotations
 
+import glob
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,11 @@ class Report:
         """The video of the episodes."""
         path = self.path.with_suffix(".mp4")
         return path if path.is_file() else None
+
+    @property
+    def pictures(self) -> list[Path]:
+        """The pictures of samples."""
+        return sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}_*.png"))
 
 
 @dataclass(frozen=True)

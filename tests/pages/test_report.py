@@ -1,5 +1,6 @@
 """The page of a run: complete, offline, escaped, and readable whatever state the run is in."""
 
+import base64
 import html.parser
 import json
 import re
@@ -83,6 +84,19 @@ def test_numbers_on_the_page_are_those_of_the_run(run, tmp_path):
     assert [row["seed"] for row in story.tested.episodes] == list(range(100000, 100006))
     assert story.changed["train.steps"] == 8 and "train.rollback" not in story.changed
     assert story.changed["task.backbone.type"] == "mlp" and "task.normalizer" not in story.changed
+
+
+def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    report = next((copy / "media").glob("second_*.json"))
+    older = report.with_name(report.name.replace("0008", "0004"))
+    shutil.copy(report, older)
+    for path, content in ((report, b"new"), (older, b"old")):
+        path.with_name(f"{path.stem}_ema_samples.png").write_bytes(content)
+    outline = Outline(page_of(copy, tmp_path=tmp_path))
+    encoded = [f"data:image/png;base64,{base64.b64encode(content).decode()}" for content in (b"new", b"old")]
+    assert encoded[0] in outline.addresses and encoded[1] not in outline.addresses
+    assert "second, ema_samples, at step 8" in outline.texts
 
 
 def test_text_of_users_is_escaped(run, tmp_path):
