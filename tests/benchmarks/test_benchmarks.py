@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -69,4 +70,4 @@ def test_every_subject_runs(subject, tmp_path):
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     cases = json.loads(output.read_text())["subjects"][subject]
-    assert cases and all(timing["median"] > 0 for case in cases for timing in case["variants"].values())
+    assert cases and all(math.isfinite(timing["median"]) for case in cases for timing in case["variants"].values())
