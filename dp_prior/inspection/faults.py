@@ -252,10 +252,8 @@ def strange_lengths(seen: Survey) -> Iterator[Finding]:
     for what, strange in (("shorter", seen.lengths < median / 5), ("longer", seen.lengths > median * 5)):
         numbers = np.flatnonzero(strange)
         if len(numbers):
-            of = (
-                f"{seen.lengths[numbers].min():,} to {seen.lengths[numbers].max():,} steps, the median is {median:,.0f}"
-            )
-            text = f"{len(numbers)} episodes are far {what} than the others, {of}: {_numbers(numbers)}"
+            found = f"{seen.lengths[numbers].min():,} to {seen.lengths[numbers].max():,} steps"
+            text = f"far {what} than the others ({found}, the median is {median:,.0f}): episodes {_numbers(numbers)}"
             yield Finding("warning", text, int(numbers[0]))
 
 

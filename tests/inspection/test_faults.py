@@ -144,11 +144,11 @@ def constant(episodes):
         (
             short,
             "warning",
-            "1 episodes are far shorter than the others, 6 to 6 steps, .*: 10",
+            "far shorter than the others .6 to 6 steps, .*: episodes 10",
             (10, None),
             "differs in episodes 10",
         ),
-        (long, "warning", "1 episodes are far longer than the others", (0, None), "differs in episodes 0"),
+        (long, "warning", "far longer than the others", (0, None), "differs in episodes 0"),
         (elsewhere, "note", "state differs in episodes 11: dimension", (11, None), "action differs in episodes 11"),
         (clipped, "note", r"action, dimensions 0, 1 \(2 of 2\): exactly at a limit in up to", (None, None), ""),
         (constant, "note", r"state, dimension 2 \(1 of 3\): constant, they tell the policy nothing", (None, None), ""),
