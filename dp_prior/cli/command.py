@@ -55,6 +55,10 @@ modules_option = click.option(
     help="Import a module with parts of your own first (docs/extending.md); repeatable.",
 )
 
+overrides_option = click.option(
+    "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."
+)
+
 
 def import_modules(modules: tuple[str, ...]) -> None:
     """Import the modules that the user names, from the working directory too; no file can cause an import.

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, import_modules, modules_option
+from dp_prior.cli.command import Command, import_modules, modules_option, overrides_option
 
 
 @click.command(cls=Command)
@@ -15,7 +15,7 @@ from dp_prior.cli.command import Command, import_modules, modules_option
 @click.argument("place", metavar="DATA_OR_CONFIG")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
 @click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 def inspect(
     place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...], modules: tuple[str, ...]
 ) -> None:
@@ -37,7 +37,7 @@ def inspect(
 @click.command(cls=Command)
 @modules_option
 @click.argument("config_files", type=click.Path(path_type=Path), nargs=-1, required=True)
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 @click.option("--stale", is_flag=True, help="Only list the caches beside theirs that no configuration given uses.")
 @click.option("--remove-stale", is_flag=True, help="Delete those caches; build nothing.")
 def cache(
@@ -115,7 +115,7 @@ def convert(
 @click.option("--column", help="Column of --texts or --images that holds them; by default text or image.")
 @click.option("--config_file", type=click.Path(path_type=Path), help="Configuration whose data are embedded.")
 @click.option("--key", help="With it: the name in data.language or data.images.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 def embed(
     model: str,
     out: Path,

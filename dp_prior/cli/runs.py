@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dp_prior.cli.command import Command, exit_codes, import_modules, modules_option, optional_stdout, say
+from dp_prior.cli.command import (
+    Command,
+    exit_codes,
+    import_modules,
+    modules_option,
+    optional_stdout,
+    overrides_option,
+    say,
+)
 
 if TYPE_CHECKING:
     from dp_prior.run.config import TrainConfig
@@ -21,7 +29,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @modules_option
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 @click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
 @click.option(
     "--resume",
@@ -87,7 +95,7 @@ def train(
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 @click.option("--print", "only_print", is_flag=True, help="Print a command for each run, for a scheduler; run nothing.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that compares the runs at the end.")
 def sweep(
@@ -119,7 +127,7 @@ def sweep(
 @click.command(cls=Command)
 @modules_option
 @click.argument("checkpoint")
-@click.option("--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable.")
+@overrides_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modules: tuple[str, ...]) -> None:
     """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""

@@ -84,7 +84,7 @@ def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
         report(f"trial {number} of {len(found)}: {run_directory(trial.config)}")
         try:
             outcome = Run(trial.config, report=report).run()
-        except Exception as error:
+        except Exception as error:  # of one trial, told and kept in the exit code
             code = code or classify(error)[1]
             report(f"error: {type(error).__name__}: {error}")
             continue

@@ -110,7 +110,7 @@ class Pretrained(nn.Module):
         if guidance_scale is not None:
             model.guide(guidance_scale)
         model.requires_grad_(False).eval().to(device)
-        if dtype is not None and dtype != torch.float32:
+        if dtype is not None:
             for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
                 parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
         return model
