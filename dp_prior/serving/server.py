@@ -110,7 +110,7 @@ class PolicyServer:
         self._is_ready = self._is_stopping = False
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
-        """Serve on a bound socket until `stop` is set; then answer what is being predicted and close with 1001.
+        """Serve on a bound socket until `stop` is set; then answer what has arrived and close with 1001.
 
         Raises:
             ImportError: websockets is missing.
@@ -279,21 +279,23 @@ class _Inbox:
         try:
             while True:
                 message = await connection.recv()
+                if self._is_closed:
+                    continue
                 superseded = 0 if self._newest is None else self._newest.superseded + 1
                 self._newest = _Request(message, time.perf_counter(), superseded)
                 self._changed.set()
         except ConnectionClosed:
-            pass
+            self._newest = None
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let `take` return None."""
+        """Accept no more requests."""
         self._is_closed = True
         self._changed.set()
 
     async def take(self, idle_s: float) -> _Request | None:
-        """The newest request, or None after `close`.
+        """The newest request, or None when there is none and will be none.
 
         Raises:
             _IdleError: there is none for so long.
@@ -303,9 +305,8 @@ class _Inbox:
                 await self._changed.wait()
         except TimeoutError:
             raise _IdleError from None
-        if self._is_closed:
-            return None
-        self._changed.clear()
+        if not self._is_closed:
+            self._changed.clear()
         request, self._newest = self._newest, None
         return request
 

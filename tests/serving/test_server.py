@@ -173,24 +173,27 @@ def test_the_newest_request_wins_and_pings_are_answered_meanwhile():
         assert policy.calls == 3  # with the warm-up: two requests were never predicted
 
 
-def test_a_stop_answers_what_is_being_predicted_and_closes_with_1001():
+def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
     policy, started, go = Fake(), threading.Event(), threading.Event()
     with running(policy) as server:
         idle, end, late = joined(server), joined(server), joined(server)
         policy.before = lambda: (started.set(), go.wait(30))
         end.send(pack(GOOD))
         assert started.wait(30)
-        late.send(pack(GOOD))
-        assert late.ping().wait(30)
+        for connection in (end, late):
+            connection.send(pack(GOOD))
+            assert connection.ping().wait(30)
         server.stop()
         while get(server, "/readyz") != (503, "shutting down\n"):
             pass
         with pytest.raises(InvalidStatus) as refused:
             joined(server)
         assert refused.value.response.body == b"shutting down\n"
+        end.send(pack(GOOD))
+        assert end.ping().wait(30)  # the server has this one too, but it came after the stop
         go.set()
-        assert unpack(end.recv(timeout=30))["actions"].shape == (4, 2)
-        assert unpack(late.recv(timeout=30))["actions"].shape == (4, 2)  # it was with the predicting thread already
+        for connection in (end, end, late):
+            assert unpack(connection.recv(timeout=30))["actions"].shape == (4, 2)
         for connection in (idle, end, late):
             with pytest.raises(ConnectionClosed) as closed:
                 connection.recv(timeout=30)
