@@ -20,7 +20,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.data.image_sets.images import ImageSet
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 
 ENLARGED = 4
 

@@ -16,7 +16,7 @@ from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
 from dp_prior.normalizer import Statistics
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.training.trainer import PolicyTrainer
 

@@ -435,7 +435,7 @@ Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
 class Change:
     """What a change of a setting means for a run that resumes; `Annotated[int, Change("harmless")]` on its field.
 
-    It holds for everything inside the field that says nothing else; see `dp_prior.run.changes`.
+    It holds for everything inside the field that says nothing else; see `dp_prior.run_files.changes`.
 
     Attributes:
         inside: kinds of some fields of the record that the field holds, where only this holder can tell.

@@ -155,6 +155,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from dp_prior.run.config import TrainConfig
+    from dp_prior.run_files.config import TrainConfig
 
     write(Path(), TrainConfig)

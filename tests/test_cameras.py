@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.run.test_changes import kind_of
 
 from dp_prior import Agent, load_policy
 from dp_prior.checkpoints.format import read_checkpoint
@@ -35,7 +36,6 @@ from tests.data.frames.recordings import (
     write_robomimic,
     write_zarr,
 )
-from tests.run.test_changes import kind_of
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die
 
 ROOT = Path(__file__).parent.parent

@@ -17,7 +17,7 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.networks.kernels.products import linear
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.training.config import TrainingConfig
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 

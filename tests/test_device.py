@@ -20,7 +20,7 @@ from dp_prior.data.loader import Loader
 from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.test_prior import tiny as tiny_prior

@@ -20,8 +20,8 @@ from huggingface_hub import HfApi
 
 from dp_prior import load_policy
 from dp_prior.cli import main
-from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
+from dp_prior.run_files.config import TrainConfig
 from tests import test_image, test_prior
 from tests.embedders.models import save_model
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)

@@ -23,7 +23,7 @@ from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import Integrity
 from dp_prior.durable import seal, unseal
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from tests.tiny import tiny, write_data
 
 LONGER = int(os.environ.get("FUZZ", "1"))

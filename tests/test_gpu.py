@@ -21,7 +21,7 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.networks.encoders.crop import Crop
 from dp_prior.randomness import Randomness
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.training.trainer import PolicyTrainer
 from tests.test_device import Accelerator
 from tests.tiny import assert_equal, state, tiny, write

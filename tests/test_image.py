@@ -10,8 +10,8 @@ import torch
 from dp_prior import load_image, load_policy
 from dp_prior.config import ConfigError
 from dp_prior.run.commands import evaluate_checkpoint
-from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
+from dp_prior.run_files.config import TrainConfig
 from tests.tiny import train
 
 N, SIZE, CLASSES = 64, 8, 3

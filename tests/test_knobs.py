@@ -17,7 +17,7 @@ import torch
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import records_in
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.schema import records
 from dp_prior.training.best import Best, MonitorConfig
 from dp_prior.training.divergence import DivergedError

@@ -32,7 +32,7 @@ from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
 from dp_prior.durable import replacing
 from dp_prior.envs.pusht_keypoints import keypoints
-from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 
 CONFIGURATION = "pusht_state"
 GROUPS = ("peers", "screen", "mirror", "probe")

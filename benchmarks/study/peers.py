@@ -25,7 +25,7 @@ from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.durable import replacing
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 
 SAVES = 8
 """Checkpoints of a training, evenly spread."""

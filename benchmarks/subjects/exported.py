@@ -23,7 +23,7 @@ from dp_prior.export.torch_policy import TorchExportPolicy
 from dp_prior.export.write import observations, write_export
 from dp_prior.networks.convolution import Convolution
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 
 COMPILE_LIMIT_S = 300

@@ -36,7 +36,7 @@ from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.encoders.crop import crop_each
 from dp_prior.resize import Fit
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 BATCH, STEPS, SIDE, CROP = 256, 2, 96, 84
 PEERS = "DP_PRIOR_PEERS"

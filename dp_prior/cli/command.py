@@ -21,7 +21,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        from dp_prior.run.exit_file import FAILED, STOPPED, classify
+        from dp_prior.run_files.exit_file import FAILED, STOPPED, classify
 
         _, code = classify(error)
         if code == FAILED:

@@ -46,9 +46,9 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
     with stop_on_signal(stop, LAUNCHER_ECHO_S if is_launched else ECHO_S):
         ignore_repeats_at_exit()
         from dp_prior.job.ranks import Ranks, make_accelerator
-        from dp_prior.run.exit_file import STOPPED
         from dp_prior.run.sample import Request, draw
         from dp_prior.run.stored import TIMEOUT_S
+        from dp_prior.run_files.exit_file import STOPPED
 
         import_modules(modules)
         request = Request(n, out, labels=tuple(filter(None, (labels or "").split(","))), **options)

@@ -22,8 +22,8 @@ from dp_prior.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from dp_prior.run.config import TrainConfig
     from dp_prior.run.run import Outcome
+    from dp_prior.run_files.config import TrainConfig
 
 
 @click.command(cls=Command)
@@ -63,9 +63,9 @@ def train(
         from dp_prior.job.ranks import Ranks, make_accelerator
         from dp_prior.job.slurm import SlurmJob
         from dp_prior.run.check import check as check_run
-        from dp_prior.run.config import TrainConfig
-        from dp_prior.run.exit_file import STOPPED
         from dp_prior.run.run import Run
+        from dp_prior.run_files.config import TrainConfig
+        from dp_prior.run_files.exit_file import STOPPED
 
         import_modules(modules)
         config = TrainConfig.from_json_path(config_file, overrides)
@@ -110,8 +110,8 @@ def sweep(
     """Train every combination of settings, one run after another; the same command goes on where it was stopped."""
     import_modules(modules)
     from dp_prior.pages.report import write_report
-    from dp_prior.run.config import run_directory
     from dp_prior.run.sweep import run_trials, trials
+    from dp_prior.run_files.config import run_directory
 
     found = trials(config_file, varied, seeds, overrides)
     if only_print:
@@ -149,7 +149,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modu
 def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) -> None:
     """Write one HTML page about a run, or about several side by side; they may be running."""
     from dp_prior.pages.report import write_report
-    from dp_prior.run.scores import PAGE
+    from dp_prior.run_files.scores import PAGE
 
     import_modules(modules)
     if html is None and len(runs) > 1:
@@ -166,7 +166,7 @@ def push(run: Path, repo: str | None, limit_s: float, modules: tuple[str, ...]) 
     """Upload the checkpoints in the outbox of a run."""
     import_modules(modules)
     from dp_prior.run.commands import push_run
-    from dp_prior.run.exit_file import UNAVAILABLE
+    from dp_prior.run_files.exit_file import UNAVAILABLE
 
     missing = push_run(run, repo, limit_s, report=click.echo)
     if missing:
@@ -180,7 +180,7 @@ def schema(modules: tuple[str, ...]) -> None:
     import_modules(modules)
     import json
 
-    from dp_prior.run.config import TrainConfig
+    from dp_prior.run_files.config import TrainConfig
     from dp_prior.schema import json_schema
 
     click.echo(json.dumps(json_schema(TrainConfig), indent=2))

@@ -23,7 +23,7 @@ from dp_prior.inspection.faults import SEVERITIES, Finding, find
 from dp_prior.inspection.proposal import propose, propose_data
 from dp_prior.inspection.survey import Role, Survey, survey
 from dp_prior.normalizer import Limits, NormalizerConfig
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.policy import PolicyConfig
 
 

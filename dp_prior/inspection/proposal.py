@@ -10,7 +10,7 @@ from typing import Any
 from dp_prior.config import ConfigError
 from dp_prior.data.selection import ACTION
 from dp_prior.inspection.survey import Survey
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 PICTURE = 96
 """Pixels of the shorter side of a frame as the network sees it."""

@@ -21,7 +21,7 @@ from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.pages.charts import bars, overlay, svg
 from dp_prior.pages.page import Page
 from dp_prior.pages.story import Report, Story, read_story
-from dp_prior.run.scores import PAGE
+from dp_prior.run_files.scores import PAGE
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films in a page; further ones are links to their files."""

@@ -15,10 +15,10 @@ from typing import Any
 from dp_prior.config import ConfigError
 from dp_prior.durable import is_alive
 from dp_prior.regular_files import UnfitError, read_small
-from dp_prior.run.changes import flat
-from dp_prior.run.config import CONFIG, TrainConfig
-from dp_prior.run.exit_file import EXIT, RUNNING
-from dp_prior.run.scores import MEDIA, RESULT
+from dp_prior.run_files.changes import flat
+from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.exit_file import EXIT, RUNNING
+from dp_prior.run_files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, iterate_rows, parse_row
 

@@ -24,11 +24,11 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import Randomness, derive_seed
 from dp_prior.regular_files import read_object
-from dp_prior.run.changes import check_changes
-from dp_prior.run.config import CONFIG, TrainConfig, run_directory
-from dp_prior.run.directory import RunDirectory
-from dp_prior.run.exit_file import ExitFile, explain
-from dp_prior.run.scores import MEDIA
+from dp_prior.run_files.changes import check_changes
+from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.directory import RunDirectory
+from dp_prior.run_files.exit_file import ExitFile, explain
+from dp_prior.run_files.scores import MEDIA
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 

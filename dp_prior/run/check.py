@@ -16,9 +16,9 @@ from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.config import CONFIG, TrainConfig, run_directory
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
+from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
 from dp_prior.training.measure import measure
 
 

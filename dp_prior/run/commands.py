@@ -20,10 +20,10 @@ from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.config import CONFIG, TrainConfig
 from dp_prior.run.imported import SOURCE
-from dp_prior.run.scores import has_result_of, read_result, shown_on_card
 from dp_prior.run.start import take_weights
+from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker

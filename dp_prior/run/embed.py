@@ -23,7 +23,7 @@ from dp_prior.data.language import LanguageConfig, read_texts
 from dp_prior.data.selection import ACTION, read_selected
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders import Embedder, named
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 PICTURES_REMEMBERED = 64
 """Captions of one picture are near each other."""

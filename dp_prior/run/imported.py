@@ -13,7 +13,7 @@ from dp_prior.durable import encode_document, replace_file
 from dp_prior.published import diffusion_policy, lerobot
 from dp_prior.published.files import PublishedFiles
 from dp_prior.published.policy import Published
-from dp_prior.run.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 from dp_prior.tasks.pretrained import vacant
 
 SOURCE = "source.json"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dp_prior.run.assembly import Assembly
-from dp_prior.run.config import TrainConfig, run_directory
+from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.training.trainer import PolicyTrainer
 
 

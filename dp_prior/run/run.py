@@ -23,12 +23,12 @@ from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
 from dp_prior.pages.report import write_last_page
 from dp_prior.rich_text import facts_table
 from dp_prior.run.assembly import Assembly, Services
-from dp_prior.run.config import CONFIG, TrainConfig, run_directory
-from dp_prior.run.directory import RunDirectory
-from dp_prior.run.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run.plan import plan
-from dp_prior.run.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.run.start import Resume, find_checkpoint, initialise
+from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.directory import RunDirectory
+from dp_prior.run_files.exit_file import DONE, EXIT, STOPPED, recorded
+from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.training.guard import UnusableStepsError

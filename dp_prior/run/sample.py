@@ -45,8 +45,8 @@ from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.regular_files import read_small
-from dp_prior.run.config import CONFIG
 from dp_prior.run.stored import TIMEOUT_S, Stored, load_model, read_stored, watched
+from dp_prior.run_files.config import CONFIG
 from dp_prior.tasks.model import Samples
 
 JOB = "job.json"

@@ -17,8 +17,8 @@ from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import NoPlaceError, RemoteError
-from dp_prior.run.changes import completed
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.changes import completed
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
 
 Resume = Literal["auto", "never", "must"]

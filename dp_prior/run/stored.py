@@ -14,8 +14,8 @@ from dp_prior.data import DataConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import RecordedConfig
 from dp_prior.job.ranks import Ranks
-from dp_prior.run.config import CONFIG
-from dp_prior.run.exit_file import explain
+from dp_prior.run_files.config import CONFIG
+from dp_prior.run_files.exit_file import explain
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.pretrained import Pretrained
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dp_prior.config import ConfigError
-from dp_prior.run.config import TrainConfig, run_directory
-from dp_prior.run.exit_file import STOPPED, classify
 from dp_prior.run.run import Run
+from dp_prior.run_files.config import TrainConfig, run_directory
+from dp_prior.run_files.exit_file import STOPPED, classify
 
 
 @dataclass(frozen=True)

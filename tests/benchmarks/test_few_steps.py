@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from benchmarks import few_steps
 from benchmarks.training import ROOT, assignments
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 
 @pytest.mark.parametrize("run", few_steps.CONFIGS)

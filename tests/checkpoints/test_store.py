@@ -20,7 +20,7 @@ from dp_prior.checkpoints.store import INDEX, CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, temporary_beside
-from dp_prior.run.exit_file import UNSAVED, classify
+from dp_prior.run_files.exit_file import UNSAVED, classify
 from tests.checkpoints.documents import progress_of, recover
 
 MONITOR = "validation/ema/loss"

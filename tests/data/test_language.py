@@ -15,7 +15,7 @@ from dp_prior.data.language import LanguageConfig, read_texts
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
-from dp_prior.run.changes import kind_of
+from dp_prior.run_files.changes import kind_of
 from tests.data.episodes import test_lerobot as lerobot
 from tests.data.test_recorded_sets import FOLDER, need
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from dp_prior import load_policy
 from dp_prior.cli import main
 from dp_prior.randomness import Randomness
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from tests.published.checkpoints import diffusion_policy, lerobot
 from tests.tiny import write_data
 

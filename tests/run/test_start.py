@@ -11,8 +11,8 @@ from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.places.resume import RemoteResumeConfig
 from dp_prior.run import start
-from dp_prior.run.config import TrainConfig
 from dp_prior.run.start import find_checkpoint
+from dp_prior.run_files.config import TrainConfig
 from tests.tiny import tiny
 
 

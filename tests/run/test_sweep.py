@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
 from dp_prior.run import sweep as sweeping
-from dp_prior.run.exit_file import DATA, STOPPED
 from dp_prior.run.sweep import run_trials, trials
+from dp_prior.run_files.exit_file import DATA, STOPPED
 from dp_prior.training.guard import NotFiniteError
 from tests.pages.test_report import Outline
 from tests.tiny import rows, write

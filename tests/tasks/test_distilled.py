@@ -16,8 +16,8 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.randomness import Randomness
-from dp_prior.run.changes import kind_of
 from dp_prior.run.commands import evaluate_checkpoint
+from dp_prior.run_files.changes import kind_of
 from dp_prior.tasks.distilled import DistilledPolicy, DistilledPolicyConfig
 from dp_prior.tasks.policy import PolicyConfig
 from tests.tasks.test_policy import statistics

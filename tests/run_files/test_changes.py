@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from dp_prior.config import Config, ConfigError, change_of, child, records_in
-from dp_prior.run.changes import check_changes, kind_of
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.changes import check_changes, kind_of
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.schema import records
 from tests.tiny import tiny
 

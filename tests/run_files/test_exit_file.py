@@ -15,8 +15,8 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnreadableError
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
-from dp_prior.run import exit_file
-from dp_prior.run.exit_file import ExitFile, classify
+from dp_prior.run_files import exit_file
+from dp_prior.run_files.exit_file import ExitFile, classify
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, tiny, train, train_and_die, write

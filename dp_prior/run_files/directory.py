@@ -12,9 +12,9 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
-from dp_prior.run.config import CONFIG
-from dp_prior.run.exit_file import EXIT
-from dp_prior.run.scores import MEDIA, RESULT
+from dp_prior.run_files.config import CONFIG
+from dp_prior.run_files.exit_file import EXIT
+from dp_prior.run_files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS
 

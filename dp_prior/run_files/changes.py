@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_prior.config import PARTS, ConfigError, Kind, change_of, child
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"

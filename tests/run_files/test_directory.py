@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dp_prior.run.directory import RunDirectory
-from dp_prior.run.exit_file import EXIT
-from dp_prior.run.scores import RESULT
+from dp_prior.run_files.directory import RunDirectory
+from dp_prior.run_files.exit_file import EXIT
+from dp_prior.run_files.scores import RESULT
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import rows, train, write
 

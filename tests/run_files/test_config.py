@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from tests.tiny import tiny
 
 SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
