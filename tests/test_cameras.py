@@ -130,10 +130,10 @@ def test_frames_lie_on_an_accelerator_that_has_room(tmp_path, monkeypatch):
     assert data.to("cpu").train.columns["front"] is on_disk
     sizes = data._column_bytes()
     assert sizes["front"] == sum(len(part.columns["front"]) * 12 * 16 * 3 for part in (data.train, data.val, data.test))
-    monkeypatch.setattr("dp_prior.data.trajectories._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
+    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * sum(sizes.values()) - 2)
     assert data.to("meta").train.columns["front"] is on_disk, "there is room for the actions alone"
     data = data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.trajectories._free_bytes", lambda device: 2 * sum(sizes.values()))
+    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * sum(sizes.values()))
     moved = data.to("meta").train
     assert moved.columns["front"].device.type == "meta" and not moved.reads_disk
 

@@ -22,17 +22,12 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST, JointIntegrity
 from dp_prior.data.order import Share, shares
+from dp_prior.data.recorded import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.selection import ACTION
 from dp_prior.data.split import PARTS
-from dp_prior.data.trajectories import (
-    RecordedConfig,
-    SplitTrajectories,
-    Trajectories,
-    TrajectoriesConfig,
-    WindowsConfig,
-    WindowSet,
-    good_key,
-)
+from dp_prior.data.split_trajectories import SplitTrajectories
+from dp_prior.data.trajectories import Trajectories, TrajectoriesConfig
+from dp_prior.data.window_set import WindowSet
 
 
 class SetConfig(RecordedConfig):

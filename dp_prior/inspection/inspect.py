@@ -15,8 +15,8 @@ from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.mixture import MixtureConfig
+from dp_prior.data.recorded import RecordedConfig
 from dp_prior.data.selection import KeyConfig
-from dp_prior.data.trajectories import RecordedConfig
 from dp_prior.inspection.cameras import Strip, look
 from dp_prior.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
 from dp_prior.inspection.faults import SEVERITIES, Finding, find

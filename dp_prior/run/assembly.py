@@ -19,7 +19,7 @@ from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.config import ConfigError
 from dp_prior.data.mixture import MixtureConfig
-from dp_prior.data.trajectories import RecordedConfig, pinned_commits
+from dp_prior.data.recorded import RecordedConfig, pinned_commits
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import Randomness, derive_seed

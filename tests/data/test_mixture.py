@@ -14,7 +14,8 @@ from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.integrity import MANIFEST
 from dp_prior.data.mixture import Mixture, MixtureConfig, SetConfig
-from dp_prior.data.trajectories import TrajectoriesConfig, WindowsConfig
+from dp_prior.data.recorded import WindowsConfig
+from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.run_files.config import TrainConfig
 from tests.data.embeddings import test_observations as embedded
 from tests.data.frames.recordings import pictures

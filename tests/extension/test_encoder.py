@@ -25,7 +25,7 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
 from dp_prior.data.split import SplitConfig
-from dp_prior.data.trajectories import WindowSet
+from dp_prior.data.window_set import WindowSet
 from dp_prior.data.windows import make_windows
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.normalizer import Statistics

@@ -14,7 +14,7 @@ from dp_prior.data.columns.embedding import EmbeddingColumn
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.loader import Loader
-from dp_prior.data.trajectories import WindowSet
+from dp_prior.data.window_set import WindowSet
 from dp_prior.data.windows import make_windows
 from tests.data.embeddings.folders import write_npy
 
@@ -129,7 +129,7 @@ def test_the_largest_columns_stay_where_the_device_has_no_room(tmp_path, monkeyp
     data = configure(tmp_path / "set.npz").create(16, 2, 8)
     sizes = data._column_bytes()
     room = sum(size for key, size in sizes.items() if key != "points")
-    monkeypatch.setattr("dp_prior.data.trajectories._free_bytes", lambda device: 2 * room)
+    monkeypatch.setattr("dp_prior.data.split_trajectories._free_bytes", lambda device: 2 * room)
     moved = data.to("meta").train
     assert {key: column.device.type for key, column in moved.columns.items()} == {
         "agent": "meta", "gripper": "meta", "x": "meta", "points": "cpu"

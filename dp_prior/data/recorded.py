@@ -1,0 +1,124 @@
+"""What records of recorded data have in common: what is read of the episodes, and how windows are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field
+
+from dp_prior.config import Change, Config
+from dp_prior.data.embeddings.observations import ObservationEmbeddingsConfig
+from dp_prior.data.episodes import EpisodeStoreConfig
+from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
+from dp_prior.data.images import ImageConfig
+from dp_prior.data.integrity import Verify
+from dp_prior.data.language import LanguageConfig
+from dp_prior.data.selection import ACTION, KeyConfig
+from dp_prior.data.split import SplitConfig
+
+
+def good_key(value: str) -> str:
+    """The name of an observation or data set, or ValueError."""
+    if value == ACTION or not value.replace("_", "a").replace("-", "a").isalnum():
+        raise ValueError(
+            f"name {value!r} cannot be used; take letters, digits, _ and -, and not {ACTION!r} (the action). "
+            f'The name is yours: the name in the data set goes into "key"'
+        )
+    return value
+
+
+class RecordedConfig(Config):
+    """Recorded episodes, and what is read of them by which name."""
+
+    episodes: Annotated[EpisodeStoreConfig, Change("harmless")]
+    """The recorded data set."""
+
+    obs: dict[Annotated[str, AfterValidator(good_key)], KeyConfig] = {}
+    """Observations: the policy's name of each one, and its key in the data set."""
+
+    embeddings: dict[Annotated[str, AfterValidator(good_key)], ObservationEmbeddingsConfig] = {}
+    """Further observations from folders of embeddings, by the policy's name. They are read from disk during training,
+    which then shuffles its windows in blocks."""
+
+    images: dict[Annotated[str, AfterValidator(good_key)], ImageConfig] = {}
+    """Further observations that are camera frames, by the policy's name. They are decoded and resized once, into the
+    frame cache, and read from there during training."""
+
+    language: dict[Annotated[str, AfterValidator(good_key)], LanguageConfig] = {}
+    """Further observations that are instructions, by the policy's name: embeddings of texts."""
+
+    action: KeyConfig
+    """The action: one vector per step."""
+
+    def faults(self) -> Iterator[str]:
+        names = [*self.obs, *self.embeddings, *self.images]
+        both = [*names, *self.language]
+        repeated = sorted({name for name in both if both.count(name) > 1})
+        if repeated or not names:
+            found = f"name {repeated} twice" if repeated else "are empty"
+            where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
+            yield f"{where} {found}; a policy needs observations with different names"
+        weighted = [name for name, record in self.language.items() if record.weights is not None]
+        if len(weighted) > 1:
+            yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
+        if weighted and self.embeddings:
+            yield (
+                f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
+                f"remove the weights"
+            )
+
+    def downloaded(self, pinned: Mapping[str, str]) -> Self:
+        """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.
+
+        Raises:
+            DataError, UnreadableError: they cannot be downloaded.
+        """
+        if not isinstance(self.episodes, LeRobotStoreConfig):
+            return self
+        cameras = [image.key for image in self.images.values() if image.key is not None]
+        episodes = self.episodes.resolve(pinned.get(str(self.episodes.repo)), cameras)
+        return self.model_copy(update={"episodes": episodes})
+
+
+class WindowsConfig(Config):
+    """How windows are made of recorded episodes, divided, stored and shuffled."""
+
+    frame_cache: Annotated[Path | None, Change("harmless")] = None
+    """Directory of the frame caches, which runs share; null is `.dp_prior_frames` beside the data set, or below
+    ~/.cache where that is read-only."""
+
+    split: SplitConfig = SplitConfig()
+    """Split of the episodes into training, validation and test parts."""
+
+    batch_size: Annotated[int, Change("harmless")] = Field(default=256, ge=1)
+    """Samples per rank and micro-batch."""
+
+    mask_padding: bool = True
+    """Repeated actions before and after an episode carry no loss; false trains on them, as Diffusion Policy does."""
+
+    device: Annotated[Literal["auto", "cpu"], Change("harmless")] = "auto"
+    """Device of the data: auto moves columns to the training device, smallest first, into half its free memory."""
+
+    verify: Annotated[Verify, Change("harmless")] = "sizes"
+    """What each start compares with the manifest: names and sizes of the files, with "hashes" also every byte of local
+    files and frame caches. Embeddings are hashed only if their first start asked for it."""
+
+    manifest: Annotated[Path | None, Change("harmless")] = None
+    """Manifest of the data set: names, sizes and hashes of its files, which several runs may share. null puts it in the
+    run directory."""
+
+    block_rows: int = Field(default=2048, ge=1)
+    """With embeddings: windows are shuffled in blocks of this many neighbours, and rows are read this many at once."""
+
+    shuffle_blocks: int = Field(default=16, ge=1)
+    """With embeddings: number of blocks of windows that are mixed."""
+
+
+def pinned_commits(data: Any) -> dict[str, str]:
+    """The commits of data sets on the Hub, by repository, in the JSON of the data of a stored configuration."""
+    given = data if isinstance(data, dict) else {}
+    sets = [given, *(given["sets"].values() if isinstance(given.get("sets"), dict) else ())]
+    records = [one["episodes"] for one in sets if isinstance(one, dict) and isinstance(one.get("episodes"), dict)]
+    return {record["repo"]: record["revision"] for record in records if record.get("repo") and record.get("revision")}
