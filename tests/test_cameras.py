@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from tests.run.test_changes import kind_of
 
 from dp_prior import Agent, load_policy
 from dp_prior.checkpoints.format import read_checkpoint
@@ -26,6 +25,7 @@ from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit
+from dp_prior.run_files.changes import kind_of
 from tests.chaos import Launched
 from tests.data.frames.recordings import (
     ends_of,
