@@ -51,12 +51,13 @@ def test_every_saved_tensor_is_one_constant_while_training_changes_the_weights(s
 
 @pytest.mark.promise("A8")
 def test_submit_returns_before_the_checkpoint_is_durable_and_the_next_one_waits(store, monkeypatch):
-    may_write, started, written = threading.Event(), [], []
+    may_write, has_begun, started, written = threading.Event(), threading.Event(), [], []
     write = store.write
 
     def slow(snapshot, progress, *rest):
         started.append(progress.global_step)
-        may_write.wait(10)
+        has_begun.set()
+        may_write.wait(60)
         saved = write(snapshot, progress, *rest)
         written.append(progress.global_step)
         return saved
@@ -69,10 +70,11 @@ def test_submit_returns_before_the_checkpoint_is_durable_and_the_next_one_waits(
         target=writer.submit, args=(Snapshot({"model.safetensors": tensors_of(2)}), Progress(2, 2), {})
     )
     second.start()
+    assert has_begun.wait(60)
     second.join(0.1)
     assert second.is_alive() and started == [1]
     may_write.set()
-    second.join(10)
+    second.join(60)
     writer.close()
     assert written == [1, 2]
     for step in (1, 2):

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,24 +14,26 @@ WORKER = """
 import sys, time
 from dp_prior.job.launcher import end_with_parent
 from dp_prior.job.stop import Stop
-stop = Stop()
-with end_with_parent(stop, grace_s=1.0):
+class Told(Stop):
+    def ask(self, reason):
+        print(reason, flush=True)
+        super().ask(reason)
+stop = Told()
+with end_with_parent(stop, grace_s=float(sys.argv[1])):
     print("ready", flush=True)
-    while not stop.is_asked():
+    while sys.argv[1] == "1" or not stop.is_asked():
         time.sleep(0.05)
-    print(stop.reason, flush=True)
-    if sys.argv[1] == "deaf":
-        time.sleep(60)
 print("over", flush=True)
 """
 LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[2]])"
 
 
 @pytest.mark.promise("C2")
-@pytest.mark.parametrize(("kind", "said"), [("obedient", "launcher gone\nover\n"), ("deaf", "launcher gone\n")])
-def test_worker_ends_when_its_launcher_is_killed(kind, said):
+@pytest.mark.parametrize(("grace_s", "said"), [("1000", "launcher gone\nover\n"), ("1", "launcher gone\n")])
+def test_worker_ends_when_its_launcher_is_killed(grace_s, said):
+    """With little grace it is one that does not follow."""
     launcher = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER, WORKER, kind],
+        [sys.executable, "-c", LAUNCHER, WORKER, grace_s],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -42,9 +43,7 @@ def test_worker_ends_when_its_launcher_is_killed(kind, said):
     try:
         assert launcher.stdout.readline() == "ready\n"
         launcher.kill()
-        began = time.monotonic()
         assert launcher.stdout.read() == said  # until the worker, which holds the other end, is gone
-        assert time.monotonic() - began < 20
     finally:
         launcher.wait(10)
         with contextlib.suppress(ProcessLookupError):

@@ -1,12 +1,14 @@
 """When uploads are tried, and that nothing about them reaches training. Clock and dice are the test's own."""
 
 import dataclasses
+import itertools
 import json
 import os
 import random
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -239,22 +241,24 @@ class Slow:
     def attempt(self, entry, kinds, deadline_s):
         self.deadlines.append(deadline_s)
         self.begun.set()
-        self.end.wait(20)
+        self.end.wait(200)
         return UNAVAILABLE
 
 
 @pytest.mark.promise("E6")
-def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run):
+def test_closing_waits_no_longer_than_it_may_and_saving_never_waits(run, monkeypatch):
     record = HuggingFaceSaverConfig(repo="me/x", drain_s=0.3)
     slow = Slow()
     saver = UploadSaver(record, run.directory, slow)
     saver.start()
-    assert slow.begun.wait(10)
+    assert slow.begun.wait(60)
     for step in (1, 2, 3):
         saver.save(run.save(step))
-    start = time.monotonic()
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 0.1 * next(looks))  # goes on when it is looked at
+    monkeypatch.setattr("dp_prior.places.upload.time", clock)
     assert len(saver.close(threading.Event())) == 1
-    assert time.monotonic() - start < 10
+    assert 3 <= next(looks) <= 6
     assert slow.deadlines[0] == record.deadline_s
 
 
@@ -322,8 +326,9 @@ def test_an_attempt_near_the_end_gets_only_the_time_that_is_left(run):
 def test_the_worker_is_killed_at_its_deadline_and_reports_what_it_began(tmp_path, monkeypatch):
     script = tmp_path / "worker.py"
     begun = json.dumps({"message": "", "trouble": "unavailable", "commits": 1})
-    script.write_text(f"import time\nprint('{begun}', flush=True)\ntime.sleep(60)\n")
-    _replace_worker(monkeypatch, script)
+    told = tmp_path / "told"
+    script.write_text(f"import time\nprint('{begun}', flush=True)\nopen('{told}', 'w')\ntime.sleep(600)\n")
+    _replace_worker(monkeypatch, script, told)
     report = Worker({}).attempt(None, (), 1.0)
     assert (report.trouble, report.commits, report.message) == ("unavailable", 1, "no success within 1 s")
 
@@ -335,11 +340,15 @@ def test_a_worker_that_dies_or_babbles_is_an_attempt_that_failed(tmp_path, monke
     assert Worker({}).attempt(None, (), 20.0).message == "the worker ended with code 3"
 
 
-def _replace_worker(monkeypatch, script):
+def _replace_worker(monkeypatch, script, told=None):
+    """The deadline begins when the script has made the file `told`."""
     popen = worker.subprocess.Popen
 
     def start(command, **options):
-        return popen([command[0], str(script)], **options)
+        process = popen([command[0], str(script)], **options)
+        while told is not None and not told.exists():
+            assert process.poll() is None
+        return process
 
     monkeypatch.setattr(worker.subprocess, "Popen", start)
 
@@ -364,12 +373,12 @@ def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
         root = Path(__file__).parents[2]
         parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, cwd=root)
         pid = int(parent.stdout.readline())
-        deaf.settimeout(60)
+        deaf.settimeout(200)  # the worker is nice, and gets little of a busy machine
         connection, _ = deaf.accept()
         assert Path(f"/proc/{pid}").exists()
         parent.kill()
         parent.wait()
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while _runs(pid):
             assert time.monotonic() < end
             time.sleep(0.05)

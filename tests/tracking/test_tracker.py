@@ -1,11 +1,13 @@
 """The Tracker: everybody is told, nobody can stop the run, and nothing that failed is forgotten."""
 
+import itertools
 import json
 import logging
 import math
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -281,8 +283,11 @@ class Hung(Recorder):
 def test_the_end_waits_no_longer_than_it_may_or_somebody_wants_and_says_for_whom(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("dp_prior.tracking.tracker.QUIET_S", 0.0)
     identity = Identity("id", "name")
-    for limit_s, is_in_a_hurry in ((0.5, lambda: False), (math.inf, lambda: bool(caplog.text))):
+    for limit_s, is_in_a_hurry in ((1.0, lambda: False), (math.inf, lambda: bool(caplog.text))):
         caplog.clear()
+        looks = itertools.count()
+        clock = SimpleNamespace(monotonic=lambda looks=looks: 0.1 * next(looks))  # goes on when it is looked at
+        monkeypatch.setattr("dp_prior.tracking.tracker.time", clock)
         tracker = tracker_of(tmp_path, [], [Hung("place")], background=[Hung("service")], patience_s=0.2)
         tracker.begin(identity, {})
         [line] = tracker.close(limit_s, is_in_a_hurry)
