@@ -32,6 +32,7 @@ TEST = [
     *("pytest>=8", "pytest-xdist>=3.5", "pytest-timeout>=2.2", "hypothesis>=6.100"),
     *("diffusers>=0.36", "scipy>=1.14"),  # compared with
 ]
+DOCS = ["sphinx>=9", "myst-parser>=5", "furo>=2025.12"]  # docs as a site
 
 setup(
     name="dp_prior",
@@ -62,7 +63,8 @@ setup(
         **EXTRAS,
         "all": sorted({requirement for extra in EXTRAS.values() for requirement in extra}),
         "test": TEST,
-        "dev": [*TEST, "ruff>=0.9"],
+        "docs": DOCS,
+        "dev": [*TEST, *DOCS, "ruff>=0.9"],
     },
     entry_points={"console_scripts": ["dp-prior = dp_prior_command:main"]},
     classifiers=["Programming Language :: Python :: 3.11"],

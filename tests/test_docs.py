@@ -201,8 +201,9 @@ def embedded(place) -> Path:
     return place / "runs/pusht_state"
 
 
-def test_readme_acts_with_what_the_demo_trains(embedded):
-    assert run_page("README.md", {"state": np.zeros(5)})["action"].shape == (2,)
+@pytest.mark.parametrize("page", ["README.md", "docs/acting.md"])
+def test_what_the_demo_trains_acts_as_told(embedded, page):
+    assert run_page(page, {"state": np.zeros(5)})["action"].shape == (2,)
 
 
 def test_own_data_become_a_policy_that_acts(place):
@@ -292,6 +293,7 @@ def test_a_robot_acts_in_real_time_as_told(embedded):
 
 
 def test_every_page_with_python_is_run():
-    run = {"README.md", *(f"docs/{name}.md" for name in ("own_data", "networks", "prior", "images", "hub", "realtime"))}
+    names = ("acting", "own_data", "networks", "prior", "images", "hub", "realtime")
+    run = {"README.md", *(f"docs/{name}.md" for name in names)}
     snippets = {page for page in PAGES for _, _, text in blocks(page, "python") if not text.startswith("# ")}
     assert snippets == run
