@@ -32,7 +32,7 @@ DTYPES: dict[Kind, torch.dtype] = {
 }
 
 
-_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes")
+_OMITTED = ("kinds", "fits", "embedders", "rotations", "classes", "previous_actions")
 """Fields of a spec that are not written while they are empty."""
 
 
@@ -60,6 +60,10 @@ class Spec(Config):
     classes: dict[str, tuple[str, ...]] = {}
     """Names of the classes, in the order of their numbers, by the key of a label."""
 
+    previous_actions: dict[str, tuple[float, ...]] = {}
+    """Value at the first step of an episode, before any action, in data units, by the key of an observation that is the
+    action of the step before. Agents fill it in."""
+
     def faults(self) -> Iterator[str]:
         odd = sorted(key for key in self.classes if self.kind(key) != "label")
         if odd:
@@ -80,6 +84,10 @@ class Spec(Config):
         odd = sorted(key for key in self.embedders if self.kind(key) != "text")
         if odd:
             yield f"embedders name {odd}, which are not of kind 'text'"
+        for key, start in self.previous_actions.items():
+            found, action = self.feature_shape(key), self.feature_shape("x")
+            if key not in self.cond_shapes or not found == action == (len(start),):
+                yield f"previous_actions.{key} has {len(start)} numbers, {key!r} shape {found}, an action {action}"
         unknown = sorted(set(self.kinds) - set(self.cond_shapes))
         if unknown:
             yield f"kinds name {unknown}, which are not among the keys {sorted(self.cond_shapes)}"

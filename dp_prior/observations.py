@@ -55,7 +55,8 @@ def check_obs(
         close = difflib.get_close_matches(missing[0], names, n=1)
         raise ValueError(
             f"observation {missing[0]!r} is missing; the policy reads {_listing(shapes)}, found "
-            f"{', '.join(names) or 'none'}." + (f" Did you mean {close[0]!r}?" if close else "")
+            f"{', '.join(names) or 'none'}.{f' Did you mean {close[0]!r}?' if close else ''}"
+            f"{_previous_action(missing[0], spec)}"
         )
     checked = {}
     for key, shape in shapes.items():
@@ -74,6 +75,14 @@ def check_obs(
     _check_finite(checked, rows_read)
     _check_rotations(checked, spec, rows_read)
     return checked
+
+
+def _previous_action(key: str, spec: Spec) -> str:
+    """What to give for the previous action, which only callers that keep the queue of actions are asked for."""
+    if key not in spec.previous_actions:
+        return ""
+    start = [float(f"{number:.6g}") for number in spec.previous_actions[key]]
+    return f" It is the action executed before each observation, first {start}; `act` of an agent fills it in."
 
 
 def _tensor(key: str, value: Any, wanted: torch.dtype, kind: Kind) -> Tensor:

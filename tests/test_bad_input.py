@@ -32,6 +32,10 @@ SETTINGS = {
         {"task__pred_action_steps_only": True},
         "task.pred_action_steps_only: unknown key. A chunk always begins at the oldest observation; n_action_steps",
     ),
+    "another key of Diffusion Policy": (
+        {"task__past_action_visible": True},
+        "task.past_action_visible: unknown key. Name the observation in data.previous_action, or continue actions with",
+    ),
     "key of Diffusion Policy's data": (
         {"data__abs_action": True},
         "data.abs_action: unknown key. Name rotations in data.action.rotations.",

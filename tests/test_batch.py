@@ -76,6 +76,15 @@ def test_a_spec_of_vectors_is_written_as_it_always_was():
     assert json.loads(spec.to_json()) == json.loads(spec.model_dump_json()) == written
 
 
+def test_a_previous_action_is_an_observation_of_the_shape_of_an_action():
+    written = {"x_shape": [16, 2], "cond_shapes": {"state": [2, 5], "before": [2, 2]}}
+    spec = Spec.from_json(json.dumps(written | {"previous_actions": {"before": [0.5, 0.25]}}))
+    assert Spec.from_json(spec.to_json()).previous_actions == {"before": (0.5, 0.25)}
+    for key, start in (("state", [1, 2, 3, 4, 5]), ("before", [1]), ("x", [1, 2]), ("gone", [1, 2])):
+        with pytest.raises(ConfigError, match=rf"previous_actions.{key} has {len(start)} numbers, '{key}' shape"):
+            Spec.from_json(json.dumps(written | {"previous_actions": {key: start}}))
+
+
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [

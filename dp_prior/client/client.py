@@ -72,12 +72,15 @@ class PolicyClient:
         self._step = self._inferred = 0
         self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.metadata["n_obs_steps"])
         self._queue: deque[np.ndarray] = deque()
+        starts = {key: about["start"] for key, about in self.metadata["obs"].items() if "start" in about}
+        self._previous = {key: np.array(start, np.float32) for key, start in starts.items()}
 
     def act(self, obs: Mapping[str, Any]) -> np.ndarray:
         """The next action; asks the server when the queue is empty.
 
         Args:
-            obs: (*shape) by key, data units; keys the policy does not know are not sent.
+            obs: (*shape) by key, data units; keys the policy does not know are not sent. The previous action, if the
+                policy sees it, may be left out: it is then what `act` returned last.
 
         Returns:
             (action_dim,) float32, data units.
@@ -87,7 +90,7 @@ class PolicyClient:
             ServerError: the server refuses the observations; nothing of them is remembered.
             ConnectionError: there is no answer within `patience_s`.
         """
-        checked = self._checked(obs)
+        checked = self._checked({**self._previous, **obs})
         history = [*self._history, checked] if self._history else [checked] * self._history.maxlen
         if not self._queue:
             past = history[-self._history.maxlen :]
@@ -95,7 +98,9 @@ class PolicyClient:
             self._queue.extend(self.infer(stacked, step=self._step)["actions"])
         self._history.extend(history[len(self._history) :])
         self._step += 1
-        return self._queue.popleft().copy()
+        action = self._queue.popleft()
+        self._previous = dict.fromkeys(self._previous, action)
+        return action.copy()
 
     def infer(
         self,

@@ -48,6 +48,8 @@ class SetConfig(RecordedConfig):
 class MixtureConfig(WindowsConfig):
     """Windows over several recorded data sets with the same observations and the same action."""
 
+    replaced: ClassVar = {"previous_action": "A mixture does not offer it; record it as an observation of each set."}
+
     type: Literal["mixture"] = "mixture"
 
     provides: ClassVar = "trajectories"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import AfterValidator
 
 from dp_prior.batch import Spec
 from dp_prior.data.columns import Column
@@ -23,7 +24,8 @@ from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, open_imag
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.language import FrameTexts
 from dp_prior.data.order import Share
-from dp_prior.data.recorded import RecordedConfig, WindowsConfig
+from dp_prior.data.previous import central_action, previous_actions
+from dp_prior.data.recorded import RecordedConfig, WindowsConfig, good_key
 from dp_prior.data.selection import ACTION, read_selected
 from dp_prior.data.split import PARTS
 from dp_prior.data.split_trajectories import SplitTrajectories
@@ -42,6 +44,18 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     type: Literal["trajectories"] = "trajectories"
 
     provides: ClassVar = "trajectories"
+
+    previous_action: Annotated[str, AfterValidator(good_key)] | None = None
+    """Name of a further observation: the action of the step before, in data units, which agents fill in themselves. At
+    the first step of an episode it is the training action nearest to their mean. null: past actions are not seen."""
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if self.previous_action in {"action", *self.obs, *self.embeddings, *self.images, *self.language}:
+            yield (
+                f"previous_action is {self.previous_action!r}, the name of the action or of another observation; take "
+                f"another name, such as 'previous_action'"
+            )
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files of the data set with the manifest of the run in `directory`."""
@@ -100,10 +114,17 @@ class Trajectories(SplitTrajectories):
         self._lengths = np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
+        starts: dict[str, tuple[float, ...]] = {}
+        if config.previous_action is not None:
+            name, episodes = config.previous_action, np.array(self.split_ids["train"])
+            recorded = arrays[ACTION][_rows_of(ends[episodes], self._lengths[episodes])]
+            start = central_action(recorded, config.action.rotations)
+            wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start)
+            starts[name] = tuple(start.tolist())
         steps = horizon if all_obs else n_obs_steps
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
-            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in config.obs}
+            cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
             | {key: (steps, *found.folder.shape) for key, found in self._embeddings.items()}
             | {key: (steps, *column.shape) for key, column in self.images.items()}
             | {key: (steps, *found.table.shape[1:]) for key, found in self._language.items()},
@@ -111,6 +132,7 @@ class Trajectories(SplitTrajectories):
             fits={key: image.resize for key, image in config.images.items()},
             rotations={key: each.rotations for key, each in wanted.items() if each.rotations},
             embedders={key: found.embedder for key, found in self._language.items() if found.embedder is not None},
+            previous_actions=starts,
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}

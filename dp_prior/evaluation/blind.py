@@ -25,14 +25,13 @@ def refuse_blinding(spec: Spec, keys: Sequence[str]) -> None:
 def blinded(obs: Mapping[str, np.ndarray], policy: Any, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Observations (n, *shape) by key with some replaced: frames by mid-grey, vectors and the embeddings of texts by
     their mean in training."""
-    return {**obs, **{key: _constant(policy, key, obs[key]) for key in keys}}
+    return {**obs, **{key: _constant(policy, key, obs) for key in keys}}
 
 
-def _constant(policy: Any, key: str, seen: np.ndarray) -> np.ndarray:
+def _constant(policy: Any, key: str, obs: Mapping[str, np.ndarray]) -> np.ndarray:
     if policy.spec.kind(key) == "image":
-        return np.full_like(seen, GREY)
+        return np.full_like(obs[key], GREY)
     mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
     mean = (mean if layout is None else layout.decode(mean)).cpu().numpy()
-    if policy.spec.kind(key) == "text":
-        return np.broadcast_to(mean, (len(seen), *mean.shape))
-    return np.full_like(seen, mean)
+    rows = len(next(iter(obs.values())))  # not of obs[key]: an environment does not give the previous action
+    return np.broadcast_to(mean, (rows, *mean.shape))

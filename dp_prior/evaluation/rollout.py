@@ -464,7 +464,7 @@ def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bo
 
 def _check_fit(env: VectorEnv, spec: Spec, kind: str) -> None:
     """Raises ValueError unless observations and actions have the policy's keys and shapes."""
-    wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items()}
+    wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items() if key not in spec.previous_actions}
     wrong = [
         key
         for key, shape in wanted.items()

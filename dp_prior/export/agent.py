@@ -37,18 +37,22 @@ class ExportAgent:
         """Start the next episode, or the one of a given number, which repeats its noise."""
         self.episode = self.episode + 1 if episode is None else episode
         self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.policy.n_obs_steps)
+        starts = self.policy.document["spec"].get("previous_actions", {})
+        self._previous = {key: np.array(start, np.float32) for key, start in starts.items()}
         self._step = 0
 
     def act(self, obs: Mapping[str, Any]) -> np.ndarray:
         """The next action, (action_dim,) float32 in data units.
 
         Args:
-            obs: (*shape) by key, data units; keys the policy does not know are ignored.
+            obs: (*shape) by key, data units; keys the policy does not know are ignored. The previous action, if
+                the policy sees it, may be left out: it is then what `act` returned last.
 
         Raises:
             ValueError: an observation is refused by `ExportedPolicy.check`; nothing of it is remembered.
             RuntimeError: the action is not finite, which a robot must never execute.
         """
+        obs = {**self._previous, **obs}
         rows = {key: np.asarray(value)[None] for key, value in obs.items() if key in self.policy.shapes}
         checked = self.policy.check(rows or obs, 1, has_steps=False)
         for _ in range(1 if self._history else self.policy.n_obs_steps):  # the first observation fills the history
@@ -59,9 +63,10 @@ class ExportAgent:
             random = Randomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", self._step)
             self._chunk = self.policy.predict(past, random)[0]
         self._step += 1
-        action = self._chunk[self.policy.n_obs_steps - 1 + place].copy()
+        action = self._chunk[self.policy.n_obs_steps - 1 + place]
         if not np.isfinite(action).all():
             raise RuntimeError(
                 f"the policy's action is {action.tolist()}, which is not finite: the weights are damaged"
             )
-        return action
+        self._previous = dict.fromkeys(self._previous, action)
+        return action.copy()

@@ -98,6 +98,8 @@ class VectorAgent:
         self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
         nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu")
+        starts = self.policy.spec.previous_actions
+        self._previous = {key: torch.tensor(start, device="cpu") + nothing for key, start in starts.items()}
         self._executed = deque([nothing], maxlen=self.policy.n_obs_steps)
         self._plans: deque[_Plan] = deque(maxlen=2 + self.policy.horizon // self.n_action_steps)
         self._step = self._due = 0
@@ -107,7 +109,8 @@ class VectorAgent:
 
         Args:
             obs: (n, *shape) by key, data units; keys the policy does not know are ignored. An instruction may be given
-                as texts (n,) or as their embeddings.
+                as texts (n,) or as their embeddings. The previous action, if the policy sees it, may be left out: it is
+                then what `act` returned last; give it where the robot did something else.
             active: (n,) bool, rows to predict for, None for all. The others get a meaningless finite action.
 
         Returns:
@@ -120,7 +123,7 @@ class VectorAgent:
         if self._episodes is None:
             raise RuntimeError("act was called before reset; a VectorAgent must know its episodes first")
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
-        obs = self.instructions.embedded(obs)
+        obs = {**self._previous, **self.instructions.embedded(obs)}
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
         self._remember({key: value.clone() for key, value in checked.items()})  # environments reuse their arrays
         if self._step == self._due:
@@ -131,6 +134,7 @@ class VectorAgent:
                 self._plans.append(_Plan(present, begin, self._predict(torch.from_numpy(rows))))
         action = self._action()
         self._executed.append(action)
+        self._previous = dict.fromkeys(self._previous, action)
         self._step += 1
         return action.numpy().copy()
 
@@ -238,7 +242,7 @@ class Agent:
 
         Args:
             obs: (*shape) by key, data units; keys the policy does not know are ignored. An instruction may be given as
-                a text or as its embedding.
+                a text or as its embedding; the previous action may be left out, see `VectorAgent.act`.
 
         Returns:
             (action_dim,) float32, data units.

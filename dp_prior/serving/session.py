@@ -116,6 +116,8 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
     for key, shape in spec.cond_shapes.items():
         free = [None, None, shape[-1]] if key in spec.fits else list(shape[1:])
         obs[key] = {"shape": free, "dtype": str(spec.dtype(key)).removeprefix("torch."), "kind": spec.kind(key)}
+        if key in spec.previous_actions:
+            obs[key]["start"] = list(spec.previous_actions[key])
     return {
         "protocol": PROTOCOL,
         "policy": name,

@@ -68,7 +68,7 @@ class PolicyConfig(Config):
         "pred_action_steps_only": "A chunk always begins at the oldest observation; n_action_steps of it are executed.",
         "oa_step_convention": "It is always so: the action at index n_obs_steps - 1 is the one after the newest "
         "observation.",
-        "past_action_visible": "Give past actions as an observation of yours, or continue them with task.prefix.",
+        "past_action_visible": "Name the observation in data.previous_action, or continue actions with task.prefix.",
         "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.realtime.RealtimeAgent.",
         "num_inference_steps": "Set task.sampler.steps.",
     }  # Diffusion Policy, UMI, LeRobot, openpi

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
+from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient, ServerError, client
 from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.client.wire import OWN_FIELDS, pack
@@ -35,6 +36,29 @@ def test_actions_are_those_of_the_agent_bit_for_bit(n_obs_steps):
                 np.testing.assert_array_equal(action, agent.act(obs))
                 action[:] = np.nan  # it is the caller's
         assert {"round_trip_ms", "infer_ms", "decode_ms", "wait_ms"} <= set(robot.timing)
+
+
+@pytest.mark.parametrize("history", ["client", "server"])
+def test_previous_actions_are_filled_in_as_by_the_agent(history):
+    policy = Fake(n_obs_steps=3)
+    shapes, start = {**policy.spec.cond_shapes, "before": (3, 2)}, (0.25, -1.5)
+    policy.spec = Spec(x_shape=policy.spec.x_shape, cond_shapes=shapes, previous_actions={"before": start})
+    agent = Agent(policy)
+    with running(policy, history=history) as server, PolicyClient(port=server.port) as robot:
+        for episode in range(2):
+            agent.reset(episode)
+            robot.reset(episode)
+            for obs in observations(10, episode):
+                action = robot.act(obs)
+                np.testing.assert_array_equal(action, agent.act(obs))
+                action[:] = np.nan  # it is the caller's
+        for given in ({"before": [7.0, 8.0]}, {}, {}):
+            np.testing.assert_array_equal(robot.act({**obs, **given}), agent.act({**obs, **given}))
+        assert robot.metadata["obs"]["before"]["start"] == list(start)
+        with pytest.raises(
+            ServerError, match=r"'before' is missing; .* executed before each observation, first \[0.25, -"
+        ):
+            robot.infer({key: np.stack([value] * 3) for key, value in obs.items()})
 
 
 def test_several_robots_share_a_server():

@@ -268,6 +268,11 @@ def fetch_masks(data):
     return data.train.fetch(torch.arange(len(data.train))).mask
 
 
+def test_previous_actions_are_refused(paths):
+    with pytest.raises(ConfigError, match="previous_action: unknown key. A mixture does not offer it; record it as an"):
+        mixture({"a": (paths["a"], None)}, previous_action="before")
+
+
 def test_what_a_set_holds_is_mapped_by_its_own_keys(paths, tmp_path):
     arrays = dict(np.load(paths["b"]))
     arrays["robot"] = np.concatenate([np.zeros((len(arrays["state"]), 3), np.float32), arrays.pop("state")], axis=1)

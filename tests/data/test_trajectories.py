@@ -230,6 +230,7 @@ def test_formats_not_in_use_are_not_imported():
         {"split": {"train": 0.5, "val": 0.5}},
         {"mask_padding": False},
         {"device": "cpu"},
+        {"previous_action": "before"},
     ],
     ids=json.dumps,
 )
@@ -252,6 +253,9 @@ def test_every_knob_changes_the_data(path, change):
         ({"action": {"key": "action", "slice": [-1, 2]}}, "slice [-1, 2] is empty or negative"),
         ({"episodes": {"type": "hdf5", "path": "a"}}, "expected one of 'zarr', 'npz', 'lerobot'"),
         ({"batch_size": 0}, "batch_size: "),
+        ({"previous_action": "agent"}, "previous_action is 'agent', the name of the action or of another observation"),
+        ({"previous_action": "action"}, "previous_action is 'action', the name of the action or of another"),
+        ({"previous_action": "a b"}, "name 'a b' cannot be used"),
     ],
 )
 def test_a_wrong_configuration_is_refused_with_its_path(path, change, message):

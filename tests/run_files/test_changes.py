@@ -22,6 +22,7 @@ REFUSED = {
     "task.diffusion.schedule.steps=20": "task.diffusion.schedule.steps: 10 in the checkpoint, 20 now",
     'task.normalizer.goal={"type": "gaussian"}': "task.normalizer.goal",
     "data.obs.goal.key=other": "data.obs.goal.key: 'state' in the checkpoint, 'other' now",
+    "data.previous_action=before": "data.previous_action: None in the checkpoint, 'before' now",
     "data.split.seed=4": "data.split.seed: 0 in the checkpoint, 4 now",
     "data.mask_padding=false": "data.mask_padding: True in the checkpoint, False now",
     "train.ema.slow.decay=0.5": "train.ema.slow.decay: 0.9 in the checkpoint, 0.5 now",

@@ -1,0 +1,32 @@
+"""Past actions as an observation: at every step the action of the step before, in data units."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from dp_prior.rotations import Layout, RotationSlice
+
+
+def previous_actions(actions: np.ndarray, ends: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """(N, A): the action of the step before; `start` in the first step of an episode, which has none before it.
+
+    Args:
+        actions: (N, A) of all episodes, one after another.
+        ends: (E,) exclusive end row of each episode; the last is N.
+        start: (A,).
+    """
+    previous = np.roll(actions, 1, axis=0)
+    previous[np.append(0, ends[:-1])] = start
+    return previous
+
+
+def central_action(actions: np.ndarray, rotations: tuple[RotationSlice, ...]) -> np.ndarray:
+    """(A,): the one of the actions (N, A) nearest to their mean, in standard deviations; rotations as 6D.
+
+    A recorded action is a possible command in every data set: zeros or a mean may be none, for example of quaternions.
+    """
+    inside = Layout(actions.shape[1], rotations).encode(torch.from_numpy(actions)).numpy().astype(np.float64)
+    spread = inside.std(0)
+    distance = (inside - inside.mean(0)) / np.where(spread > 0, spread, 1)
+    return actions[np.square(distance).sum(1).argmin()]
