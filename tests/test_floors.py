@@ -21,7 +21,7 @@ FLOORS = [
     {"tasks", "tracking"},
     {"training", "inference", "published", "export"},
     {"evaluation", "serving"},
-    {"run", "inspection", "pages", "cli", "__init__", "__main__"},
+    {"run", "inspection", "pages", "watching", "cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
