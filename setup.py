@@ -43,7 +43,11 @@ setup(
     license="MIT",
     packages=find_packages(include=["dp_prior", "dp_prior.*"]),
     py_modules=["dp_prior_command"],
-    package_data={"dp_prior.places": ["card.md"], "dp_prior.pages": ["page.html"]},
+    package_data={
+        "dp_prior.places": ["card.md"],
+        "dp_prior.pages": ["page.html", "style.css"],
+        "dp_prior.watching": ["*.html", "watch.css", "watch.js"],
+    },
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.7",

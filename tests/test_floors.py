@@ -24,7 +24,7 @@ FLOORS = [
     {"run_files"},
     {"inspection"},
     {"pages"},
-    {"run"},
+    {"run", "watching"},
     {"cli", "__init__", "__main__"},
 ]
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)

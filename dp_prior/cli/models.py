@@ -150,10 +150,12 @@ def serve(
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
     from dp_prior.inference.load import load_policy
-    from dp_prior.serving.server import Limits, PolicyServer, bind, most_bytes, read_token
+    from dp_prior.serving.listener import bind
+    from dp_prior.serving.server import Limits, PolicyServer, most_bytes, read_token
 
     token = None if token_file is None else read_token(token_file)
-    with bind(host, port, is_protected=insecure or token is not None) as listener:
+    remedy = "give --token-file, whose key clients must show, or say --insecure"
+    with bind(host, port, is_protected=insecure or token is not None, remedy=remedy) as listener:
         if Path(checkpoint, POLICY).is_file():
             if guidance_scale is not None:
                 raise click.UsageError("--guidance-scale is for checkpoints; that of an export is in its graphs")

@@ -159,6 +159,29 @@ def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) 
 
 @click.command(cls=Command)
 @modules_option
+@click.argument("runs", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
+@click.option("--insecure", is_flag=True, help="Let other machines connect; there is no password.")
+def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, ...]) -> None:
+    """Serve the pages of all runs below a directory, live while they train; Ctrl-C or SIGTERM ends it."""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        import_modules(modules)
+        from dp_prior.serving.listener import bind
+        from dp_prior.watching.runs import Runs
+        from dp_prior.watching.server import WatchServer
+
+        if not runs.is_dir():
+            raise FileNotFoundError(f"there is no directory {runs}")
+        with bind(host, port, is_protected=insecure) as listener:
+            server = WatchServer(Runs(runs), listener, host)
+            say(f"watching {len(server.runs.summaries())} runs below {runs} at {server.address}; Ctrl-C ends it")
+            server.serve_forever()
+
+
+@click.command(cls=Command)
+@modules_option
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
 @click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -58,16 +59,25 @@ class Page:
                 merged[name] = [*value, *vars(other)[name]]
         return replace(self, **merged)
 
+    def render(self) -> str:
+        """The page as HTML."""
+        return template(Path(__file__).parent / "page.html").render(**vars(self))
+
     def write(self, output: Path) -> Path:
         """Write the page as one file.
 
         Raises:
             OSError: it cannot be written.
         """
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-        options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), **options)
         output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, environment.get_template("page.html").render(**vars(self)).encode())
+        replace_file(output, self.render().encode())
         return output
+
+
+@functools.cache
+def template(path: Path) -> Any:
+    """A template of HTML, which escapes every value and may include the style sheet of pages."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    return Environment(loader=FileSystemLoader([path.parent, Path(__file__).parent]), **options).get_template(path.name)

@@ -39,7 +39,7 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
     """
     import_figure()
     stories = [read_story(run) for run in runs]
-    page = _run(stories[0], output) if len(stories) == 1 else _comparison(stories)
+    page = run_page(stories[0], output) if len(stories) == 1 else _comparison(stories)
     return page.write(output)
 
 
@@ -55,11 +55,11 @@ def write_last_page(run: Path) -> Path:
     story, output = read_story(run), run / PAGE
     now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     ending = {**story.ending, "ended": now, "host": None}
-    return _run(replace(story, state="finished", ending=ending), output).write(output)
+    return run_page(replace(story, state="finished", ending=ending), output).write(output)
 
 
-def _run(story: Story, output: Path) -> Page:
-    """The page of one run."""
+def run_page(story: Story, output: Path) -> Page:
+    """The page of one run, for a file at `output`, to which addresses of films are relative."""
     room = LARGEST_FILMS
     films = []
     for report in reversed([report for report in story.reports if report.film]):

@@ -125,7 +125,7 @@ def read_story(directory: Path) -> Story:
     events = [parse_row(line) for line in _lines(directory / EVENTS)]
     reports = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
     return Story(
-        directory, str(read(IDENTITY).get("name") or directory.resolve().name), _state(ending), ending, settings,
+        directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
         changed, rows, [event for event in events if event], read(RESULT),
         sorted(reports, key=lambda report: (report.step, report.name)), gaps,
     )  # fmt: skip
@@ -163,7 +163,8 @@ def _lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
 
 
-def _state(ending: dict[str, Any]) -> str:
+def state_of(ending: dict[str, Any]) -> str:
+    """`Story.state` of what `exit.json` says; a process of this machine that is gone was killed."""
     reason = ending.get("reason")
     if reason != RUNNING:
         return "unknown" if reason is None else _ENDINGS.get(reason, "failed")

@@ -8,9 +8,7 @@ actions from old observations; the others are answered as superseded.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
-import ipaddress
 import logging
 import math
 import signal
@@ -336,39 +334,6 @@ def _get_only() -> type:
             super().data_received(data)
 
     return GetOnly
-
-
-def bind(host: str, port: int, *, is_protected: bool) -> socket.socket:
-    """A listening socket; clients that connect while the policy is loaded wait for `run`.
-
-    Args:
-        port: 0 for one that is free.
-        is_protected: whether other machines may reach it; without, the address must be a loopback address.
-
-    Raises:
-        ConfigError: the port is in use, the address is not of this machine, or it is not loopback and not protected.
-    """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError("--host", [f"{host!r} is no address: {error.strerror}"]) from None
-    if not (is_protected or ipaddress.ip_address(address[0].partition("%")[0]).is_loopback):
-        problem = (
-            f"other machines could reach {host!r}; give --token-file, whose key clients must show, or say --insecure"
-        )
-        raise ConfigError("--host", [problem])
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen()
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        in_use = "is in use by another process; name a free port with --port (0 finds one)"
-        problem = in_use if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
-        raise ConfigError("--host, --port", [f"{host}:{port} {problem}"]) from None
-    return listener
 
 
 def read_token(path: Path) -> str:

@@ -10,7 +10,8 @@ from torch import nn
 
 from dp_prior.batch import Spec
 from dp_prior.resize import Fit
-from dp_prior.serving.server import PolicyServer, bind
+from dp_prior.serving.listener import bind
+from dp_prior.serving.server import PolicyServer
 
 
 class Fake(nn.Module):

@@ -1,0 +1,174 @@
+"""An HTTP server for the pages of runs. It only reads, and only answers requests that name this machine.
+
+A page elsewhere can let its own host name lead to this machine (DNS rebinding) and would then read the answers; so the
+host that a request names must be an address, `localhost`, or a name of this machine.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import re
+import socket
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from dp_prior.regular_files import UnfitError, open_regular
+from dp_prior.run_files.scores import MEDIA, PAGE
+from dp_prior.watching.runs import Runs
+from dp_prior.watching.views import index, view
+
+TYPES = {".mp4": "video/mp4", ".png": "image/png", ".gif": "image/gif"}
+"""What is served of the `media` folder of a run."""
+
+CHUNK = 1 << 16
+"""Bytes of a film that are sent at once."""
+
+_SCRIPT = Path(__file__).parent / "watch.js"
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "frame-src 'self'; img-src 'self' data:; media-src 'self' data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+_LOG = logging.getLogger(__name__)
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Serves runs on a bound socket."""
+
+    daemon_threads = True
+
+    def __init__(self, runs: Runs, listener: socket.socket, host: str):
+        """Args: host: the name under which users know the address of `listener`."""
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.runs = runs
+        self.names = {"localhost", host.lower(), socket.gethostname().lower()}
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        host, port = self.server_address[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+    def is_named(self, host: str | None) -> bool:
+        """Whether a request means this machine, by its header `Host`."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self.names or ipaddress.ip_address(name.partition("%")[0]) is not None
+        except ValueError:
+            return False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is nothing to tell; anything else is one line."""
+        error = sys.exception()
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            _LOG.warning("a request failed: %s: %s", type(error).__name__, error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection."""
+
+    server: WatchServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "dp_prior", ""
+    timeout = 30.0
+    """Seconds after which a client that sends or reads nothing is disconnected."""
+
+    def do_GET(self) -> None:
+        """Answer with a page, a film, or one line that says why there is none."""
+        if not self.server.is_named(self.headers.get("Host")):
+            self._text(421, "this server answers requests for an address, localhost or a name of its machine")
+            return
+        try:
+            self._answer(unquote(self.path.partition("?")[0], errors="surrogateescape"))
+        except FileNotFoundError as error:
+            self._text(404, str(error))
+        except (PermissionError, UnfitError) as error:
+            self._text(403, str(error))
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:  # files of a run may hold anything, and a browser is no place for a traceback
+            self._text(500, f"the page cannot be made: {type(error).__name__}: {error}")
+
+    do_HEAD = do_GET
+
+    def log_message(self, form: str, *values: Any) -> None:
+        """Nothing is logged."""
+
+    def _answer(self, path: str) -> None:
+        """
+        Raises:
+            FileNotFoundError: there is nothing at this path.
+        """
+        runs, (first, *places) = self.server.runs, path.removeprefix("/").split("/")
+        if path == "/":
+            self._html(index(runs))
+        elif path == "/watch.js":
+            self._send(200, "text/javascript", _SCRIPT.read_bytes())
+        elif first == "run":
+            self._html(view(runs, "/".join(places)))
+        elif first == "files" and places[-1:] == [PAGE]:
+            self._html(runs.page("/".join(places[:-1])))
+        elif first == "files" and places[-2:-1] == [MEDIA] and Path(places[-1]).suffix in TYPES:
+            path = runs.media("/".join(places[:-2]), places[-1])
+            with open_regular(path) as file:
+                self._film(file, TYPES[path.suffix])
+        else:
+            raise FileNotFoundError(f"there is nothing at {path}")
+
+    def _html(self, page: str) -> None:
+        self._send(200, "text/html; charset=utf-8", page.encode(errors="replace"))  # names that are not UTF-8
+
+    def _text(self, code: int, line: str) -> None:
+        self._send(code, "text/plain; charset=utf-8", f"{line}\n".encode(errors="replace"))
+
+    def _send(self, code: int, kind: str, body: bytes) -> None:
+        self._head(code, kind, len(body))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _film(self, file: BinaryIO, kind: str) -> None:
+        """A file, or the part of it that the header `Range` asks for, without which some browsers play no film."""
+        size = os.fstat(file.fileno()).st_size
+        start, stop = _part(self.headers.get("Range"), size)
+        if start >= stop and (start, stop) != (0, size):
+            self._head(416, kind, 0, **{"Content-Range": f"bytes */{size}"})
+            return
+        whole = (start, stop) == (0, size)
+        told = {} if whole else {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}
+        self._head(200 if whole else 206, kind, stop - start, **told)
+        file.seek(start)
+        while self.command != "HEAD" and start < stop and (data := file.read(min(CHUNK, stop - start))):
+            self.wfile.write(data)
+            start += len(data)
+        self.close_connection |= self.command != "HEAD" and start < stop  # the file has become shorter
+
+    def _head(self, code: int, kind: str, size: int, **more: str) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Type": kind, "Content-Length": size, "Accept-Ranges": "bytes", **more}.items():
+            self.send_header(name, str(value))
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def _part(asked: str | None, size: int) -> tuple[int, int]:
+    """The bytes that a header `Range` asks for, start and exclusive stop; all of them if it is none that is known."""
+    found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", asked or "")
+    if found is None or not any(found.groups()):
+        return 0, size
+    first, last = found.groups()
+    if not first:
+        return max(0, size - int(last)), size
+    return int(first), min(size, int(last or size) + 1)

@@ -1,0 +1,130 @@
+"""What the table of runs says of one: how far it is, how long it still takes, and how good it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dp_prior.pages.story import Story, state_of
+
+RECENT_ROWS = 20
+"""Rows of the log whose speed gives the time left."""
+
+LONGEST_SETTING = 40
+"""Characters of a setting in the table."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run.
+
+    Attributes:
+        ending: of `exit.json`.
+        done: share of the budget that is spent, 0 to 1; None if unknown.
+        left_s: seconds of training until it is spent, evaluations left out; None if unknown.
+        metric: name of the score, or of the metric that selects the best weights where no score was logged.
+        newest, best: logged values of it.
+        test: the first score of the best weights on the test seeds.
+        changed: settings that differ from the defaults, by dotted key.
+        look: the newest film or picture of samples, in the `media` folder.
+        problem: why the run cannot be read, or the first thing that is missing.
+    """
+
+    name: str
+    ending: dict[str, Any] = field(default_factory=dict)
+    done: float | None = None
+    left_s: float | None = None
+    metric: str | None = None
+    newest: float | None = None
+    best: float | None = None
+    test: float | None = None
+    task: str = ""
+    changed: dict[str, Any] = field(default_factory=dict)
+    look: Path | None = None
+    problem: str | None = None
+
+    @property
+    def state(self) -> str:
+        """As `Story.state`, now: a process may have died since the files were read."""
+        return state_of(self.ending)
+
+
+def summarise(story: Story) -> Summary:
+    """The summary of what a run directory tells."""
+    metric, values = _score(story)
+    sign = -1 if story.settings.get("train.monitor.mode") == "min" and not metric.endswith("/score") else 1
+    done = _done(story)
+    looks = [look for report in reversed(story.reports) for look in (report.film, *report.pictures) if look is not None]
+    return Summary(
+        name=story.name,
+        ending=story.ending,
+        done=done,
+        left_s=_left_s(story, done),
+        metric=metric or None,
+        newest=values[-1] if values else None,
+        best=max(values, key=lambda value: sign * value) if values else None,
+        test=_number(next((value for name, value in story.test.items() if name.endswith("/score")), None)),
+        task=str(story.settings.get("task.type") or ""),
+        changed={key: value for key, value in story.changed.items() if _tells(key)},
+        look=next(iter(looks), None),
+        problem=next(iter(story.gaps), None),
+    )
+
+
+def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """`key=value` of the settings of each run that not all of these runs share, by the name of the run."""
+    keys = dict.fromkeys(itertools.chain(*changed.values()))
+    told = {key: {name: json.dumps(settings.get(key)) for name, settings in changed.items()} for key in keys}
+    differing = [key for key in keys if len(set(told[key].values())) > 1]
+    return {
+        name: [f"{key}={_short(told[key][name])}" for key in differing if key in settings]
+        for name, settings in changed.items()
+    }
+
+
+def _tells(key: str) -> bool:
+    """Whether a setting tells runs from each other in a few words: no text, directory or list of evaluators does."""
+    return key not in ("description", "evaluate", "test") and not key.startswith("tracker.")
+
+
+def _short(text: str) -> str:
+    text = text.strip('"')
+    return text if len(text) <= LONGEST_SETTING else f"{text[: LONGEST_SETTING - 1]}…"
+
+
+def _number(value: Any) -> float | None:
+    """A finite number of a file that may hold anything."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _score(story: Story) -> tuple[str, list[float]]:
+    """The metric that counts, and its values in the order of the log."""
+    scores = (name for row in story.rows for name in row if name.endswith("/score"))
+    metric = next(scores, None) or str(story.settings.get("train.monitor.metric") or "")
+    return metric, [value for row in story.rows if (value := _number(row.get(metric))) is not None]
+
+
+def _done(story: Story) -> float | None:
+    """By the unit in which the budget is given."""
+    for setting, counter in (("samples", "samples_seen"), ("steps", "step"), ("epochs", "train/epoch")):
+        budget = _number(story.settings.get(f"train.{setting}"))
+        reached = [value for row in reversed(story.rows) if (value := _number(row.get(counter))) is not None][:1]
+        if budget and reached:
+            return min(1.0, max(0.0, reached[0] / budget))
+    return None
+
+
+def _left_s(story: Story, done: float | None) -> float | None:
+    """What is left of the samples, at the mean speed of the newest rows."""
+    found = (_number(row.get("train/samples_per_second")) for row in reversed(story.rows))
+    rates = list(itertools.islice((rate for rate in found if rate and rate > 0), RECENT_ROWS))
+    if not done or not rates:
+        return None
+    seen = story.rows[-1]["samples_seen"]
+    return seen * (1 - done) / done * sum(1 / rate for rate in rates) / len(rates)
