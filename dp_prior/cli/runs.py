@@ -227,7 +227,7 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
         lines.append(f"  {'best checkpoint':<40} {best}")
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
-        lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}'))\"")
+        lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}').spec)\"")
     if outcome.diverged_at is not None:
         lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])
