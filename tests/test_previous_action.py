@@ -18,7 +18,7 @@ from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Synchronous
 from dp_prior.rotations import Layout
 from tests.evaluation.fakes import NOW
-from tests.export.policies import ByTorch
+from tests.export.policies import ByTorch, build
 from tests.tiny import experiment, read_rows, tiny
 
 BEFORE = "before"
@@ -192,15 +192,22 @@ def test_a_rollout_is_the_agent_in_its_environment(trained):
         assert info["score"][0] == pytest.approx(line["score"], abs=1e-5)
 
 
-def test_an_export_fills_it_in_too(trained):
-    policy, steps = load_policy(trained), np.random.default_rng(0).uniform(size=(7, 2, 2))
-    agents = [Agent(policy, seed=3), ExportAgent(ByTorch.of(policy), seed=3)]
-    for _ in range(2):
-        for agent in agents:
-            agent.reset(1)
-        for position, goal in steps:
-            expected, found = (agent.act({"agent_pos": position, "goal": goal}) for agent in agents)
-            np.testing.assert_allclose(found, expected, atol=1e-5)
-            found[:] = np.nan  # it is the caller's
-    blind = [agent.act({"agent_pos": position, "goal": goal, BEFORE: [0.5, 0.5]}) for agent in agents]
-    np.testing.assert_allclose(*blind, atol=1e-5)
+def test_an_export_fills_it_in_too():
+    shapes = {"position": (2, 2), BEFORE: (2, 2)}
+    policy = build(Spec(x_shape=(HORIZON, 2), cond_shapes=shapes, previous_actions={BEFORE: (20.0, 70.0)}))
+    with torch.no_grad():  # an untrained network hardly sees its conditions
+        for index, weight in enumerate(policy.parameters()):
+            weight.add_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(index)))
+    positions = np.random.default_rng(0).uniform(0, 100, (9, 2))
+
+    def actions(agent, **given):
+        agent.reset(1)
+        return np.array([agent.act({"position": position, **given}) for position in positions])
+
+    agent, exported = Agent(policy, seed=3), ExportAgent(ByTorch.of(policy), seed=3)
+    for given in ({}, {}, {BEFORE: [20.0, 70.0]}):
+        expected = actions(agent, **given)
+        np.testing.assert_allclose(actions(exported, **given), expected, atol=1e-3)  # of 100 units
+    assert np.abs(expected - actions(agent)).max() > 10, "it matters"
+    exported.act({"position": positions[0]})[:] = np.nan  # it is the caller's
+    assert np.isfinite(exported.act({"position": positions[0]})).all()

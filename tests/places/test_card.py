@@ -112,6 +112,13 @@ def test_the_snippet_of_a_prior_asks_for_an_embedding(tmp_path):
     assert 'load_prior("me/model")\nimage_embed = prior.predict(text_embed=torch.ones(1, 8))\n```\n' in card
 
 
+def test_the_snippet_of_a_policy_leaves_the_previous_action_to_the_agent(tmp_path):
+    shapes = {"x_shape": [8, 2], "cond_shapes": {"state": [2, 5], "before": [2, 2]}}
+    card = bare_card(tmp_path, "policy", {**shapes, "previous_actions": {"before": [0.0, 1.0]}})
+    assert 'obs = {\n    "state": np.zeros((5,), dtype=np.float32),\n}\naction = agent.act(obs)' in card
+    assert '"before": np.zeros((2,)' in bare_card(tmp_path, "policy", shapes)
+
+
 def test_the_snippet_of_images_gives_their_conditions(tmp_path):
     card = bare_card(tmp_path, "image", {"x_shape": [8, 8, 1], "cond_shapes": {}})
     assert 'load_image("me/model")\nimages = model.predict(1)  # (1, 8, 8, 1) uint8\n```\n' in card
