@@ -22,7 +22,7 @@ from tests.hub_server import TOKEN
 from tests.test_cli import command
 from tests.tiny import assert_equal, experiment, state, tiny, train, train_and_die, write
 
-SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 30, "license": "mit"}
+SAVER = {"type": "huggingface", "repo": "me/tiny", "save_latest": True, "drain_s": 250, "license": "mit"}
 ROOT = Path(__file__).parent.parent
 SLOW = pytest.mark.slow
 

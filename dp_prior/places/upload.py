@@ -120,6 +120,7 @@ class UploadSaver(Saver):
         self._clock = clock
         self._dice = dice or random.Random()
         self._news = threading.Event()
+        self._saves = 0
         self._thread: threading.Thread | None = None
         self._right: BinaryIO | None = None
         self._is_checked = False
@@ -192,7 +193,7 @@ class UploadSaver(Saver):
         """Make at most one attempt, if one is due. Returns seconds until the next, None if the outbox is empty."""
         if not self._acquire():
             return 2.0
-        waiting = self.outbox.waiting()
+        saves, waiting = self._saves, self.outbox.waiting()
         if not waiting and self._is_checked:
             return None
         wait = self.schedule.wait(self._clock())
@@ -205,12 +206,12 @@ class UploadSaver(Saver):
             deadline_s = max(0.1, min(self.record.deadline_s, self._stop_at - self._clock()))
             report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, deadline_s)
         self.schedule.ended(report, self._clock(), self._dice)
+        if self._saves != saves:  # a refusal does not block what was saved meanwhile
+            self.schedule.is_blocked = False
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":
             self.outbox.remove(chosen)
         self._note(report)
-        if not chosen and report.trouble is not None:
-            return None  # only the check failed; the next checkpoint retries
         return self.schedule.wait(self._clock()) if self.outbox.waiting() else None
 
     def _put(
@@ -219,6 +220,7 @@ class UploadSaver(Saver):
         """Queue a checkpoint and wake the thread. Retries a refused upload, but still honours Retry-After."""
         files = MODEL_FILES if self.record.save_type == "model" else None
         self.outbox.put(kind, directory, files=files, media=media, scores=scores)
+        self._saves += 1
         self.schedule.is_blocked = False
         self._news.set()
 

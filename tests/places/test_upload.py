@@ -142,6 +142,26 @@ def test_a_refusal_is_tried_once_per_save_and_never_by_itself(run):
     assert len(place.saver.outbox.waiting()) == 2
 
 
+@pytest.mark.parametrize("first", ["check", "checkpoint"])
+def test_a_refusal_does_not_block_what_was_saved_meanwhile(run, first):
+    place = Place(run)
+    if first == "checkpoint":
+        place.saver.save(run.save(1))
+
+    def refuse_the_first(*job):
+        place.jobs.append(job)
+        if len(place.jobs) > 1:
+            return DONE
+        place.saver.save(run.save(2))
+        return REFUSED
+
+    place.attempt = refuse_the_first
+    assert place.saver.step() == 0.0
+    while place.saver.step() is not None:
+        pass
+    assert len(place.jobs) == 2 and place.saver.outbox.waiting() == []
+
+
 def test_commits_per_hour_are_counted_across_restarts_even_those_whose_end_is_unknown(run):
     killed = Report("no success within 900 s", "unavailable", commits=1)
     place = Place(run, DONE, killed, DONE, max_commits_per_hour=4)

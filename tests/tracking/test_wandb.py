@@ -61,14 +61,16 @@ print(json.dumps({"lines": lines, "seconds": time.monotonic() - began}))
 """
 
 
-def run(directory, source, config, record=None, on_break=None, **environment):
+def run(directory, source, config, record=None, on_break=None, before="", **environment):
     """Run a program that logs; returns what it printed last, and how long it took with its exit.
 
+    `before` is run before the tracker begins.
     `on_break` is called when the program prints BREAK; the program goes on after the next line of its input.
     """
     began = time.monotonic()
+    program, record = before + PROGRAM + source + CLOSE, {"patience_s": 150, **(record or {})}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM + source + CLOSE, str(directory), json.dumps(record or {}), json.dumps(config)],
+        [sys.executable, "-c", program, str(directory), json.dumps(record), json.dumps(config)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -88,7 +90,7 @@ def run(directory, source, config, record=None, on_break=None, **environment):
             while process.stdout.readline() not in ("BREAK\n", ""):
                 pass
             on_break()
-        output, errors = process.communicate("\n", timeout=120)
+        output, errors = process.communicate("\n", timeout=250)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -219,12 +221,12 @@ def test_online_every_point_arrives_also_those_of_a_run_that_goes_on(tmp_path, s
     (tmp_path / "notes.txt").write_text("hello")
     online = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url}
     shown = LOG + f"tracker.log_file(Path({str(tmp_path / 'notes.txt')!r}), at(20))\n"
-    assert run(tmp_path, shown, {"mode": "online", "project": "toys"}, {"patience_s": 60}, **online)["lines"] == []
+    assert run(tmp_path, shown, {"mode": "online", "project": "toys"}, **online)["lines"] == []
     first = server.history["abcd1234"]
     assert [row["step"] for _, row in sorted(first.items())] == list(range(1, 21))
     assert "notes.txt" in server.files
     again = "tracker.rewind(at(15))\nfor step in range(16, 26): tracker.log({'train/loss': 9.0}, at(step))\n"
-    assert run(tmp_path, again, {"mode": "online", "project": "toys"}, {"patience_s": 60}, **online)["lines"] == []
+    assert run(tmp_path, again, {"mode": "online", "project": "toys"}, **online)["lines"] == []
     assert list(server.history) == ["abcd1234"]
     rows = [row["step"] for _, row in sorted(server.history["abcd1234"].items())]
     assert rows == [*range(1, 21), *range(16, 26)]
@@ -254,20 +256,19 @@ for step in range(2, 30):
 
 @pytest.mark.promise("F1")
 def test_a_server_that_is_not_there_delays_nothing_and_the_points_are_kept_offline(tmp_path):
-    source = (
-        """
-began_logging = time.monotonic()
+    before = """
+import threading, wandb
+init, has_logged = wandb.init, threading.Event()
+def after_logging(**arguments):
+    assert has_logged.wait(100), "a call that logs waits for the server"
+    return init(**arguments)
+wandb.init = after_logging
 """
-        + LOG
-        + """
-assert time.monotonic() - began_logging < 2
-wait_for(lambda: list(directory.glob("wandb/offline-run-*")))
-"""
-    )
     found = run(
         tmp_path,
-        source,
+        LOG + "has_logged.set()\nwait_for(lambda: list(directory.glob('wandb/offline-run-*')))\n",
         {"mode": "online", "init_timeout_s": 1},
+        before=before,
         WANDB_API_KEY=KEY,
         WANDB_BASE_URL="http://127.0.0.1:9",
     )
