@@ -10,8 +10,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from dp_prior.pages.report import run_page
 from dp_prior.pages.story import read_story
@@ -34,6 +34,14 @@ Version = tuple[tuple[str, int, int, int], ...]
 """Names, inodes, sizes and times of the files of a run; another one when a file has changed."""
 
 
+class _Page(NamedTuple):
+    """The page of a run: when its drawing began, and what the run was then."""
+
+    begun: float
+    state: tuple[Version, str]
+    html: str
+
+
 class Runs:
     """Safe to call from several threads.
 
@@ -43,11 +51,11 @@ class Runs:
     def __init__(self, root: Path):
         """Args: root: the directory."""
         self.root = root.resolve()
-        self._lock, self._drawing = threading.Lock(), threading.Lock()
+        self._lock, self._drawing = threading.Lock(), threading.Lock()  # of summaries, and of pages
         self._places: tuple[str, ...] = ()
         self._next_search = 0.0
         self._known: dict[str, tuple[Version | None, Summary]] = {}
-        self._page = lru_cache(PAGES_KEPT)(self._draw)
+        self._pages: dict[str, _Page] = {}  # the least recently opened first
 
     def summaries(self) -> dict[str, Summary]:
         """The summary of every run, by place."""
@@ -79,9 +87,19 @@ class Runs:
             PermissionError: it is not read.
             Exception: whatever else damaged files raise.
         """
-        version, state = self._allowed(place)
+        asked = time.monotonic()
         with self._drawing:
-            return self._page(place, version, state)
+            begun, state = time.monotonic(), self._allowed(place)
+            known = self._pages.pop(place, None)
+            if known is None or (
+                known.state != state and known.begun < asked
+            ):  # else it was made while this one waited
+                run = self.root / place
+                known = _Page(begun, state, run_page(read_story(run), run / PAGE).render())
+            self._pages[place] = known
+            if len(self._pages) > PAGES_KEPT:
+                del self._pages[next(iter(self._pages))]
+            return known.html
 
     def media(self, place: str, name: str) -> Path:
         """The path of a film or picture of a run.
@@ -159,7 +177,3 @@ class Runs:
         if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self.root):
             where = Path(entry.path).relative_to(self.root)
             raise PermissionError(f"{where} is a link that leads out of {self.root}; the run is not read")
-
-    def _draw(self, place: str, version: Version, state: str) -> str:
-        run = self.root / place
-        return run_page(read_story(run), run / PAGE).render()

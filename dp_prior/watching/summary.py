@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,13 +78,16 @@ def summarise(story: Story) -> Summary:
 
 
 def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """`key=value` of the settings of each run that not all of these runs share, by the name of the run."""
-    keys = dict.fromkeys(itertools.chain(*changed.values()))
-    told = {key: {name: json.dumps(settings.get(key)) for name, settings in changed.items()} for key in keys}
-    differing = [key for key in keys if len(set(told[key].values())) > 1]
+    """`key=value` of the settings of each run that not all of these runs share, the rarest first, by the run's name."""
+    texts = {name: {key: json.dumps(value) for key, value in settings.items()} for name, settings in changed.items()}
+    counts = Counter(setting for settings in texts.values() for setting in settings.items())
     return {
-        name: [f"{key}={_short(told[key][name])}" for key in differing if key in settings]
-        for name, settings in changed.items()
+        name: [
+            f"{key}={_short(text)}"
+            for key, text in sorted(settings.items(), key=lambda setting: counts[setting])
+            if counts[key, text] < len(changed)
+        ]
+        for name, settings in texts.items()
     }
 
 

@@ -46,6 +46,8 @@ function take(fresh) {
   if (isDue && !isPlaying(page.contentDocument)) {
     document.body.dataset.version = version;
     drawn = Date.now();
+    const top = page.contentWindow.scrollY;
+    page.addEventListener("load", () => page.contentWindow.scrollTo(0, top), { once: true });
     page.contentWindow.location.reload();
   }
 }

@@ -137,6 +137,57 @@ def test_a_page_is_made_once_until_a_file_changes(site, root, monkeypatch):
     assert ".mp4" not in site.text("/")
 
 
+def test_requests_that_wait_share_a_page_even_if_files_change_meanwhile(site, root, monkeypatch):
+    made, original, events = [], module.run_page, root / "group" / "one" / "events.jsonl"
+    clients = [threading.Thread(target=site.text, args=("/files/group/one/report.html",)) for _ in range(8)]
+    waiting = threading.Semaphore(0)
+
+    def slow(*arguments):
+        if not made:
+            for client in clients:
+                client.start()
+            for _ in range(1 + len(clients)):  # the request that draws waited, too
+                assert waiting.acquire(timeout=20)
+        events.write_text(f"{len(made)}\n" * (1 + len(made)))
+        made.append(1)
+        return original(*arguments)
+
+    class Announced:
+        """A lock that tells when a client waits for it."""
+
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __enter__(self):
+            waiting.release()
+            self.lock.acquire()
+
+        def __exit__(self, *error):
+            self.lock.release()
+
+    site.runs._drawing = Announced()
+    monkeypatch.setattr(module, "run_page", slow)
+    site.text("/files/group/one/report.html")
+    for client in clients:
+        client.join(20)
+    assert len(made) == 2
+
+
+def test_the_pages_opened_last_are_kept(site, root, monkeypatch):
+    monkeypatch.setattr(module, "PAGES_KEPT", 2)
+    made, original = [], module.run_page
+    monkeypatch.setattr(
+        module, "run_page", lambda story, output: made.append(story.directory.name) or original(story, output)
+    )
+    for name in "abc":
+        shutil.copytree(root / "group" / "one", root / name)
+    site.text("/")
+    made.clear()
+    for name in "abacab":
+        site.text(f"/files/{name}/report.html")
+    assert "".join(made) == "abcb"
+
+
 def test_a_run_is_followed_while_it_trains_dies_and_is_moved(site, root):
     run = root / "group" / "one"
     ending = json.loads((run / "exit.json").read_text())

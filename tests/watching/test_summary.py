@@ -72,8 +72,8 @@ def test_the_newest_film_or_picture_is_shown(tmp_path):
 
 def test_differences_are_the_settings_that_runs_do_not_share():
     long = "/a/long/path/" + "x" * 80
-    found = differences({"a": {"lr": 0.1, "seed": 1, "same": 2}, "b": {"lr": 0.2, "same": 2}, "c": {"p": long}})
-    assert found["a"] == ["lr=0.1", "seed=1", "same=2"] and found["b"] == ["lr=0.2", "same=2"]
+    found = differences({"a": {"most": 2, "lr": 0.1, "seed": 1}, "b": {"lr": "x", "most": 2}, "c": {"p": long}})
+    assert found["a"] == ["lr=0.1", "seed=1", "most=2"] and found["b"] == ["lr=x", "most=2"]
     assert found["c"][0].startswith("p=/a/long") and len(found["c"][0]) < 50
     assert differences({"a": {"lr": 0.1}, "b": {"lr": 0.1}}) == {"a": [], "b": []} == differences({"a": {}, "b": {}})
     assert not any(differences({"alone": {"lr": 0.1}}).values())
