@@ -8,18 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from dp_prior.clock import Cadence
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, with_steps
-from dp_prior.evaluation.samples import SplitData, pick_samples, shared_batches
+from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, shared_batches
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks, pad_gather_reduce
 from dp_prior.randomness import Randomness
+
+MOST_DRAWS = 64
+MOST_DIMENSIONS = 24
+"""Of each stored chunk; the page of a run stays readable, and small."""
 
 
 class ActionErrorConfig(SampledConfig):
@@ -27,7 +33,8 @@ class ActionErrorConfig(SampledConfig):
 
     `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
     counts nowhere. Rotations are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The
-    report on disk has the errors for each index of the chunk and for each dimension of the executed actions.
+    report on disk has the errors for each index of the chunk and for each dimension of the executed actions; beside it
+    are several chunks, sampled at a few moments.
     """
 
     type: Literal["action_error"] = "action_error"
@@ -53,9 +60,16 @@ class ActionErrorConfig(SampledConfig):
     n_samples: int = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split."""
 
+    shown: int = Field(default=4, ge=0, le=16)
+    """Moments, evenly spread over the split, of which the page of the run shows the recorded chunk beside sampled ones,
+    in the first number of steps; 0 for none."""
+
+    draws: int = Field(default=16, ge=1, le=MOST_DRAWS)
+    """Chunks sampled at each of these moments."""
+
     def trial(self) -> Self:
         """See `HeldOutConfig`."""
-        return self.model_copy(update={"n_samples": 4})
+        return self.model_copy(update={"n_samples": 4, "shown": min(self.shown, 1), "draws": 1})
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> ActionErrorEvaluator:
         """
@@ -79,6 +93,9 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             for kind, rows in (("", executed), ("_chunk", table)):
                 for error in ("mse", "mae"):
                     result.metrics[f"{name}/{error}{kind}[steps={steps}]"] = _mean(rows, error)
+        if self.config.shown and self.output_dir is not None:
+            sampler = with_steps(model.sampler, self.config.eval_timesteps[0])
+            result.arrays[f"{name.rpartition('/')[2]}_chunks"] = self._chunks(model, sampler, ranks)
 
     def _errors(
         self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None
@@ -116,6 +133,31 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             {"dimension": number, "mse": squares / n if n else float("nan"), "mae": sizes / n if n else float("nan")}
             for number, (squares, sizes) in enumerate(found)
         ]
+
+    def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> np.ndarray:
+        """Several chunks at each of some moments, whose noise is fixed by the moment and the number of the draw.
+
+        Returns:
+            (moments, 1 + draws, horizon, D) float32, rotations as 6D; the first of axis 1 is the recorded chunk, NaN
+            where it is padding. D is at most MOST_DIMENSIONS.
+        """
+        config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
+        moments = min(config.shown, len(samples))
+        rows = (2 * torch.arange(moments) + 1) * len(samples) // (2 * moments)
+
+        def shown(chunks: Tensor) -> Tensor:
+            return (chunks if layout is None else layout.encode(chunks))[..., :MOST_DIMENSIONS].float()
+
+        def sample(ids: Tensor) -> Tensor:
+            batch = samples.fetch(rows[ids // config.draws].to(samples.device)).to(device)
+            numbers = batch.ids * MOST_DRAWS + (ids % config.draws).to(device)
+            random = Randomness.from_counts(config.seed, "chunks", numbers)
+            return shown(policy.predict(batch.cond, random, sampler))
+
+        batch = samples.fetch(rows.to(samples.device)).to(device)
+        recorded = torch.where(batch.mask[..., None], shown(batch.x), torch.nan)[:, None]
+        drawn = dealt(moments * config.draws, config.batch_size, ranks, sample, like=recorded[:0, 0])
+        return torch.cat([recorded, drawn.unflatten(0, (moments, config.draws))], dim=1).cpu().numpy()
 
 
 def _mean(rows: list[dict[str, Any]], error: str) -> float:

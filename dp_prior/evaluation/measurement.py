@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import AfterValidator
 
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import encode_document, replace_file
+from dp_prior.durable import encode_document, replace_file, replacing
 
 
 def _names_a_file(name: str) -> str:
@@ -30,15 +31,18 @@ class Measurement:
         metrics: the names in the evaluator's `metric_names()`, and those that depend on the model; NaN without a value.
         media: pictures and videos by name, for loggers that show them.
         tables: rows of numbers by name, one row per seed or horizon index.
+        arrays: what is stored beside the report, by the end of the file's name.
     """
 
     metrics: dict[str, float]
     media: dict[str, Path] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
-    """Write the settings and results of an evaluation as JSON, durably, so that its numbers can be reproduced."""
+    """Write the settings and results of an evaluation as JSON, durably, so that its numbers can be reproduced; its
+    arrays beside it."""
     report = {
         "settings": settings.model_dump(mode="json"),
         "samples_seen": progress.samples_seen,
@@ -47,4 +51,7 @@ def write_report(path: Path, settings: Config, progress: Progress, result: Measu
         "tables": result.tables,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
+    for name, array in result.arrays.items():
+        with replacing(path.with_name(f"{path.stem}_{name}.npy")) as temporary, temporary.open("wb") as file:
+            np.save(file, array)
     replace_file(path, encode_document(report))

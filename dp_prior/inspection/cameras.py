@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames import FrameSource, Part
+from dp_prior.data.frames.lerobot import videos_of
 from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.frames.source import open_source
-from dp_prior.inspection.faults import Finding
+from dp_prior.inspection.faults import MOST_NAMED, Finding
 from dp_prior.inspection.survey import Survey
 from dp_prior.resize import Fit
 
@@ -54,21 +56,48 @@ class Strip:
         return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
-def look(seen: Survey, keys: Collection[str]) -> tuple[list[Strip], list[Finding], list[str]]:
-    """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read."""
+def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[Strip], list[Finding], list[str]]:
+    """Strips of these cameras, what is wrong with them, and a line for each camera that cannot be read.
+
+    Args:
+        are_named: by a configuration, so that training refuses what cannot be read. Otherwise that is no fault, for
+            example of a copy without its videos, unless only some of the videos are missing.
+    """
     strips, findings, gaps = [], [], []
     for key in keys:
         try:
+            if missing := list(_missing_videos(seen, key, are_named)):
+                findings += missing
+                continue
             need_pillow()
             source = open_source(seen.store, key, seen.ends)
             found = [_strip(key, source, part, seen) for part in _spread(source.parts)]
-        except (DataError, ImportError) as error:
-            problems = error.problems[:1] if isinstance(error, DataError) else [str(error)]
-            gaps += [f"{key}: {problem}" for problem in problems]
-            continue
-        strips += found
-        findings += [finding for strip in found for finding in _faults(strip, seen)]
+        except DataError as error:
+            if are_named:
+                findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
+            else:
+                gaps.append(f"{key}: {error.problems[0]}")
+        except ImportError as error:
+            gaps.append(f"{key}: {error}")
+        else:
+            strips += found
+            findings += [finding for strip in found for finding in _faults(strip, seen)]
     return strips, findings, gaps
+
+
+def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]:
+    """Videos that the metadata of a LeRobot data set name, but that are not there."""
+    store = seen.store
+    if not isinstance(store, LeRobotStore) or key not in seen.cameras or store.dtype(key) != "video":
+        return
+    videos = videos_of(store, key, seen.lengths.tolist())
+    lost = [video for video in videos if not video.path.is_file()]
+    if lost and (is_named or len(lost) < len(videos)):
+        count = sum(len(video.episodes) for video in lost)
+        names = [str(video.path.relative_to(store.path)) for video in lost[:MOST_NAMED]]
+        files = ", ".join(names) + (", ..." if len(lost) > MOST_NAMED else "")
+        text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {count} of "
+        yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
 
 
 def _spread(parts: list[Part]) -> list[Part]:

@@ -139,7 +139,7 @@ def _recorded(
     is_remote = isinstance(record, LeRobotStoreConfig) and record.repo is not None and cameras is None
     keys = list(seen.cameras if cameras is None else cameras)
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
-    strips, findings, gaps = look(seen, [key for key in keys if key not in missing])
+    strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
     found = sorted([*find(seen), *findings], key=lambda finding: SEVERITIES.index(finding.severity))
     if normalizers is None:

@@ -70,6 +70,44 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
     return figure
 
 
+def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, int] | None) -> Any:
+    """A recorded chunk over the sampled ones: each dimension over the index in the chunk, and the path of 2-D actions.
+
+    Args:
+        chunks: (1 + draws, horizon, D), the recorded one first; NaN is padding.
+        stride: only every n-th action is drawn.
+        executed: first and last index of the actions that a robot executes, which are shaded; None if unknown.
+    """
+    _, horizon, dimensions = chunks.shape
+    steps = np.arange(0, horizon, stride)
+    chunks = np.where(np.isfinite(chunks), chunks, np.nan)[:, steps]
+    across, is_plane = 1 + (dimensions > 3) + (dimensions > 8), dimensions == 2
+    down = -(-dimensions // across)
+    figure = import_figure()(figsize=(5, max(2.2, 1.0 * down) + 0.5), layout="constrained")
+    grid = figure.add_gridspec(down, across + is_plane)
+    panels = []
+    for number in range(dimensions):
+        axes = figure.add_subplot(grid[number // across, number % across])
+        panels.append((axes, np.broadcast_to(steps, chunks.shape[:2]), chunks[..., number], f"dimension {number}"))
+        dress(axes, "index in the chunk" if number + across >= dimensions else "")
+        if executed is not None:
+            axes.axvspan(executed[0] - 0.5, executed[1] + 0.5, color=_GRID, linewidth=0)
+    if is_plane:
+        axes = figure.add_subplot(grid[:, across])
+        panels.append((axes, chunks[..., 0], chunks[..., 1], "dimension 1"))
+        dress(axes, "dimension 0")
+        axes.set_aspect("equal", adjustable="datalim")
+    for axes, x, y, name in panels:
+        drawn = axes.plot(x[1:].T, y[1:].T, color=COLOURS[0], linewidth=0.8, alpha=0.5)
+        recorded = axes.plot(x[0], y[0], color=COLOURS[1], linewidth=1.8, marker="o", markersize=2)
+        axes.set_ylabel(name, fontsize=8, color=INK)
+        axes.tick_params(labelsize=7)
+    style = {"loc": "outside upper right", "ncols": 2, "frameon": False, "fontsize": 8, "labelcolor": INK}
+    figure.legend([recorded[0], drawn[0]], ["recorded", f"{len(drawn)} sampled"], **style)
+    figure.suptitle(label, x=0.01, ha="left", fontsize=8, color=INK)
+    return figure
+
+
 def spark(counts: np.ndarray) -> Markup:
     """A histogram that fits a cell of a table, without axes."""
     heights = np.round(20 * counts / max(1, counts.max())).astype(int)

@@ -18,13 +18,16 @@ import numpy as np
 from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.picture import draw_scores, import_figure
-from dp_prior.pages.charts import bars, overlay, svg
+from dp_prior.pages.charts import bars, overlay, sampled, svg
 from dp_prior.pages.page import Page
 from dp_prior.pages.story import Report, Story, read_story
 from dp_prior.run_files.scores import PAGE
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films in a page; further ones are links to their files."""
+
+MOST_POINTS = 50_000
+"""Of sampled chunks in a page; longer ones are drawn with every n-th of their actions."""
 
 _NAMES = {"score": "score", "success_rate": "solved"}
 
@@ -71,6 +74,7 @@ def run_page(story: Story, output: Path) -> Page:
         ("Learning over samples", _learning(story, "samples_seen", "samples seen")),
         ("Learning over time, without evaluations", _learning(story, "hours", "hours of training")),
         ("Episodes", _episodes(story)),
+        ("Sampled beside recorded chunks", _chunks(story)),
         ("Errors by place", _tables(story)),
         ("Speed", _speed(story)),
     ]
@@ -213,6 +217,21 @@ def _episodes(story: Story) -> list[tuple[str, str]]:
     draw_scores(figure.subplots(), [_numbered(row) for row in report.episodes])
     title = f"{report.name} at step {report.step:,}, scores of {len(report.episodes)} episodes"
     return [(title, svg(figure, title))]
+
+
+def _chunks(story: Story) -> list[tuple[str, str]]:
+    """Sampled chunks at some held-out moments beside the recorded ones, at most `MOST_POINTS` in all."""
+    stride = -(-sum(chunks.size for chunks in story.chunks.values()) // MOST_POINTS)
+    n_obs_steps, n_action_steps = (story.settings.get(f"task.{key}") for key in ("n_obs_steps", "n_action_steps"))
+    executed = None
+    if isinstance(n_obs_steps, int) and isinstance(n_action_steps, int):
+        executed = n_obs_steps - 1, n_obs_steps + n_action_steps - 2
+    charts = []
+    for name, moments in story.chunks.items():
+        for number, chunks in enumerate(moments, 1):
+            label = f"{name}, moment {number} of {len(moments)}"
+            charts.append((label, svg(sampled(chunks, label, stride, executed), label)))
+    return charts
 
 
 def _numbered(row: dict[str, Any]) -> dict[str, Any]:

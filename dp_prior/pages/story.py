@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dp_prior.config import ConfigError
 from dp_prior.durable import is_alive
-from dp_prior.regular_files import UnfitError, read_small
+from dp_prior.regular_files import UnfitError, open_regular, read_small
 from dp_prior.run_files.changes import flat
 from dp_prior.run_files.config import CONFIG, TrainConfig
 from dp_prior.run_files.exit_file import EXIT, RUNNING
@@ -23,6 +25,7 @@ from dp_prior.tracking.identity import IDENTITY
 from dp_prior.tracking.jsonl import EVENTS, ROWS, iterate_rows, parse_row
 
 BY_SEED = "/by_seed"
+CHUNKS = "_chunks.npy"
 _ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stopped", "interrupted": "stopped"}
 
 
@@ -51,7 +54,19 @@ class Report:
     @property
     def pictures(self) -> list[Path]:
         """The pictures of samples."""
-        return sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}_*.png"))
+        return self._beside("*.png")
+
+    @property
+    def chunks(self) -> list[Path]:
+        """The sampled chunks of each model that the action error was measured of."""
+        return self._beside(f"*{CHUNKS}")
+
+    def model(self, path: Path) -> str:
+        """The model whose chunks a file holds."""
+        return path.name.removeprefix(f"{self.path.stem}_").removesuffix(CHUNKS)
+
+    def _beside(self, ending: str) -> list[Path]:
+        return sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}_{ending}"))
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class Story:
         changed: of these, those that differ from the defaults.
         rows: of `metrics.jsonl`.
         reports: of the evaluators, in the order of their steps.
+        chunks: recorded and sampled ones by evaluator and model, see `ActionErrorEvaluator`; of the newest reports.
         gaps: what could not be read, a line each.
     """
 
@@ -77,6 +93,7 @@ class Story:
     events: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
+    chunks: dict[str, np.ndarray] = field(default_factory=dict)
     gaps: list[str] = field(default_factory=list)
 
     @property
@@ -123,11 +140,12 @@ def read_story(directory: Path) -> Story:
     if len(rows) < len(logged):
         gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
     events = [parse_row(line) for line in _lines(directory / EVENTS)]
-    reports = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
+    found = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
+    reports = sorted(found, key=lambda report: (report.step, report.name))
     return Story(
         directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
         changed, rows, [event for event in events if event], read(RESULT),
-        sorted(reports, key=lambda report: (report.step, report.name)), gaps,
+        reports, _chunks(reports, gaps), gaps,
     )  # fmt: skip
 
 
@@ -157,6 +175,22 @@ def _report(path: Path, gaps: list[str]) -> Report | None:
     except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")
         return None
+
+
+def _chunks(reports: list[Report], gaps: list[str]) -> dict[str, np.ndarray]:
+    """The chunks of the newest report of each evaluator, (moments, 1 + draws, horizon, D), not yet read from disk."""
+    chunks = {}
+    for report in {report.name: report for report in reports}.values():
+        for path in report.chunks:
+            try:
+                open_regular(path).close()
+                found = np.load(path, mmap_mode="r", allow_pickle=False)
+                if found.ndim != 4 or found.dtype != np.float32 or found.shape[1] < 2 or not found.size:
+                    raise ValueError(f"it holds {found.dtype} {found.shape}")
+                chunks[f"{report.name}/{report.model(path)}"] = found
+            except (OSError, ValueError, EOFError) as error:
+                gaps.append(f"{MEDIA}/{path.name} cannot be read: {error}")
+    return chunks
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -143,6 +143,45 @@ def test_only_the_first_rank_writes(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
+def chunks(place, accelerator=None, trained=MODELS, **fields):
+    config = ActionErrorConfig(**{"eval_timesteps": (4, 2), "shown": 3, "draws": 5, **fields})
+    result = config.create(SPLIT, place).run(trained, accelerator, NOW)
+    return result.arrays.get("ema_chunks")
+
+
+def test_chunks_are_recorded_and_sampled_ones_of_evenly_spread_moments(tmp_path):
+    policy, rows = MODELS["ema"].eval(), [4, 14, 24]  # the middles of three thirds of 29 samples
+    found = chunks(tmp_path)
+    stored = np.load(tmp_path / "action_error_00000100_ema_chunks.npy")
+    assert found.dtype == np.float32 and found.shape == (3, 1 + 5, 8, 2) and np.array_equal(stored, found, True)
+    for moment, row in zip(found, rows, strict=True):
+        sample = SPLIT.val.fetch(torch.tensor([row]))
+        assert np.array_equal(moment[0], np.where(sample.mask[0][:, None], sample.x[0], np.nan), equal_nan=True)
+        for draw, chunk in enumerate(moment[1:]):
+            random = Randomness.from_counts(0, "chunks", torch.tensor([row * 64 + draw]))
+            with torch.no_grad():
+                assert chunk == pytest.approx(policy.predict(sample.cond, random, DDIM(steps=4))[0].numpy(), abs=1e-5)
+    assert len({chunk.tobytes() for moment in found for chunk in moment}) == 3 * 6
+
+
+def test_every_knob_of_the_chunks_changes_them_alone(tmp_path):
+    found = chunks(tmp_path)
+    assert chunks(tmp_path, shown=16).shape[0] == 16 and chunks(tmp_path, shown=2).shape[0] == 2
+    assert chunks(tmp_path, draws=2) == pytest.approx(found[:, :3], abs=1e-5, nan_ok=True)
+    assert not np.allclose(chunks(tmp_path, seed=1)[:, 1:], found[:, 1:])
+    assert chunks(tmp_path / "none", shown=0) is None
+    assert [path.name for path in (tmp_path / "none").iterdir()] == ["action_error_00000100.json"]
+    config = ActionErrorConfig(eval_timesteps=(4,))
+    assert config.create(SPLIT, tmp_path).run(MODELS, None, NOW).metrics == measure(shown=0).metrics
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_chunks_do_not_depend_on_the_number_of_ranks(tmp_path, ranks):
+    alone = chunks(tmp_path / "alone", batch_size=4)
+    for found in on_ranks(ranks, lambda models, on: chunks(tmp_path / "several", on, models, batch_size=4), MODELS):
+        assert np.array_equal(found, alone, equal_nan=True)
+
+
 @pytest.mark.parametrize("steps", ["[]", "[0]", "[4, 4]"])
 def test_wrong_numbers_of_steps_are_refused(steps):
     with pytest.raises(ConfigError, match="eval_timesteps"):

@@ -53,7 +53,7 @@ def similarity(folder):
     ("write", "endings"),
     [
         (rollout, {".json", ".mp4", ".png"}),
-        (action_error, {".json"}),
+        (action_error, {".json", ".npy"}),
         (likelihood, {".json"}),
         (similarity, {".json"}),
         (curve, {".png"}),

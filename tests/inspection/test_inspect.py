@@ -15,6 +15,8 @@ from dp_prior.data.errors import DataError
 from dp_prior.inspection import survey as surveying
 from dp_prior.inspection.inspect import inspect, write_config
 from dp_prior.pages.dataset import write_inspection
+from dp_prior.run_files.config import TrainConfig
+from tests.data.frames.recordings import KEY, pictures, write_lerobot
 from tests.inspection.recordings import clean, write_npz
 from tests.pages.test_report import Outline
 from tests.tiny import tiny
@@ -212,6 +214,57 @@ def test_dark_and_frozen_cameras_are_found(tmp_path):
         "front: 30 equal frames one after another while the robot moves; the camera hung (episode 0, frame 10)"
     )
     assert all(line.startswith("wrist: frames are dark, 2.") for line in told[1:]) and len(told) == 2
+
+
+def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
+    pytest.importorskip("av", reason="the extra video is not installed")
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v2.1", "video")
+    path = tmp_path / "mine.json"
+    data = {
+        "episodes": {"type": "lerobot", "path": str(place)},
+        "images": {"front": {"key": KEY, "size": [24, 32]}},
+        "action": {"key": "action"},
+    }
+    path.write_text(json.dumps(tiny(tmp_path, data=data)))
+
+    def told(place):
+        (found,) = inspect(str(place))
+        return [str(finding) for finding in found.findings if finding.severity == "error"], found.gaps
+
+    def refused():
+        with pytest.raises(DataError) as error:
+            TrainConfig.from_json_path(path).open_data()
+        return [problem for problem in error.value.problems if "no such file, but holds 'image'" in problem]
+
+    assert told(place) == told(path) == ([], [])
+    videos = sorted(place.rglob("*.mp4"))
+    for number in (2, 1):
+        videos[number].unlink()
+    errors, gaps = told(place)
+    names = ", ".join(f"videos/chunk-000/{KEY}/episode_{number:06d}.mp4" for number in (1, 2))
+    assert errors == [f"{KEY}: 2 of 3 video files are missing, with all frames of 2 of 3 episodes: {names} (episode 1)"]
+    assert told(path) == (errors, []) and gaps == [] and len(refused()) == 2
+    with pytest.raises(DataError, match="2 of 3 video files are missing"):
+        write_config(inspect(str(place)), tmp_path / "proposed.json")
+    videos[0].unlink()  # a copy without its videos can be trained on without its camera
+    errors, gaps = told(place)
+    assert errors == [] and gaps[0].startswith(f"{KEY}: {videos[0]}: no such file")
+    assert told(path)[0][0].startswith(f"{KEY}: 3 of 3 video files are missing") and len(refused()) == 3
+
+
+def test_a_camera_that_a_configuration_names_and_training_refuses_is_an_error(tmp_path):
+    pytest.importorskip("av", reason="the extra video is not installed")
+    depth = {"info": {"video.is_depth_map": True}}
+    place = write_lerobot(tmp_path / "lerobot", pictures(6), [3, 3], "v3.0", "video", info=depth)
+    path = tmp_path / "mine.json"
+    data = {"episodes": {"type": "lerobot", "path": str(place)}, "action": {"key": "action"}}
+    for key, problem in ((KEY, "key 'image' is depth"), ("iamge", "has no key 'iamge'. Did you mean 'image'")):
+        path.write_text(json.dumps(tiny(tmp_path, data=data | {"images": {"front": {"key": key, "size": [24, 32]}}})))
+        (found,), (alone,) = inspect(str(path)), inspect(str(place))
+        assert found.findings[0].severity == "error" and found.findings[0].text.startswith(f"{key}: {problem}")
+        with pytest.raises(DataError, match=problem):
+            TrainConfig.from_json_path(path).open_data()
+        assert alone.gaps == [f"{KEY}: key 'image' is depth (meta/info.json: video.is_depth_map); only RGB is read"]
 
 
 @pytest.fixture

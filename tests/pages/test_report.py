@@ -3,6 +3,7 @@
 import base64
 import html.parser
 import json
+import os
 import re
 import shutil
 
@@ -53,7 +54,7 @@ def run(tmp_path_factory):
         "description": "a <b>bold</b> claim",
         "train__steps": 8,
         "train__log_every__steps": 2,
-        "evaluate": [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}],
+        "evaluate": [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2], "shown": 2}],
         "test": [rollout, rollout | {"name": "second", "first_seed": 500}],
     }
     assert train(write(place, **changes)).exit_code == 0
@@ -97,6 +98,42 @@ def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
     encoded = [f"data:image/png;base64,{base64.b64encode(content).decode()}" for content in (b"new", b"old")]
     assert encoded[0] in outline.addresses and encoded[1] not in outline.addresses
     assert "second, ema_samples, at step 8" in outline.texts
+
+
+def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(run, tmp_path):
+    [stored] = (run / "media").glob("action_error_*_chunks.npy")
+    texts = Outline(page_of(run, tmp_path=tmp_path)).texts
+    moments = [text for text in texts if re.fullmatch(r"action_error/ema, moment \d of 2", text)]
+    assert len(set(moments)) == len(np.load(stored)) == 2 and "16 sampled" in texts
+
+
+def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    [path] = (copy / "media").glob("*_chunks.npy")
+    whole, large = path.read_bytes(), np.zeros((2, 3, 8, 2))
+    for content in (b"", b"no array", whole[:-1], large.tobytes()):
+        path.write_bytes(content)
+        story = read_story(copy)
+        assert not story.chunks and f"media/{path.name} cannot be read: " in " ".join(story.gaps)
+    for wrong in (large, np.zeros((2, 1, 8, 2), np.float32), np.zeros((0, 3, 8, 2), np.float32), np.float32(1)):
+        np.save(path, wrong)
+        assert f"media/{path.name} cannot be read: it holds" in " ".join(read_story(copy).gaps)
+    path.unlink()
+    os.mkfifo(path)
+    page = page_of(copy, tmp_path=tmp_path)
+    assert "Sampled beside" not in page and f"media/{path.name} cannot be read: " in page
+    path.unlink()  # as an older version left it
+    story = read_story(copy)
+    assert not story.chunks and not story.gaps
+
+
+def test_a_page_of_large_chunks_stays_small(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    [path] = (copy / "media").glob("*_chunks.npy")
+    walk = np.random.default_rng(0).normal(size=(2, 5, 40_000, 2)).cumsum(2).astype(np.float32)
+    walk[:, 0, 20_000:], walk[0, 1] = np.nan, np.inf  # padding, and a policy that has diverged
+    np.save(path, walk)
+    assert len(page_of(copy, tmp_path=tmp_path)) < 4 << 20
 
 
 def test_text_of_users_is_escaped(run, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,10 @@ class NpzStore:
         """Stored type of an array."""
         return self._headers[key][1].name
 
+    def rows(self, key: str) -> int:
+        """Number of rows of an array."""
+        return self._headers[key][0][0]
+
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
         return f"{self.path}[{key}]"
@@ -83,6 +87,24 @@ class NpzStore:
             raise DataError(where, [problem])
         with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
             return arrays[key]
+
+    def read_spans(self, key: str, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+        """(n, *feature_shape) rows first to stop - 1 of each span, in order, in the stored dtype.
+
+        The array is read, or decompressed, once; only these rows are held, unless it is in Fortran order.
+        """
+        where, (shape, dtype) = self.locate(key, 0), self._headers[key]
+        with decoding(where), zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as stream:
+            if not npy_header(stream)[1] and not dtype.hasobject:
+                begin, row_bytes = stream.tell(), math.prod(shape[1:]) * dtype.itemsize
+                parts = []
+                for first, stop in spans:
+                    stream.seek(begin + first * row_bytes)
+                    parts.append(stream.read((stop - first) * row_bytes))
+                count = sum(stop - first for first, stop in spans)
+                return np.frombuffer(b"".join(parts), dtype).reshape(count, *shape[1:])
+        values = self.read(key)
+        return np.concatenate([values[first:stop] for first, stop in spans])
 
 
 def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:

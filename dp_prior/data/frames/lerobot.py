@@ -38,8 +38,8 @@ def lerobot_frames(store: LeRobotStore, key: str, ends: np.ndarray) -> LeRobotVi
 
 
 @dataclass(frozen=True)
-class _Video:
-    """A file and the episodes, by their number in the order of rows, whose frames it holds."""
+class Video:
+    """A file, which may be missing, and the episodes, by their number in the order of rows, whose frames it holds."""
 
     path: Path
     episodes: tuple[int, ...]
@@ -54,7 +54,7 @@ class LeRobotVideo:
         self._key, self._version = key, store.version
         self._names = [str(number) for number in store._lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
-        videos = _videos_v3(store, key, self._lengths) if store.version == "v3.0" else _videos_v2(store, key)
+        videos = videos_of(store, key, self._lengths)
         missing = [
             f"{video.path}: no such file, but holds {key!r} of {self._called(video.episodes)}"
             for video in videos
@@ -151,7 +151,19 @@ class LeRobotPictures:
             raise DataError(str(path), [f"is damaged at row {row}: {error}"]) from None
 
 
-def _videos_v2(store: LeRobotStore, key: str) -> list[_Video]:
+def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
+    """The files that the metadata name for a camera, whether they are there or not.
+
+    Args:
+        lengths: steps of each episode.
+
+    Raises:
+        DataError: the metadata have no usable places of its videos.
+    """
+    return _videos_v3(store, key, lengths) if store.version == "v3.0" else _videos_v2(store, key)
+
+
+def _videos_v2(store: LeRobotStore, key: str) -> list[Video]:
     """One file per episode."""
     template, chunk_size = _template(store), store._info.get("chunks_size", 1000)
     folder = store.path / "videos"
@@ -161,11 +173,11 @@ def _videos_v2(store: LeRobotStore, key: str) -> list[_Video]:
         filled = _fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
         named = store.path / filled
         # Published sets exist whose template names the wrong folder; the file's own name is then unique.
-        videos.append(_Video(named if named.is_file() else by_name.get(named.name, named), (number,)))
+        videos.append(Video(named if named.is_file() else by_name.get(named.name, named), (number,)))
     return videos
 
 
-def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[_Video]:
+def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
     """Several episodes per file, in the order of the frames at which they begin.
 
     Raises:
@@ -200,7 +212,7 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[_Video
                 problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
                 break
             expected += lengths[number]
-        videos.append(_Video(path, tuple(number for _, _, number in sorted(found))))
+        videos.append(Video(path, tuple(number for _, _, number in sorted(found))))
     if problems:
         raise DataError(str(store.path), problems)
     return videos

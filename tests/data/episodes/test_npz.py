@@ -2,7 +2,10 @@ import zipfile
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dp_prior.data.episodes.excerpt import read_episodes
 from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.errors import DataError
 
@@ -32,6 +35,32 @@ def test_compressed_and_fortran_ordered_arrays_are_read(tmp_path):
     values = np.asfortranarray(np.arange(20.0).reshape(10, 2))
     np.savez_compressed(tmp_path / "set.npz", state=values, episode_ends=np.array([10]))
     np.testing.assert_array_equal(NpzStoreConfig(path=tmp_path / "set.npz").create().read("state"), values)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+@given(lengths=st.lists(st.integers(1, 5), min_size=2, max_size=6), width=st.integers(0, 3), data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_some_episodes_are_read_as_from_the_whole_array(tmp_path_factory, save, order, lengths, width, data):
+    ends, path = np.cumsum(lengths), tmp_path_factory.mktemp("spans") / "set.npz"
+    values = np.arange(ends[-1] * width, dtype=np.int16).reshape(ends[-1], width)
+    save(path, state=np.asarray(values, order=order), flat=np.arange(ends[-1]), short=values[:-1], ends=ends)
+    store = NpzStoreConfig(path=path, episode_ends="ends").create()
+    numbers = np.array(sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))))
+    rows = np.concatenate([np.arange(ends[number] - lengths[number], ends[number]) for number in numbers])
+    found = read_episodes(store, "state", ends, numbers)
+    assert found.dtype == np.int16 and np.array_equal(found, values[rows])
+    assert np.array_equal(read_episodes(store, "flat", ends, numbers), rows)
+    assert f"{ends[-1] - 1} rows; expected" in problem_of(lambda: read_episodes(store, "short", ends, numbers))
+
+
+def test_python_objects_and_damaged_arrays_are_refused_in_some_episodes_too(path):
+    ends, first = np.array([4, 10]), np.array([0])
+    np.savez(path, state=np.arange(10.0), objects=np.array([None] * 10), episode_ends=ends)
+    store = NpzStoreConfig(path=path).create()
+    assert "Python objects" in problem_of(lambda: read_episodes(store, "objects", ends, first))
+    path.write_bytes(path.read_bytes()[:-300])
+    assert "cannot be read" in problem_of(lambda: read_episodes(store, "state", ends, first))
 
 
 def test_the_array_of_episode_ends_may_have_another_name(tmp_path):
