@@ -14,7 +14,7 @@ from dp_prior.run.config import TrainConfig
 from dp_prior.run.run import Run
 from tests.tiny import train
 
-N, SIZE, CLASSES = 64, 8, 3
+N, STORED, SIZE, CLASSES = 64, 10, 8, 3
 TRAIN = 49  # of 64 images, with this seed
 
 
@@ -22,9 +22,9 @@ def write_images(place: Path) -> Path:
     """Squares in the corner that their label says, as .npz."""
     rng = np.random.default_rng(0)
     labels = np.arange(N) % CLASSES
-    images = rng.integers(0, 60, (N, SIZE, SIZE, 3), dtype=np.uint8)
+    images = rng.integers(0, 60, (N, STORED, STORED, 3), dtype=np.uint8)
     for image, label in zip(images, labels, strict=True):
-        image[4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 150
+        image[5 * (label // 2) :, 5 * (label % 2) :][:5, :5] += 150
     np.savez(place / "images.npz", images=images, labels=labels)
     return place / "images.npz"
 
@@ -46,6 +46,7 @@ def tiny(place: Path, **changes) -> dict:
         "data": {
             "source": {"type": "npz", "path": str(path)},
             "labels": True,
+            "crop": [SIZE, SIZE],
             "split": {"train": 0.8, "val": 0.2},
             "batch_size": 8,
             "frame_cache": str(place / "frames"),

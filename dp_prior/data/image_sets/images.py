@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from dp_prior.batch import Batch, Kind, Spec
 from dp_prior.config import Change, Config, family
+from dp_prior.crop import Crop
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
@@ -36,6 +39,7 @@ from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.split import PARTS
 from dp_prior.normalizer import Statistics
+from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit, Pixels
 
 X, LABEL, LOW_RES = "x", "label", "low_res"
@@ -77,6 +81,10 @@ class ImagesConfig(Config):
     channels: Literal[1, 3] = 3
     """3 for RGB, 1 for greyscale, to which colours are converted by the weights of ITU-R 601."""
 
+    crop: tuple[Pixels, Pixels] | None = None
+    """Height and width of the window of an image that is modelled: a random one in training, otherwise the centre; null
+    for all of it."""
+
     low_res: tuple[Pixels, Pixels] | None = None
     """Height and width of the reduced image that a super-resolution model is given, made by averaging pixels; null for
     none."""
@@ -103,9 +111,11 @@ class ImagesConfig(Config):
     run directory."""
 
     def faults(self) -> Iterator[str]:
-        sides = () if self.low_res is None or self.size is None else zip(self.size, self.low_res, strict=True)
-        if any(side % low for side, low in sides):
-            yield f"low_res {list(self.low_res)} does not divide {list(self.size)}; pixels are averaged in blocks"
+        if self.crop is not None and self.size is not None and any(map(operator.gt, self.crop, self.size)):
+            yield f"crop {list(self.crop)} is larger than {list(self.size)}; lower it, or set a larger data.size"
+        window = self.crop or self.size
+        if self.low_res is not None and window is not None and any(map(operator.mod, window, self.low_res)):
+            yield f"low_res {list(self.low_res)} does not divide {list(window)}; pixels are averaged in blocks"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files with the manifest of the run in `directory`."""
@@ -124,45 +134,70 @@ class ImagesConfig(Config):
 class ImageSet:
     """The images of one part: n samples, fetched by number a batch at a time."""
 
-    def __init__(self, columns: dict[str, Column], channels: int, low_res: tuple[int, int] | None):
-        """Args: columns: n rows by name; (H, W, 3) uint8 as "x"."""
+    def __init__(
+        self,
+        columns: dict[str, Column],
+        channels: int,
+        crop: Crop,
+        low_res: tuple[int, int] | None,
+        *,
+        is_whole: bool = False,
+    ):
+        """Args:
+        columns: n rows by name; (H, W, 3) uint8 as "x".
+        is_whole: whether `fetch` leaves it to `cut` to crop and reduce the images.
+        """
         self.columns = columns
         self.device = columns[X].device
         self.reads_disk = columns[X].on_disk
-        self._channels, self._low_res = channels, low_res
+        self._channels, self._crop, self._low_res, self._is_whole = channels, crop, low_res, is_whole
 
     def __len__(self) -> int:
         return len(self.columns[X])
 
     def count_valid(self, ids: Tensor) -> int:
         """Number of True in the masks of the samples at ids: every pixel is real."""
-        return len(ids) * self.columns[X].shape[0] * self.columns[X].shape[1]
+        return len(ids) * self._crop.size[0] * self._crop.size[1]
 
     def read(self, ids: Tensor) -> dict[str, Tensor]:
         """See `Dataset`."""
         return {name: column.rows(ids) for name, column in self.columns.items() if column.on_disk}
 
     def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
-        """The samples at ids, (B,) int64: x is (B, H, W, channels) uint8; see `Dataset`."""
+        """The samples at ids, (B,) int64: x is (B, *crop.size, channels) uint8; see `Dataset`."""
         cond = dict(self.read(ids) if read is None else read)
         cond |= {name: column.rows(ids) for name, column in self.columns.items() if not column.on_disk}
         x = cond.pop(X)
         if self._channels == 1:
             x = greyscale(x)
+        mask = torch.ones(len(x), *self._crop.size, dtype=torch.bool, device=x.device)
+        batch = Batch(x=x, cond=cond, mask=mask, ids=ids)
+        return batch if self._is_whole else self.cut(batch)
+
+    def cut(self, batch: Batch, random: Randomness | None = None) -> Batch:
+        """A batch of whole images -> their windows, with the image of lower resolution.
+
+        Args:
+            random: B rows, each of which decides where its window lies; None for the centre.
+        """
+        x, cond = self._crop(batch.x[:, None], random)[:, 0], batch.cond
         if self._low_res is not None:
-            cond[LOW_RES] = reduced(x, self._low_res)
-        return Batch(x=x, cond=cond, mask=torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device), ids=ids)
+            cond = {**cond, LOW_RES: reduced(x, self._low_res)}
+        return replace(batch, x=x, cond=cond)
 
     def seeing(self, keys: Collection[str]) -> ImageSet:
         """The same samples with these conditions only."""
         columns = {name: column for name, column in self.columns.items() if name == X or name in keys}
-        return ImageSet(columns, self._channels, self._low_res if LOW_RES in keys else None)
+        return ImageSet(columns, self._channels, self._crop, self._low_res if LOW_RES in keys else None)
+
+    def whole(self) -> ImageSet:
+        """The same samples before `cut`."""
+        return ImageSet(self.columns, self._channels, self._crop, self._low_res, is_whole=True)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same samples in the memory of another device."""
-        return ImageSet(
-            {name: column.to(device) for name, column in self.columns.items()}, self._channels, self._low_res
-        )
+        columns = {name: column.to(device) for name, column in self.columns.items()}
+        return ImageSet(columns, self._channels, self._crop, self._low_res)
 
 
 def greyscale(x: Tensor) -> Tensor:
@@ -198,6 +233,7 @@ class Images:
         problems = list(config.model_copy(update={"size": size}).faults())
         if problems:
             raise DataError(str(source.root), problems)
+        self._crop = Crop.of(size, config.crop)
         root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
         cache = FrameCache(source, Fit(size=size, how=config.fit), root, Encoding(type="raw"))
         self._column = ImageColumn(cache, config.verify)
@@ -210,7 +246,7 @@ class Images:
         if config.low_res is not None:
             cond_shapes[LOW_RES], kinds[LOW_RES] = (*config.low_res, config.channels), "image"
         self.spec = Spec(
-            x_shape=(*size, config.channels),
+            x_shape=(*self._crop.size, config.channels),
             cond_shapes=cond_shapes,
             kinds=kinds,
             classes={LABEL: source.classes} if source.labels is not None else {},
@@ -241,7 +277,7 @@ class Images:
         columns: dict[str, Column] = {X: self._column.taking(torch.from_numpy(rows))}
         if self.source.labels is not None:
             columns[LABEL] = MemoryColumn(torch.from_numpy(self.source.labels[rows]))
-        return ImageSet(columns, self._config.channels, self._config.low_res)
+        return ImageSet(columns, self._config.channels, self._crop, self._config.low_res)
 
     @property
     def fingerprint(self) -> str:
@@ -266,7 +302,9 @@ class Images:
 
     def loader(self, *, seed: int, **how: Any) -> Loader:
         """The batches of training; see `Loader` for the arguments."""
-        return Loader(self.train, seed=seed, **how)
+        if self._config.crop is None:
+            return Loader(self.train, seed=seed, **how)
+        return Loader(self.train.whole(), seed=seed, augment=self.train.cut, **how)
 
     def document(self) -> dict[str, Any]:
         """What identifies these data, to be stored with a run."""

@@ -113,6 +113,69 @@ def test_greyscale_is_pillows_and_reduction_a_mean():
     assert (area - blocks).abs().max() <= 0.5
 
 
+WINDOWED = {"crop": [4, 2], "low_res": [2, 1], "split": {"train": 1.0, "val": 0.0}}
+HOW = {"seed": 5, "batch_size": 3, "accumulation": 2, "rank": 0, "world_size": 1}
+
+
+def trained_on(loader, first=0):
+    """The batches of a step as one: what a loader gives from a sample on."""
+    batches = loader.global_batch(first)
+    order = torch.cat([batch.positions for batch in batches]).argsort()
+    x, low_res, ids = (
+        torch.cat([of(batch) for batch in batches])[order]
+        for of in (lambda batch: batch.x, lambda batch: batch.cond["low_res"], lambda batch: batch.ids)
+    )
+    return x, low_res, ids, torch.stack([batch.denominator for batch in batches])
+
+
+def test_the_centre_is_cut_out_and_training_sees_random_windows(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    data = opened(tmp_path, record, **WINDOWED)
+    assert data.spec.x_shape == (4, 2, 3) and data.spec.cond_shapes["low_res"] == (2, 1, 3)
+    batch = everything(data)
+    assert np.array_equal(batch.x.numpy(), pixels[:, 1:5, 1:3]) and batch.mask.shape == (12, 4, 2)
+    assert torch.equal(batch.cond["low_res"], reduced(batch.x, (2, 1)))
+    x, low_res, ids, denominators = trained_on(data.loader(**HOW))
+    assert torch.equal(low_res, reduced(x, (2, 1))) and (denominators == 3 * 4 * 2).all()
+    windows = torch.from_numpy(pixels)[ids].unfold(1, 4, 1).unfold(2, 2, 1).permute(0, 1, 2, 4, 5, 3)  # (6, 3, 3, ...)
+    places = [(window == one).flatten(2).all(2).nonzero().tolist() for window, one in zip(windows, x, strict=True)]
+    assert all(len(place) == 1 for place in places) and len({tuple(place[0]) for place in places}) > 2
+
+
+def test_a_window_is_a_function_of_seed_and_position_alone(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), **WINDOWED)
+    expected = trained_on(data.loader(**HOW), 6)
+    for change in ({"batch_size": 6, "accumulation": 1}, {"batch_size": 1, "accumulation": 6}):
+        assert all(map(torch.equal, trained_on(data.loader(**HOW | change), 6)[:3], expected[:3])), change
+    ranks = [trained_on(data.loader(**HOW | {"accumulation": 1, "rank": rank, "world_size": 2}), 6) for rank in (0, 1)]
+    for found, whole in zip(zip(*ranks, strict=True), expected[:3], strict=False):
+        assert torch.equal(torch.stack(found, 1).flatten(0, 1), whole)
+    later = next(data.loader(**HOW).from_sample(6))  # read ahead in a thread, from where a run was stopped
+    assert torch.equal(torch.cat([batch.x for batch in later]), expected[0])
+    assert not torch.equal(trained_on(data.loader(**HOW | {"seed": 6}), 6)[0], expected[0])
+    again = trained_on(data.loader(**HOW), 6 + 12)  # an epoch later
+    both = [(i, j) for i in range(6) for j in range(6) if expected[2][i] == again[2][j]]
+    assert any(not torch.equal(expected[0][i], again[0][j]) for i, j in both) and both
+
+
+def test_a_window_of_the_whole_image_is_no_window(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    for channels in (1, 3):
+        change = WINDOWED | {"channels": channels}
+        whole, cropped = (opened(tmp_path, record, **change | {"crop": crop}) for crop in (None, [6, 4]))
+        assert whole.spec == cropped.spec and whole.fingerprint == cropped.fingerprint
+        assert all(map(torch.equal, trained_on(whole.loader(**HOW)), trained_on(cropped.loader(**HOW))))
+        assert torch.equal(everything(whole).x, everything(cropped).x)
+
+
+def test_a_window_larger_than_the_images_is_refused(tmp_path):
+    with pytest.raises(
+        DataError, match=r"a.npz: 1 problem\s+crop \[4, 5\] is larger than \[6, 4\]; lower it, or set a"
+    ):
+        opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
+
+
 def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
     pixels, labels = images()
     record = write_folder(tmp_path / "folder", pixels, labels)
@@ -161,6 +224,12 @@ def test_part_that_moved_to_another_device_gives_the_same_samples(tmp_path):
     ("change", "message"),
     [
         ({"low_res": [3, 4], "size": [8, 8]}, r"low_res \[3, 4\] does not divide \[8, 8\]"),
+        ({"low_res": [4, 4], "crop": [6, 8], "size": [8, 8]}, r"low_res \[4, 4\] does not divide \[6, 8\]"),
+        (
+            {"crop": [9, 8], "size": [8, 8]},
+            r"crop \[9, 8\] is larger than \[8, 8\]; lower it, or set a larger data.size",
+        ),
+        ({"crop": [0, 8]}, "greater than or equal to 1"),
         ({"split": {"train": 0.5, "val": 0.1}}, "the fractions must sum to 1"),
         ({"channels": 4}, "1 or 3"),
         ({"device": "cuda"}, "'auto' or 'cpu'"),
