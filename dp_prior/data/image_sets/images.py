@@ -137,20 +137,19 @@ class ImageSet:
     def __init__(
         self,
         columns: dict[str, Column],
-        channels: int,
         crop: Crop,
         low_res: tuple[int, int] | None,
         *,
         is_whole: bool = False,
     ):
         """Args:
-        columns: n rows by name; (H, W, 3) uint8 as "x".
+        columns: n rows by name; (H, W, C) uint8 as "x".
         is_whole: whether `fetch` leaves it to `cut` to crop and reduce the images.
         """
         self.columns = columns
         self.device = columns[X].device
         self.reads_disk = columns[X].on_disk
-        self._channels, self._crop, self._low_res, self._is_whole = channels, crop, low_res, is_whole
+        self._crop, self._low_res, self._is_whole = crop, low_res, is_whole
 
     def __len__(self) -> int:
         return len(self.columns[X])
@@ -164,12 +163,10 @@ class ImageSet:
         return {name: column.rows(ids) for name, column in self.columns.items() if column.on_disk}
 
     def fetch(self, ids: Tensor, read: Mapping[str, Tensor] | None = None) -> Batch:
-        """The samples at ids, (B,) int64: x is (B, *crop.size, channels) uint8; see `Dataset`."""
+        """The samples at ids, (B,) int64: x is (B, *crop.size, C) uint8; see `Dataset`."""
         cond = dict(self.read(ids) if read is None else read)
         cond |= {name: column.rows(ids) for name, column in self.columns.items() if not column.on_disk}
         x = cond.pop(X)
-        if self._channels == 1:
-            x = greyscale(x)
         mask = torch.ones(len(x), *self._crop.size, dtype=torch.bool, device=x.device)
         batch = Batch(x=x, cond=cond, mask=mask, ids=ids)
         return batch if self._is_whole else self.cut(batch)
@@ -188,26 +185,16 @@ class ImageSet:
     def seeing(self, keys: Collection[str]) -> ImageSet:
         """The same samples with these conditions only."""
         columns = {name: column for name, column in self.columns.items() if name == X or name in keys}
-        return ImageSet(columns, self._channels, self._crop, self._low_res if LOW_RES in keys else None)
+        return ImageSet(columns, self._crop, self._low_res if LOW_RES in keys else None)
 
     def whole(self) -> ImageSet:
         """The same samples before `cut`."""
-        return ImageSet(self.columns, self._channels, self._crop, self._low_res, is_whole=True)
+        return ImageSet(self.columns, self._crop, self._low_res, is_whole=True)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same samples in the memory of another device."""
         columns = {name: column.to(device) for name, column in self.columns.items()}
-        return ImageSet(columns, self._channels, self._crop, self._low_res)
-
-
-def greyscale(x: Tensor) -> Tensor:
-    """(..., 3) uint8 RGB -> (..., 1) uint8, by the weights of ITU-R 601 as in Pillow."""
-    weights = torch.tensor([19595, 38470, 7471], dtype=torch.int32, device=x.device)
-    return (
-        ((x.int() * weights).sum(-1, keepdim=True, dtype=torch.int32) + 32768)
-        .div_(65536, rounding_mode="floor")
-        .to(torch.uint8)
-    )
+        return ImageSet(columns, self._crop, self._low_res)
 
 
 def reduced(x: Tensor, size: tuple[int, int]) -> Tensor:
@@ -235,7 +222,8 @@ class Images:
             raise DataError(str(source.root), problems)
         self._crop = Crop.of(size, config.crop)
         root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
-        cache = FrameCache(source, Fit(size=size, how=config.fit), root, Encoding(type="raw"))
+        encoding = Encoding(type="grey" if config.channels == 1 else "raw")
+        cache = FrameCache(source, Fit(size=size, how=config.fit), root, encoding)
         self._column = ImageColumn(cache, config.verify)
         self.parts = config.split.rows(len(source), str(source.root))
         self._check_classes()
@@ -277,7 +265,7 @@ class Images:
         columns: dict[str, Column] = {X: self._column.taking(torch.from_numpy(rows))}
         if self.source.labels is not None:
             columns[LABEL] = MemoryColumn(torch.from_numpy(self.source.labels[rows]))
-        return ImageSet(columns, self._config.channels, self._crop, self._config.low_res)
+        return ImageSet(columns, self._crop, self._config.low_res)
 
     @property
     def fingerprint(self) -> str:

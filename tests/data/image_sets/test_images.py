@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.image_sets.images import ImagesConfig, greyscale, reduced
+from dp_prior.data.frames.layout import greyscale
+from dp_prior.data.image_sets.images import ImagesConfig, reduced
 from dp_prior.data.order import epoch_order
 from tests.data.image_sets.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
 
@@ -91,7 +92,10 @@ def test_resized_cropped_grey_and_reduced(tmp_path):
     assert np.array_equal(everything(cropped).x.numpy(), pixels[rows][:, 2:6])
     stretched = opened(tmp_path, record, size=[4, 4], fit="resize")
     assert not torch.equal(everything(stretched).x, everything(cropped).x)
-    grey = everything(opened(tmp_path, record, channels=1)).x
+    one_channel = opened(tmp_path, record, channels=1)
+    grey = everything(one_channel).x
+    (directory,) = one_channel.cache_directories()
+    assert (directory / "frames.u8").stat().st_size == pixels.size // 3
     assert grey.shape[1:] == (8, 4, 1) and torch.equal(grey, greyscale(torch.from_numpy(pixels[rows])))
     batch = everything(opened(tmp_path, record, low_res=[4, 2]))
     assert torch.equal(batch.cond["low_res"], reduced(batch.x, (4, 2)))
