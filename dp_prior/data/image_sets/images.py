@@ -10,7 +10,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,7 +25,7 @@ from dp_prior.config import Change, Config, family
 from dp_prior.crop import Crop
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.memory import MemoryColumn
-from dp_prior.data.embeddings.parts import EmbeddingSplitConfig
+from dp_prior.data.embeddings.parts import EmbeddingSplitConfig, Part
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.cache import FrameCache, cache_root
 from dp_prior.data.frames.layout import Encoding
@@ -92,6 +92,10 @@ class ImagesConfig(Config):
     split: ImageSplitConfig = ImageSplitConfig()
     """Split of the images into training, validation and test parts."""
 
+    test_source: ImageSourceConfig | None = None
+    """Where the images of the test part lie, as with published test sets: of the same classes as those of `source`.
+    null takes them from `source`, by the share in `split`."""
+
     batch_size: Annotated[int, Change("harmless")] = Field(default=128, ge=1)
     """Samples per rank and micro-batch."""
 
@@ -113,6 +117,8 @@ class ImagesConfig(Config):
     def faults(self) -> Iterator[str]:
         if self.crop is not None and self.size is not None and any(map(operator.gt, self.crop, self.size)):
             yield f"crop {list(self.crop)} is larger than {list(self.size)}; lower it, or set a larger data.size"
+        if self.test_source is not None and self.split.test:
+            yield f"test_source is given, but split.test is {self.split.test:g}; set it to 0, or remove test_source"
         window = self.crop or self.size
         if self.low_res is not None and window is not None and any(map(operator.mod, window, self.low_res)):
             yield f"low_res {list(self.low_res)} does not divide {list(window)}; pixels are averaged in blocks"
@@ -120,7 +126,11 @@ class ImagesConfig(Config):
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files with the manifest of the run in `directory`."""
         manifest = directory / MANIFEST if self.manifest is None else self.manifest.expanduser()
-        return Integrity(manifest, None, self.verify, self.source.places())
+        return Integrity(manifest, None, self.verify, self._places())
+
+    def _places(self) -> dict[str, tuple[str, ...]]:
+        """Endings of the files that are read, by path; see `Integrity`."""
+        return {**self.source.places(), **({} if self.test_source is None else self.test_source.places())}
 
     def create(self) -> Images:
         """Open the source: headers and labels are read, images are not.
@@ -203,6 +213,19 @@ def reduced(x: Tensor, size: tuple[int, int]) -> Tensor:
     return means.round_().to(torch.uint8).movedim(1, -1)
 
 
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """The images of a source: their pixels in a frame cache, and the numbers of their classes.
+
+    Attributes:
+        labels: (N,) int64; None where they are not read.
+    """
+
+    source: ImageSource
+    column: ImageColumn
+    labels: np.ndarray | None
+
+
 class Images:
     """A checked set of images, split into parts.
 
@@ -216,17 +239,17 @@ class Images:
         self.files: tuple[Path, ...] = ()
         self._config = config
         self.source: ImageSource = config.source.create(labelled=config.labels, uniform=config.size is None)
-        source, size = self.source, config.size or self.source.size
-        problems = list(config.model_copy(update={"size": size}).faults())
+        source, self._size = self.source, config.size or self.source.size
+        problems = list(config.model_copy(update={"size": self._size}).faults())
         if problems:
             raise DataError(str(source.root), problems)
-        self._crop = Crop.of(size, config.crop)
-        root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
-        encoding = Encoding(type="grey" if config.channels == 1 else "raw")
-        cache = FrameCache(source, Fit(size=size, how=config.fit), root, encoding)
-        self._column = ImageColumn(cache, config.verify)
+        self._crop = Crop.of(self._size, config.crop)
         self.parts = config.split.rows(len(source), str(source.root))
         self._check_classes()
+        self._stored = {"source": _Stored(source, self._column(source), source.labels)}
+        if config.test_source is not None:
+            self._stored["test_source"] = self._open_test(config.test_source)
+            self.parts["test"] = Part.whole(len(self._stored["test_source"].source))
         cond_shapes: dict[str, tuple[int, ...]] = {}
         kinds: dict[str, Kind] = {}
         if source.labels is not None:
@@ -240,6 +263,37 @@ class Images:
             classes={LABEL: source.classes} if source.labels is not None else {},
         )
         self.train, self.val, self.test = (self._set(part) for part in PARTS)
+
+    def _column(self, source: ImageSource) -> ImageColumn:
+        """The pixels of a source, at the size of all."""
+        config = self._config
+        root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
+        encoding = Encoding(type="grey" if config.channels == 1 else "raw")
+        return ImageColumn(FrameCache(source, Fit(size=self._size, how=config.fit), root, encoding), config.verify)
+
+    def _open_test(self, record: Any) -> _Stored:
+        """The images of `test_source`, with classes numbered as in `source`.
+
+        Raises:
+            DataError: they have another size or other classes, or are the images of `source`.
+        """
+        of, source = self.source, record.create(labelled=self._config.labels, uniform=self._config.size is None)
+        column, problems = self._column(source), []
+        if self._config.size is None and source.size != of.size:
+            found = f"test images are {_by(source.size)}, but those of {of.root} {_by(of.size)}"
+            problems.append(f"{found}; set data.size, to which all are resized")
+        for there, missing, lacking in ((of, source, "no test image"), (source, of, f"none of {of.root}")):
+            names = sorted(set(there.classes) - set(missing.classes))
+            if names:
+                problems.append(f"{lacking} is of class {', '.join(map(repr, names[:5]))}; expected the same classes")
+        if column.cache.directory == self._stored["source"].column.cache.directory:
+            problems.append("data.test_source names the images of data.source, which are trained on")
+        if problems:
+            raise DataError(str(source.root), problems)
+        labels = source.labels
+        if labels is not None:
+            labels = np.array([of.classes.index(name) for name in source.classes], np.int64)[labels]
+        return _Stored(source, column, labels)
 
     def _check_classes(self) -> None:
         """Raises DataError if no image of some class is trained on, so that its label would say nothing."""
@@ -261,28 +315,32 @@ class Images:
         return self.parts[part].rows(np.arange(len(self.parts[part])))
 
     def _set(self, part: str) -> ImageSet:
+        stored = self._stored.get(f"{part}_source", self._stored["source"])
         rows = self._rows(part)
-        columns: dict[str, Column] = {X: self._column.taking(torch.from_numpy(rows))}
-        if self.source.labels is not None:
-            columns[LABEL] = MemoryColumn(torch.from_numpy(self.source.labels[rows]))
+        columns: dict[str, Column] = {X: stored.column.taking(torch.from_numpy(rows))}
+        if stored.labels is not None:
+            columns[LABEL] = MemoryColumn(torch.from_numpy(stored.labels[rows]))
         return ImageSet(columns, self._crop, self._config.low_res)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of pixels, as the source divides them into chunks, and labels. It needs the frame cache."""
-        digest = hashlib.sha256("".join(self._column.frames.index.digests).encode())
-        digest.update(json.dumps([self.spec.x_shape, self.source.classes]).encode())
-        if self.source.labels is not None:
-            digest.update(self.source.labels.astype("<i8").tobytes())
+        """SHA-256 of pixels, as each source divides them into chunks, and labels. It needs the frame caches."""
+        digest = hashlib.sha256()
+        for stored in self._stored.values():
+            digest.update("".join(stored.column.frames.index.digests).encode())
+            digest.update(json.dumps([self.spec.x_shape, self.source.classes]).encode())
+            if stored.labels is not None:
+                digest.update(stored.labels.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
         """Decode every image once; see `Trajectories.build_caches`."""
-        build_caches({"images": self._column}, os.cpu_count() or 1, report, check)
+        columns = {f"images of {name}": stored.column for name, stored in self._stored.items()}
+        build_caches(columns, os.cpu_count() or 1, report, check)
 
     def cache_directories(self) -> set[Path]:
         """See `Trajectories.cache_directories`."""
-        return {self._column.cache.directory}
+        return {stored.column.cache.directory for stored in self._stored.values()}
 
     def statistics(self) -> dict[str, Statistics]:
         """None: pixels lie between 0 and 255."""
@@ -306,7 +364,7 @@ class Images:
 
     def to(self, device: torch.device | str) -> Self:
         """Have an accelerator hold all images if there is room; the frame cache is read here."""
-        device, needed = torch.device(device), 2 * len(self.source) * int(np.prod(self._column.shape))
+        device, needed = torch.device(device), 2 * sum(stored.column.n_bytes for stored in self._stored.values())
         is_wanted = device.type == "cuda" and self._config.device == "auto"
         if is_wanted and needed <= torch.cuda.mem_get_info(device)[0]:
             self.train, self.val, self.test = (part.to(device) for part in (self.train, self.val, self.test))
@@ -317,7 +375,7 @@ class Images:
         warnings = [] if len(self.val) else ["no image is left to validate on: val metrics will be missing"]
         return {
             **self.source.describe(),
-            "images": len(self.source),
+            "images": sum(len(stored.source) for stored in self._stored.values()),
             "shape": list(self.spec.x_shape),
             "classes": len(self.source.classes),
             "parts": self._counts(),
@@ -327,3 +385,7 @@ class Images:
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self.parts.items()}
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"

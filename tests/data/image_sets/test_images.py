@@ -180,6 +180,63 @@ def test_a_window_larger_than_the_images_is_refused(tmp_path):
         opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
 
 
+def test_the_test_part_may_have_a_source_of_its_own(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    (pixels, labels), (tested, names) = images(), images(seed=1)
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_parquet(tmp_path / "test", tested, names, classes=CLASSES[::-1])  # classes of other numbers
+    plain, data = opened(tmp_path, record), opened(tmp_path, record, test_source=other, crop=[4, 2], channels=3)
+    found = everything(data, "test")
+    assert np.array_equal(found.x.numpy(), tested[:, 1:5, 1:3])
+    assert [CLASSES[i] for i in found.cond["label"]] == names and data.spec.classes == plain.spec.classes
+    assert torch.equal(everything(data).x, everything(plain).x[:, 1:5, 1:3]), "the split of the others stays"
+    assert data.report()["images"] == 24 and data.report()["parts"] == {**plain.report()["parts"], "test": 12}
+    assert len(data.cache_directories()) == 2 and data.cache_directories() > plain.cache_directories()
+    fingerprints = {plain.fingerprint}
+    for seed, classes in ((1, names), (2, names), (1, names[::-1])):
+        here = write_npz(tmp_path / f"{seed}{classes[0]}.npz", images(seed=seed)[0], classes)
+        fingerprints.add(opened(tmp_path, record, test_source=here).fingerprint)
+    assert len(fingerprints) == 4
+
+
+def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
+    pixels, labels = images()
+    record, other = (write_folder(tmp_path / name, pixels, labels) for name in ("train", "test"))
+    config = ImagesConfig.from_json(json.dumps({"source": record, "test_source": other}))
+    config.integrity(tmp_path).note([])
+    (tmp_path / "test/cat/000.png").unlink()
+    with pytest.raises(DataError, match=r"test/cat/000.png is missing"):
+        config.integrity(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "message"),
+    [
+        (
+            (4, 4),
+            CLASSES,
+            r"test images are 4 x 4, but those of \S*a.npz 6 x 4; set data.size, to which all are resized",
+        ),
+        ((6, 4), ("cat", "dog"), r"no test image is of class 'eel'; expected the same classes"),
+        ((6, 4), (*CLASSES, "yak"), r"none of \S*a.npz is of class 'yak'; expected the same classes"),
+    ],
+)
+def test_a_test_source_of_other_images_is_refused(size, names, message, tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_npz(tmp_path / "b.npz", images(size=size)[0], [names[i % len(names)] for i in range(12)])
+    with pytest.raises(DataError, match=r"b.npz: 1 problem\s+" + message):
+        opened(tmp_path, record, test_source=other)
+
+
+def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    with pytest.raises(DataError, match="test_source names the images of data.source, which are trained on"):
+        opened(tmp_path, record, test_source=record)
+    with pytest.raises(ConfigError, match="test_source is given, but split.test is 0.1; set it to 0, or remove"):
+        opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
+
+
 def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
     pixels, labels = images()
     record = write_folder(tmp_path / "folder", pixels, labels)
