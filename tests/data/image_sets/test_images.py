@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames.layout import greyscale
-from dp_prior.data.image_sets.images import ImagesConfig, reduced
+from dp_prior.data.image_sets.images import ImagesConfig, ImageSet, reduced
 from dp_prior.data.order import epoch_order
 from tests.data.image_sets.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
 
@@ -279,6 +279,23 @@ def test_part_that_moved_to_another_device_gives_the_same_samples(tmp_path):
     kept = data.train.seeing(["label"])
     assert set(kept.fetch(torch.arange(2)).cond) == {"label"}
     assert set(data.train.seeing(["low_res"]).fetch(torch.arange(2)).cond) == {"low_res"}
+
+
+def test_an_accelerator_with_room_for_twice_the_images_holds_them(tmp_path, monkeypatch):
+    record, moved = write_npz(tmp_path / "a.npz", *images()), []
+    monkeypatch.setattr(ImageSet, "to", lambda part, device: moved.append(device) or part)
+    every = 12 * 6 * 4
+    for change, free, count in (
+        ({}, 2 * 3 * every, 3),
+        ({}, 2 * 3 * every - 1, 0),
+        ({"channels": 1}, 2 * every, 3),
+        ({"device": "cpu"}, 1 << 40, 0),
+        ({"test_source": write_npz(tmp_path / "b.npz", *images(seed=1))}, 4 * 3 * every - 1, 0),
+    ):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        moved.clear()
+        opened(tmp_path, record, **change).to("cuda")
+        assert len(moved) == count, change
 
 
 @pytest.mark.parametrize(
