@@ -282,10 +282,9 @@ class Images:
         if self._config.size is None and source.size != of.size:
             found = f"test images are {_by(source.size)}, but those of {of.root} {_by(of.size)}"
             problems.append(f"{found}; set data.size, to which all are resized")
-        for there, missing, lacking in ((of, source, "no test image"), (source, of, f"none of {of.root}")):
-            names = sorted(set(there.classes) - set(missing.classes))
-            if names:
-                problems.append(f"{lacking} is of class {', '.join(map(repr, names[:5]))}; expected the same classes")
+        for name in sorted({*of.classes} ^ {*source.classes}):
+            there, other = (of, source) if name in of.classes else (source, of)
+            problems.append(f"class {name!r} is in {there.root}, but not in {other.root}; both need the same classes")
         if column.cache.directory == self._stored["source"].column.cache.directory:
             problems.append("data.test_source names the images of data.source, which are trained on")
         if problems:
