@@ -186,7 +186,7 @@ def _parse_object(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
     data = _parse_json(text, source)
     if not isinstance(data, dict):
-        raise ConfigError(source, [f"holds a {type(data).__name__}; expected an object {{...}}"])
+        raise ConfigError(source, [f"holds {an(type(data).__name__)}; expected an object {{...}}"])
     data.pop("$schema", None)
     return data
 
@@ -552,6 +552,11 @@ def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
         f"--import MODULE or DP_PRIOR_IMPORT on the command line, `import MODULE` in Python. Nothing that a file names "
         f"is imported by itself"
     )
+
+
+def an(name: str) -> str:
+    """A name with its indefinite article, for messages: an image, a policy."""
+    return f"{'an' if name[:1].lower() in ('a', 'e', 'i', 'o') else 'a'} {name}"
 
 
 def _short(value: Any) -> str:

@@ -13,9 +13,9 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "durable", "embedders", "layers", "metric_names"}
-    | {"metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers", "resize"}
-    | {"rich_text", "rotations", "schema", "slices"},
+    {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders", "layers"}
+    | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
+    | {"resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},

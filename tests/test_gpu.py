@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from dp_prior.crop import Crop
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
-from dp_prior.networks.encoders.crop import Crop
 from dp_prior.randomness import Randomness
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_files.config import TrainConfig

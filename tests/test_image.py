@@ -1,6 +1,7 @@
 """A model of images trains, stops, goes on and is loaded as a policy is."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,20 @@ from dp_prior.config import ConfigError
 from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run.run import Run
 from dp_prior.run_files.config import TrainConfig
+from tests.data.image_sets.sets import encoded, images, write_folder
 from tests.tiny import train
 
-N, SIZE, CLASSES = 64, 8, 3
+N, STORED, SIZE, CLASSES = 64, 10, 8, 3
 TRAIN = 49  # of 64 images, with this seed
 
 
-def write_images(place: Path) -> Path:
+def write_images(place: Path, seed: int = 0) -> Path:
     """Squares in the corner that their label says, as .npz."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     labels = np.arange(N) % CLASSES
-    images = rng.integers(0, 60, (N, SIZE, SIZE, 3), dtype=np.uint8)
+    images = rng.integers(0, 60, (N, STORED, STORED, 3), dtype=np.uint8)
     for image, label in zip(images, labels, strict=True):
-        image[4 * (label // 2) :, 4 * (label % 2) :][:4, :4] += 150
+        image[5 * (label // 2) :, 5 * (label % 2) :][:5, :5] += 150
     np.savez(place / "images.npz", images=images, labels=labels)
     return place / "images.npz"
 
@@ -46,6 +48,7 @@ def tiny(place: Path, **changes) -> dict:
         "data": {
             "source": {"type": "npz", "path": str(path)},
             "labels": True,
+            "crop": [SIZE, SIZE],
             "split": {"train": 0.8, "val": 0.2},
             "batch_size": 8,
             "frame_cache": str(place / "frames"),
@@ -95,7 +98,7 @@ def test_what_is_loaded_draws_what_was_trained(uninterrupted):
     assert torch.equal(found, load_image(uninterrupted).predict(torch.tensor([0, 2, 1])))
     half = load_image(uninterrupted, dtype=torch.bfloat16).predict([0, 2, 1])
     assert (half.float() - found.float()).abs().mean() < 10
-    with pytest.raises(ValueError, match="holds a image, not a policy; load it with load_image"):
+    with pytest.raises(ValueError, match="holds an image, not a policy; load it with load_image"):
         load_policy(uninterrupted)
 
 
@@ -109,6 +112,10 @@ def test_check_does_everything_once(tmp_path):
     done = train(write(tmp_path), "--check")
     assert done.exit_code == 0 and "checked" in done.output, done.output
     assert f"{TRAIN} train images of 8 x 8 x 3" in done.output and "3 classes" in done.output
+
+
+def test_number_of_samples_a_step_takes(tmp_path):
+    assert [experiment(tiny(tmp_path, data__batch_size=n)).parts.loader.global_batch_size for n in (4, 6)] == [4, 6]
 
 
 def test_the_default_network_trains_with_learned_variance_on_images_enlarged(tmp_path):
@@ -146,3 +153,70 @@ def test_runs_that_are_refused(change, message, tmp_path):
     config["data"]["type"] = "images"
     with pytest.raises(ConfigError, match=message):
         experiment(config)
+
+
+def folder(place: Path) -> dict:
+    """The record of a folder of 12 images of 10 x 10, four of each class."""
+    pytest.importorskip("PIL", reason="needs the extra image")
+    return write_folder(place / "set", *images(12, (STORED, STORED)))
+
+
+def mixed(place: Path) -> None:
+    (place / "dog/007.png").write_bytes(encoded(images(1, (5, STORED))[0][0]))
+
+
+def alone(place: Path) -> None:
+    (place / "yak").mkdir()
+    (place / "eel/011.png").rename(place / "yak/011.png")
+
+
+UNET = {"type": "unet2d", "channels": 4, "channel_mult": [1, 2, 2], "n_groups": 2, "head_dim": 4}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "change", "code", "message"),
+    [
+        (lambda place: [shutil.rmtree(each) for each in place.iterdir()], {}, 65, "holds no file *.png or "),
+        (mixed, {}, 65, "is 5 x 10, but the first image is 10 x 10; set data.size, to which all"),
+        (lambda place: (place / "fox").mkdir(), {}, 65, "folder 'fox' holds no images; fill it, or remove it"),
+        (
+            alone,
+            {"data__split": {"train": 0.9, "val": 0.1, "seed": 5}},
+            65,
+            "no image of class 'yak' is trained on, of 1",
+        ),
+        (
+            lambda place: (place / "dog").rename(place / "CAT"),
+            {},
+            65,
+            "has classes 'CAT' and 'cat', nearly the same name",
+        ),
+        (
+            lambda place: None,
+            {"task__backbone": UNET, "data__crop": None},
+            64,
+            "images are 10 x 10, but backbone 'unet2d'",
+        ),
+        (
+            lambda place: None,
+            {"data__crop": [12, 8]},
+            65,
+            "crop [12, 8] is larger than [10, 10]; lower it, or set a larger",
+        ),
+        (mixed, {"data__size": [8, 8], "data__crop": None}, 0, "12 train images of 8 x 8 x 3"),
+    ],
+    ids=["empty", "sizes", "no images", "one image", "names", "halves", "crop", "resized"],
+)
+def test_folders_that_cannot_be_trained_on_are_refused_in_one_line(tmp_path, spoil, change, code, message):
+    if change.get("task__backbone"):
+        pytest.importorskip("diffusers", reason="needs the extra image")
+    source, whole = folder(tmp_path), {"train": 1.0, "val": 0.0}
+    spoil(tmp_path / "set")
+    before = {path: path.read_bytes() for path in (tmp_path / "set").rglob("*.png")}
+    settings = {"data__source": source, "data__split": whole, "evaluate": [], "test": [], "train__steps": 1, **change}
+    done = train(write(tmp_path, **settings))
+    assert done.exit_code == code, done.output
+    assert [message in line for line in done.output.splitlines()].count(True) == 1, done.output
+    assert "Traceback" not in done.output
+    assert {path: path.read_bytes() for path in (tmp_path / "set").rglob("*.png")} == before
+    assert (tmp_path / "run/checkpoints").exists() == (code == 0)

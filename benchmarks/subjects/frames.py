@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Case, Options, Timing, per_second
+from dp_prior.crop import crop_each
 from dp_prior.data.frames import Part
 from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
@@ -33,7 +34,6 @@ from dp_prior.data.images import ImageColumn
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.durable import seal
 from dp_prior.job.ranks import Ranks, make_accelerator
-from dp_prior.networks.encoders.crop import crop_each
 from dp_prior.resize import Fit
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_files.config import TrainConfig

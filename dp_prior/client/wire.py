@@ -86,7 +86,9 @@ def _msgpack() -> Any:
 def _array_fields(value: Any) -> Any:
     """The form of what msgpack does not know."""
     if not isinstance(value, (np.ndarray, np.generic)):
-        raise TypeError(f"a {type(value).__name__} is neither an array, a number, a text, a list nor a map")
+        raise TypeError(
+            f"a value of type {type(value).__name__} is neither an array, a number, a text, a list nor a map"
+        )
     array = np.asarray(value)
     dtype = array.dtype.newbyteorder("<").str
     if dtype not in DTYPES:

@@ -98,7 +98,7 @@ class ImageColumn(DiskColumn):
     def __init__(self, cache: FrameCache, verify: Verify):
         """Args: verify: with "hashes", every byte of the cache is compared, and a damaged cache is built again."""
         self.cache, self._verify = cache, verify
-        self.shape = (*cache.fit.size, 3)
+        self.shape = cache.shape
 
     @cached_property
     def frames(self) -> FrameRows:

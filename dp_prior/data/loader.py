@@ -22,6 +22,7 @@ from torch import Tensor
 from dp_prior.batch import Batch
 from dp_prior.config import ConfigError
 from dp_prior.data.order import FullOrder, Order
+from dp_prior.randomness import Randomness
 
 T = TypeVar("T")
 
@@ -84,6 +85,8 @@ class Loader:
 
     Args:
         order: of the samples; None for a full shuffle.
+        augment: makes the batch to train on of a batch of the data set, given a random row for each sample, which is a
+            function of seed and position; None leaves it.
         batch_size: samples per rank and micro-batch.
         accumulation: micro-batches per optimizer step.
         device: of the batches; None for that of the data set.
@@ -100,8 +103,10 @@ class Loader:
         world_size: int,
         device: torch.device | str | None = None,
         order: Order | None = None,
+        augment: Callable[[Batch, Randomness], Batch] | None = None,
     ):
         self.dataset = dataset
+        self._seed, self._augment = seed, augment
         self.order = FullOrder(seed, len(dataset)) if order is None else order
         self.batch_size = batch_size
         self.accumulation = accumulation
@@ -172,6 +177,8 @@ class Loader:
             first, stop = read.samples_seen + rows.start, read.samples_seen + rows.stop
             positions = torch.arange(first, stop, self.world_size, device=self.device)
             shared = torch.full((), denominator, dtype=torch.float32, device=self.device)
+            if self._augment is not None:
+                batch = self._augment(batch, Randomness.from_counts(self._seed, "augmentation", positions))
             batches.append(replace(batch, positions=positions, denominator=shared))
         return batches
 

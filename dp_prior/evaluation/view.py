@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
+from dp_prior.crop import Crop
 from dp_prior.evaluation.models import device_of
-from dp_prior.networks.encoders.crop import Crop
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import ResNetEncoder

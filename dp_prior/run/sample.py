@@ -4,15 +4,21 @@ will.
 The noise of a sample is a function of seed and index. Whole batches of neighbouring indices are the unit of work: each
 is written durably to an unfinished folder beside the target by the one rank it falls to. So neither the number of ranks
 nor an interruption changes a bit of the result; another batch size changes samples by rounding alone.
+
+The target is written whole in that folder, then the folder is marked as done (`job.json` becomes `done.json`), then the
+target is moved out. So a target beside a folder that is done and no longer holds one was drawn by the same request.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import json
 import os
 import shutil
+import socket
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,7 +55,7 @@ from dp_prior.run.stored import TIMEOUT_S, Stored, load_model, read_stored, watc
 from dp_prior.run_files.config import CONFIG
 from dp_prior.tasks.model import Samples
 
-JOB = "job.json"
+JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
 LABEL = "label"
 
 
@@ -197,10 +203,10 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
         False if it was asked to stop before the end; all batches that were drawn are kept.
 
     Raises:
-        FileExistsError: the target exists, or the unfinished folder belongs to another request.
+        FileExistsError: the target exists, or the unfinished folder belongs to another request or process.
         ConfigError: the model cannot be drawn from in this way.
     """
-    ranks.decide(lambda: _check_absent(request.out))
+    ranks.decide(lambda: _check_absent(request))
     directory = ranks.decide(lambda: resolve(reference, whole=request.weights is not None), PATIENCE * TIMEOUT_S)
     model = load_model(directory, ranks, weights=request.weights, guidance_scale=request.guidance_scale)
     if request.is_folder:
@@ -219,8 +225,11 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
         "sampler": stored.task.sampler.model_dump(mode="json"),
         **{"n": request.n, "seed": request.seed, "batch_size": request.batch_size, **conditions.identity},
     }
-    ranks.decide(lambda: _begin(request, job))
-    with watched(ranks, request.unfinished):
+    with contextlib.ExitStack() as held:
+        ranks.on_main(lambda: held.enter_context(_alone(request)))
+        if ranks.decide(lambda: _begin(request, job)):
+            return True
+        held.enter_context(watched(ranks, request.unfinished))
         try:
             _draw_batches(model, stored.task.sampler, conditions, request, ranks, report)
             ranks.meet(may_leave=True)
@@ -278,24 +287,68 @@ def _part(request: Request, number: int) -> Path:
     return request.unfinished / f"batch_{number:08d}.npy"
 
 
-def _check_absent(out: Path) -> None:
-    if os.path.lexists(out):
-        raise FileExistsError(f"{out} exists; nothing is overwritten. Name another file or folder, or delete it")
+def _check_absent(request: Request) -> None:
+    is_own = (request.unfinished / DONE).exists() and not os.path.lexists(request.unfinished / TARGET)
+    if os.path.lexists(request.out) and not is_own:
+        raise FileExistsError(
+            f"{request.out} exists; nothing is overwritten. Name another file or folder, or delete it"
+        )
 
 
-def _begin(request: Request, job: dict[str, Any]) -> None:
-    """Make the unfinished folder, or check that it is of the same job.
+@contextlib.contextmanager
+def _alone(request: Request) -> Iterator[None]:
+    """Make the unfinished folder and hold its lock, which the kernel releases when its holder dies.
 
     Raises:
-        FileExistsError: it is of another one.
+        FileExistsError: another process holds it.
     """
     folder = request.unfinished
-    make_directory(folder)
-    remove_leftovers(request.out.parent, request.out.name)  # of a call that was killed while it wrote the target
-    path = folder / JOB
+    while True:
+        make_directory(folder)
+        try:
+            file = open(folder / LOCK, "a+b")  # noqa: SIM115 (closed below)
+        except FileNotFoundError:  # another call, which has just finished, removed the folder
+            continue
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read(300).decode(errors="replace") or "another process"
+                found = f"{holder} is drawing to {request.out}; wait for it or stop it, or name another --out"
+                raise FileExistsError(found) from None
+            except OSError:  # a file system without locks
+                pass
+            if os.fstat(file.fileno()).st_nlink == 0:  # removed by that call
+                continue
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on host {socket.gethostname()}".encode())
+            file.flush()
+            try:
+                yield
+            finally:
+                (folder / LOCK).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # it holds batches
+                    folder.rmdir()
+            return
+
+
+def _begin(request: Request, job: dict[str, Any]) -> bool:
+    """Note the job in the unfinished folder, or check that it is the same.
+
+    Returns:
+        Whether the target is there: the call that moved it was killed before it had removed the folder's content.
+
+    Raises:
+        FileExistsError: it is another job, or the target is of no call of this job.
+    """
+    folder = request.unfinished
+    _check_absent(request)
+    remove_leftovers(folder)  # of a call that was killed while it wrote the target
+    path = folder / (DONE if (folder / DONE).exists() else JOB)
     if not path.exists():
         replace_file(path, seal(job))
-        return
+        return False
     try:
         found = unseal(read_small(path))
     except ValueError as error:
@@ -308,18 +361,37 @@ def _begin(request: Request, job: dict[str, Any]) -> None:
             f"{folder} holds the unfinished samples of another request: {differences}. Repeat that request to go on, "
             f"name another --out, or delete the folder"
         )
+    if is_there := os.path.lexists(request.out):
+        _clear(folder)
+    else:
+        os.replace(path, folder / JOB)
+    return is_there
 
 
 def _assemble(request: Request, conditions: Conditions) -> None:
-    """Write the target whole from the batches, then delete them."""
-    labels = conditions.labels(torch.arange(request.n))
-    _check_absent(request.out)
+    """Write the target whole from the batches, move it to its place, then delete the batches."""
+    labels, folder = conditions.labels(torch.arange(request.n)), request.unfinished
+    target = folder / TARGET
+    if target.is_dir():
+        shutil.rmtree(target)
     if request.is_folder:
-        _write_folder(request, labels)
+        _write_folder(request, target, labels)
     else:
         others = {} if labels is None else {"arr_1": iter([labels.numpy()])}
-        _write_npz(request.out, request.n, {"arr_0": _parts(request), **others})
-    shutil.rmtree(request.unfinished)
+        _write_npz(target, request.n, {"arr_0": _parts(request), **others})
+    _check_absent(request)
+    os.replace(folder / JOB, folder / DONE)
+    sync_directory(folder)
+    os.rename(target, request.out)
+    sync_directory(request.out.parent)
+    _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Delete everything but the lock, and last what tells that the target was moved away."""
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == DONE):
+        if path.name != LOCK:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _parts(request: Request) -> Iterator[np.ndarray]:
@@ -339,9 +411,9 @@ def _write_npz(path: Path, n: int, arrays: dict[str, Iterator[np.ndarray]]) -> N
                     file.write(np.ascontiguousarray(part).tobytes())
 
 
-def _write_folder(request: Request, labels: Tensor | None) -> None:
+def _write_folder(request: Request, target: Path, labels: Tensor | None) -> None:
     """PNG files named by index, and labels in `dataset.json` as EDM has them."""
-    with temporary_directory(request.out) as folder:
+    with temporary_directory(target) as folder:
         index = 0
         for part in _parts(request):
             for image in part:
@@ -353,5 +425,4 @@ def _write_folder(request: Request, labels: Tensor | None) -> None:
             listed = [[f"{number:06d}.png", label] for number, label in enumerate(labels.tolist())]
             replace_file(folder / "dataset.json", json.dumps({"labels": listed}).encode())
         sync_directory(folder)
-        os.rename(folder, request.out)
-    sync_directory(request.out.parent)
+        os.rename(folder, target)

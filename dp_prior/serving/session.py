@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
+from dp_prior.config import an
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
@@ -147,13 +148,13 @@ def _own_fields(request: dict[str, Any]) -> dict[str, Any]:
     """Take the fields that are no observations out of a request."""
     fields = request.pop(OWN_FIELDS, {})
     if not isinstance(fields, dict):
-        raise ValueError(f"{OWN_FIELDS!r} is a {type(fields).__name__}; expected a map with {', '.join(FIELDS)}")
+        raise ValueError(f"{OWN_FIELDS!r} is {an(type(fields).__name__)}; expected a map with {', '.join(FIELDS)}")
     for name, value in fields.items():
         if name not in FIELDS:
             raise ValueError(f"{OWN_FIELDS!r} has {name!r}, which this server does not know; known: {list(FIELDS)}")
         if name == "prefix":
             if not isinstance(value, np.ndarray):
-                raise ValueError(f"{OWN_FIELDS!r} gives a {type(value).__name__} for prefix; expected an array")
+                raise ValueError(f"{OWN_FIELDS!r} gives {an(type(value).__name__)} for prefix; expected an array")
         elif type(value) is not int or not 0 <= value < 2**53:
             raise ValueError(f"{OWN_FIELDS!r} gives {value!r:.40} for {name}; expected a number from 0 to 2**53")
     return fields

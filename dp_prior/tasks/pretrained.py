@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
-from dp_prior.config import PARTS, Config, members, unknown_type
+from dp_prior.config import PARTS, Config, an, members, unknown_type
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
@@ -225,9 +225,9 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
     if record is None:
         origins = task[PARTS] if isinstance(task[PARTS], dict) else {}
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
-        raise ValueError(f"{directory} holds a {found}: {advice}")
+        raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
     if not issubclass(record, wanted):
-        raise ValueError(f"{directory} holds a {found}, not a {expected}; load it with load_{record.kind}")
+        raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; load it with load_{record.kind}")
     return record
 
 

@@ -52,7 +52,9 @@ def test_the_bits_of_a_policy_are_those_of_the_bound_over_the_split(tmp_path):
 
 def test_the_bits_of_images_are_those_of_8_bit_values(tmp_path):
     pytest.importorskip("diffusers", reason="diffusers is not installed: likelihoods of images are NOT tested")
-    config = images.tiny(tmp_path, train__steps=2, test=[])
+    (tmp_path / "held_out").mkdir()
+    path = images.write_images(tmp_path / "held_out", seed=1)
+    config = images.tiny(tmp_path, train__steps=2, test=[], data__test_source={"type": "npz", "path": str(path)})
     run = images.experiment(config)
     run.run()
     code, output, found = command(tmp_path / "run")
@@ -60,6 +62,11 @@ def test_the_bits_of_images_are_those_of_8_bit_values(tmp_path):
     assert found["uniform_bits"] == 8 and 4 < found["gaussian_bits"] < 8
     assert found["bits_per_dim"] == pytest.approx(bits_of(load_image(tmp_path / "run"), run.parts.data.val), rel=1e-4)
     assert math.isfinite(found["bits_per_dim"])
+    model, test = load_image(tmp_path / "run"), run.parts.data.test
+    found = command(tmp_path / "run", "--split", "test", "--max-samples", "8")[2]
+    batch = test.fetch(torch.arange(8) * len(test) // 8)
+    bits = model.bits_per_dim(batch, Randomness.from_counts(0, "likelihood", batch.ids)).total.mean().item()
+    assert len(test) == images.N and found["bits_per_dim"] == pytest.approx(bits, rel=1e-4)
 
 
 def test_a_policy_of_two_steps_has_no_likelihood(tmp_path):

@@ -139,6 +139,75 @@ def test_a_killed_call_goes_on_where_it_stopped_and_ends_with_the_same_bytes(run
     assert not list(tmp_path.glob(".*"))
 
 
+def killed(run, out, name, is_due=lambda *given: True):
+    """`draw` in a fork that kills itself before a call of `os.<name>` or, failing that, of sample's own `<name>`."""
+    child = os.fork()
+    if child == 0:
+        try:
+            place = os if hasattr(os, name) else module
+            original = getattr(place, name)
+
+            def deadly(*given):
+                if is_due(*given):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return original(*given)
+
+            setattr(place, name, deadly)
+            drawn(run, out)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_call_killed_before_or_after_the_target_was_moved_is_finished_by_the_same_call(run, tmp_path):
+    assert drawn(run, tmp_path / "whole.npz")
+    out, folder = tmp_path / "a.npz", tmp_path / ".a.npz.unfinished"
+    killed(run, out, "rename", lambda source, target: target == out)
+    assert (folder / "done.json").exists() and (folder / "target").exists() and not out.exists()
+    out.write_bytes(b"of somebody else")
+    with pytest.raises(FileExistsError, match="exists; nothing is overwritten"):
+        drawn(run, out)
+    assert out.read_bytes() == b"of somebody else" and len(list(folder.glob("batch_*"))) == 6
+    out.unlink()
+    killed(run, out, "_clear")
+    before = out.stat().st_mtime_ns
+    with pytest.raises(FileExistsError, match="seed was 0, is 1"):
+        drawn(run, out, seed=1)
+    killed(run, out, "unlink", lambda path, *others: path == folder / "done.json")  # half of the folder is deleted
+    found = command(run, "--n", N, "--batch-size", 4, "--out", out)
+    assert found.exit_code == 0 and f"wrote {N} samples" in found.output
+    assert out.stat().st_mtime_ns == before and out.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "whole.npz"]
+    with pytest.raises(FileExistsError, match="exists; nothing is overwritten"):
+        drawn(run, out)
+
+
+REFUSED = """
+import sys
+from pathlib import Path
+from dp_prior.job.ranks import Ranks
+from dp_prior.run.sample import Request, draw
+try:
+    draw(sys.argv[1], Request(n=21, out=Path(sys.argv[2]), batch_size=4), Ranks(accelerator), lambda line: None)
+except FileExistsError as error:
+    assert "is drawing to" in str(error)
+else:
+    raise AssertionError("drawn by two calls at once")
+"""
+
+
+def test_two_calls_do_not_draw_to_one_target_at_once(run, tmp_path, run_ranks):
+    out = tmp_path / "a.npz"
+    with module._alone(Request(n=N, out=out)):
+        found = command(run, "--n", N, "--batch-size", 4, "--out", out)
+        assert found.exit_code == 64 and "Traceback" not in found.output
+        assert f"process {os.getpid()} on host " in found.output and "is drawing to" in found.output
+        run_ranks(REFUSED, 2, run, out, timeout=300)
+        assert [path.name for path in (tmp_path / ".a.npz.unfinished").iterdir()] == ["lock"]
+    assert not list(tmp_path.glob(".*")), "and what was locked in vain leaves nothing"
+    assert drawn(run, out)
+
+
 def test_a_stop_keeps_all_batches_and_the_same_call_goes_on(run, tmp_path, monkeypatch):
     assert drawn(run, tmp_path / "whole.npz")
     stop, write = Stop(), module.replace_file
@@ -169,6 +238,7 @@ def test_any_number_of_ranks_draws_the_same_bytes_and_may_go_on_for_another(run,
     assert drawn(run, tmp_path / "whole.npz")
     run_ranks(RANKS, 2, run, tmp_path / "two.npz", timeout=300)
     assert (tmp_path / "two.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+    assert not list(tmp_path.glob(".*"))
     assert kill_at(run, tmp_path / "later.npz", 4) == -signal.SIGKILL
     run_ranks(RANKS, 3, run, tmp_path / "later.npz", timeout=300)
     assert (tmp_path / "later.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()

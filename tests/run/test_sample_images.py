@@ -17,10 +17,10 @@ from tests.run.test_sample import command, drawn
 pytest.importorskip("diffusers", reason="diffusers is not installed: drawing images is NOT tested")
 
 
-def saved(place, channels=3, **spec):
+def saved(place, channels=3, label_dropout=0.2, **spec):
     """An untrained model of 8 x 8 pixels, saved by itself; without `spec` its labels are a, b and c."""
     torch.manual_seed(0)
-    task = images.tiny(place)["task"]
+    task = images.tiny(place, task__label_dropout=label_dropout)["task"]
     classes = {"cond_shapes": {"label": ()}, "kinds": {"label": "label"}, "classes": {"label": ("a", "b", "c")}}
     spec = Spec(x_shape=(8, 8, channels), **(spec or classes))
     if "label" not in spec.cond_shapes:
@@ -102,3 +102,11 @@ def test_images_are_guided_by_their_label_alone(model, tmp_path):
     place.mkdir()
     found = command(saved(place, cond_shapes={}), "--n", "1", "--out", tmp_path / "a.npz", "--guidance-scale", "3")
     assert found.exit_code == 64 and "this one has none to drop" in found.output
+
+
+def test_labels_that_are_always_there_cannot_be_amplified(tmp_path):
+    model = saved(tmp_path, label_dropout=0.0)
+    before = sorted(tmp_path.iterdir())
+    found = command(model, "--n", "1", "--out", tmp_path / "a.npz", "--guidance-scale", "3")
+    assert found.exit_code == 64 and "its training never dropped ['label']; train with dropout" in found.output
+    assert "Traceback" not in found.output and sorted(tmp_path.iterdir()) == before

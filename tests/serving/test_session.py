@@ -105,7 +105,7 @@ GOOD = observations(1)[0]
         ({**GOOD, "pos": "text"}, "observation 'pos' holds <U4; expected numbers"),
         ({**GOOD, "pos": [[1], [2, 3]]}, "observation 'pos' is not an array"),
         ({**GOOD, "pos": {"x": 1}}, "observation 'pos' holds object"),
-        ({**GOOD, OWN_FIELDS: 3}, "'dp_prior' is a int; expected a map with episode, step"),
+        ({**GOOD, OWN_FIELDS: 3}, "'dp_prior' is an int; expected a map with episode, step"),
         ({**GOOD, OWN_FIELDS: {"steps": 3}}, "'dp_prior' has 'steps', which this server does not know; known: "),
         ({**GOOD, OWN_FIELDS: {"step": True}}, "'dp_prior' gives True for step; expected a number from 0"),
         ({**GOOD, OWN_FIELDS: {"episode": -1}}, "'dp_prior' gives -1 for episode"),

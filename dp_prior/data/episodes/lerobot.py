@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from dp_prior.config import Config
+from dp_prior.config import Config, an
 from dp_prior.data.episodes.hub import download
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import check_count, check_memory, decoding, reading
@@ -399,7 +399,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     with decoding(path, "is not JSON"):
         found = json.loads(_read_text(path))
     if not isinstance(found, dict):
-        raise DataError(str(path), [f"holds a {type(found).__name__}; expected an object"])
+        raise DataError(str(path), [f"holds {an(type(found).__name__)}; expected an object"])
     return found
 
 

@@ -58,7 +58,7 @@ class Plan:
     @property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one frame."""
-        return self.fit.size[0] * self.fit.size[1] * 3
+        return self.fit.size[0] * self.fit.size[1] * self.encoding.channels
 
     @property
     def raw_bytes(self) -> int:
@@ -67,7 +67,11 @@ class Plan:
 
     def done(self) -> dict[int, StoredEpisode]:
         """Episodes that an earlier build has made durable."""
-        return read_journal(self.directory, self.raw_bytes if self.encoding.type == "raw" else None)
+        return read_journal(self.directory, None if self.encoding.type == "jpeg" else self.raw_bytes)
+
+    def frames(self, block: np.ndarray) -> Tensor:
+        """(k, H, W, 3) uint8 of the source -> (k, h, w, channels) uint8, as they are stored."""
+        return self.encoding.pixels(self.fit.apply(torch.from_numpy(np.require(block, requirements="CW"))))
 
     def count(self, episodes: Iterable[int]) -> int:
         """Frames of these episodes."""
@@ -130,7 +134,7 @@ class _Writer:
         lines = b"".join(episode.line() for episode in self.done.values())
         os.ftruncate(self._journal, len(lines))  # cuts off a line that a crash tore
         os.lseek(self._journal, len(lines), os.SEEK_SET)
-        os.ftruncate(self._files[0], plan.raw_bytes if plan.encoding.type == "raw" else self._end)
+        os.ftruncate(self._files[0], self._end if plan.encoding.type == "jpeg" else plan.raw_bytes)
         if plan.encoding.type == "jpeg":
             os.ftruncate(self._files[1], plan.n_frames * OFFSET_BYTES)
         sync_directory(plan.directory)
@@ -141,7 +145,7 @@ class _Writer:
             os.close(file)
 
     def write(self, number: int, blocks: Iterable[Tensor]) -> StoredEpisode:
-        """Store the frames of an episode, which come as blocks of (k, h, w, 3)."""
+        """Store the frames of an episode, which come as blocks of (k, h, w, channels)."""
         row = int(self._plan.source.ends[number] - self._plan.lengths[number])
         if self._plan.encoding.type == "jpeg":
             return self._append(number, row, [self._plan.encoding.encode(frame) for block in blocks for frame in block])
@@ -270,7 +274,7 @@ class _Build:
         for block in self._plan.source.read(part, skip):
             if self._stop.is_set():
                 raise _Stopped
-            yield self._plan.fit.apply(torch.from_numpy(np.require(block, requirements="CW")))
+            yield self._plan.frames(block)
             with self._lock:
                 self._read += len(block)
 

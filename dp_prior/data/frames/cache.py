@@ -16,9 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from dp_prior.data.errors import DataError
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
@@ -103,7 +100,7 @@ class FrameCache:
         }
         self.digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         self.directory = root / self.digest[:32]
-        self.fit = fit
+        self.shape = (*fit.size, encoding.channels)
         self.n_frames = int(source.ends[-1])
         self._plan = Plan(source, fit, encoding, self.directory)
 
@@ -114,7 +111,7 @@ class FrameCache:
         began, count, stored = time.monotonic(), 0, 0
         if left or encoding.type == "jpeg":
             for block in plan.source.read(plan.source.parts[0], 0):
-                fitted = plan.fit.apply(torch.from_numpy(np.require(block, requirements="CW")))
+                fitted = plan.frames(block)
                 stored += sum(len(encoding.encode(frame)) for frame in fitted)
                 count += len(fitted)
                 if count >= _SAMPLE_FRAMES:
@@ -207,12 +204,12 @@ class FrameCache:
 
     def _refuse_small_disk(self, workers: int) -> None:
         plan = self._plan
-        needed = plan.raw_bytes if plan.encoding.type == "raw" else self.estimate(workers).n_bytes
+        needed = self.estimate(workers).n_bytes if plan.encoding.type == "jpeg" else plan.raw_bytes
         there = sum(file.stat().st_blocks * 512 for file in self.directory.iterdir())
         free = _free_bytes(self.directory)
         if needed - there > free:
             found = f"needs {_gigabytes(needed)}, has {_gigabytes(there)}, and the disk has {_gigabytes(free)} free"
-            smaller = " smaller frames, or JPEG" if plan.encoding.type == "raw" else " smaller frames"
+            smaller = " smaller frames" if plan.encoding.type == "jpeg" else " smaller frames, or JPEG"
             remedy = f"Make room, name another directory, or choose{smaller}"
             raise DataError(str(self.directory), [f"{found}. {remedy}; nothing was read"])
 

@@ -10,6 +10,7 @@ frames`).
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,10 +29,10 @@ _HASHED_AT_ONCE = 1 << 22  # bytes
 
 
 class FrameRows:
-    """N frames of (h, w, 3) uint8.
+    """N frames of (h, w, channels) uint8.
 
     Attributes:
-        shape: (h, w, 3).
+        shape: (h, w, channels).
         index: what the cache holds.
     """
 
@@ -46,9 +47,9 @@ class FrameRows:
             DataError: the cache is not complete, or its files do not have their sizes.
         """
         self.index: CacheIndex = read_index(directory)
-        self.shape = (*self.index.fit.size, 3)
+        self.shape = (*self.index.fit.size, self.index.encoding.channels)
         self._path = directory / self.index.encoding.files[0]
-        self._row_bytes = self.shape[0] * self.shape[1] * 3
+        self._row_bytes = math.prod(self.shape)
         self._length = self.index.ends[-1]
         try:
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 (lives as long as the object)
@@ -65,7 +66,7 @@ class FrameRows:
         return self._length
 
     def rows(self, ids: Tensor) -> Tensor:
-        """(n, h, w, 3) uint8 frames at ids, (n,) int64 on the CPU, any order, repeats allowed.
+        """(n, h, w, channels) uint8 frames at ids, (n,) int64 on the CPU, any order, repeats allowed.
 
         Neighbouring rows are read together, so windows cost one read each.
 

@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
+from dp_prior.crop import Crop
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.networks.encoders.crop import Crop
 from dp_prior.randomness import Randomness
 
 Rgb = tuple[float, float, float]

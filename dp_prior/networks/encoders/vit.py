@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from dp_prior.config import an
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
 from dp_prior.networks.layers import Linear, compute_dtype
@@ -210,7 +211,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
         raise ValueError(f"weights: {path} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"weights: {path} holds a {type(found).__name__}; expected an object {{...}}")
+        raise ValueError(f"weights: {path} holds {an(type(found).__name__)}; expected an object {{...}}")
     return found
 
 

@@ -16,8 +16,9 @@ from dp_prior.data.frames import build as build_module
 from dp_prior.data.frames import cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
-from dp_prior.data.frames.layout import Encoding, read_index
+from dp_prior.data.frames.layout import Encoding, greyscale, read_index
 from dp_prior.data.frames.lock import build_lock
+from dp_prior.data.frames.rows import FrameRows
 from dp_prior.resize import Fit
 from tests.data.frames.recordings import MadeFrames
 
@@ -74,6 +75,19 @@ def test_jpeg_stays_near(source, workers):
     assert difference.max() <= 12 and difference.float().mean() < 1.5
 
 
+def test_grey_frames_take_a_byte_for_each_pixel_and_damage_is_found(source):
+    cache = cache_of(source, "grey")
+    rows, pixels = cache.open(), cache.directory / "frames.u8"
+    assert rows.shape == cache.shape == (*FIT.size, 1) and pixels.stat().st_size == 37 * FIT.size[0] * FIT.size[1]
+    assert cache.estimate().n_bytes == pixels.stat().st_size
+    assert torch.equal(rows.rows(torch.arange(37)), greyscale(expected_frames(source)))
+    before = contents(cache)
+    flip(pixels, 300)
+    assert "has changed in 1 of" in FrameRows(cache.directory).damage()
+    cache.open(verify="hashes")
+    assert contents(cache) == before
+
+
 @encodings
 def test_a_complete_cache_is_not_built_again(source, encoding):
     cache = cache_of(source, encoding)
@@ -111,9 +125,10 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     assert len(names) == 1
     add(Fit(size=(12, 17)))
     add(Fit(size=(12, 16), how="crop"))
+    add(encoding=Encoding(type="grey"))
     add(encoding=Encoding(type="jpeg"))
     add(encoding=Encoding(type="jpeg", quality=92))
-    assert len(names) == 5
+    assert len(names) == 6
     source.parts[0], source.parts[1] = source.parts[1], source.parts[0]
     add()
     source.ends = source.ends.copy()
@@ -124,7 +139,7 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
     Path(source.parts[2].where).write_bytes(b"longer than before")
     os.utime(source.parts[2].where, ns=(1, 1))
     add()
-    assert len(names) == 9
+    assert len(names) == 10
 
 
 def test_the_place_is_the_given_one_or_beside_the_data_or_the_users(tmp_path, monkeypatch):

@@ -44,13 +44,19 @@ def write_npz(path: Path, pixels: np.ndarray, labels: list[str]) -> dict:
     return {"type": "npz", "path": str(path)}
 
 
-def write_parquet(place: Path, pixels: np.ndarray, labels: list[str], counts: tuple[int, ...] = (7, 0, 5)) -> dict:
+def write_parquet(
+    place: Path,
+    pixels: np.ndarray,
+    labels: list[str],
+    counts: tuple[int, ...] = (7, 0, 5),
+    classes: tuple[str, ...] = CLASSES,
+) -> dict:
     """The record of parquet files as Hugging Face's `datasets` writes them: numbers of classes, names in metadata."""
     import pyarrow as pa
     from pyarrow import parquet
 
     place.mkdir()
-    features = {"image": {"_type": "Image"}, "label": {"names": list(CLASSES), "_type": "ClassLabel"}}
+    features = {"image": {"_type": "Image"}, "label": {"names": list(classes), "_type": "ClassLabel"}}
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     schema = pa.schema(
         {"image": kind, "label": pa.int64()}, {"huggingface": json.dumps({"info": {"features": features}})}
@@ -61,7 +67,7 @@ def write_parquet(place: Path, pixels: np.ndarray, labels: list[str], counts: tu
         table = pa.table(
             {
                 "image": pa.array([{"bytes": encoded(pixels[i]), "path": None} for i in rows], kind),
-                "label": pa.array([CLASSES.index(labels[i]) for i in rows], pa.int64()),
+                "label": pa.array([classes.index(labels[i]) for i in rows], pa.int64()),
             },
             schema,
         )

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import DataError
-from dp_prior.data.image_sets.images import ImagesConfig, greyscale, reduced
+from dp_prior.data.frames.layout import greyscale
+from dp_prior.data.image_sets.images import ImagesConfig, ImageSet, reduced
 from dp_prior.data.order import epoch_order
 from tests.data.image_sets.sets import CLASSES, encoded, images, write_folder, write_npz, write_parquet
 
@@ -91,7 +92,10 @@ def test_resized_cropped_grey_and_reduced(tmp_path):
     assert np.array_equal(everything(cropped).x.numpy(), pixels[rows][:, 2:6])
     stretched = opened(tmp_path, record, size=[4, 4], fit="resize")
     assert not torch.equal(everything(stretched).x, everything(cropped).x)
-    grey = everything(opened(tmp_path, record, channels=1)).x
+    one_channel = opened(tmp_path, record, channels=1)
+    grey = everything(one_channel).x
+    (directory,) = one_channel.cache_directories()
+    assert (directory / "frames.u8").stat().st_size == pixels.size // 3
     assert grey.shape[1:] == (8, 4, 1) and torch.equal(grey, greyscale(torch.from_numpy(pixels[rows])))
     batch = everything(opened(tmp_path, record, low_res=[4, 2]))
     assert torch.equal(batch.cond["low_res"], reduced(batch.x, (4, 2)))
@@ -111,6 +115,126 @@ def test_greyscale_is_pillows_and_reduction_a_mean():
     assert torch.equal(reduced(x, (10, 10)).float(), blocks)
     area = F.interpolate(x.movedim(-1, 1).float(), (10, 10), mode="area").movedim(1, -1)  # improved-diffusion's
     assert (area - blocks).abs().max() <= 0.5
+
+
+WINDOWED = {"crop": [4, 2], "low_res": [2, 1], "split": {"train": 1.0, "val": 0.0}}
+HOW = {"seed": 5, "batch_size": 3, "accumulation": 2, "rank": 0, "world_size": 1}
+
+
+def trained_on(loader, first=0):
+    """The batches of a step as one: what a loader gives from a sample on."""
+    batches = loader.global_batch(first)
+    order = torch.cat([batch.positions for batch in batches]).argsort()
+    x, low_res, ids = (
+        torch.cat([of(batch) for batch in batches])[order]
+        for of in (lambda batch: batch.x, lambda batch: batch.cond["low_res"], lambda batch: batch.ids)
+    )
+    return x, low_res, ids, torch.stack([batch.denominator for batch in batches])
+
+
+def test_the_centre_is_cut_out_and_training_sees_random_windows(tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    data = opened(tmp_path, record, **WINDOWED)
+    assert data.spec.x_shape == (4, 2, 3) and data.spec.cond_shapes["low_res"] == (2, 1, 3)
+    batch = everything(data)
+    assert np.array_equal(batch.x.numpy(), pixels[:, 1:5, 1:3]) and batch.mask.shape == (12, 4, 2)
+    assert torch.equal(batch.cond["low_res"], reduced(batch.x, (2, 1)))
+    x, low_res, ids, denominators = trained_on(data.loader(**HOW))
+    assert torch.equal(low_res, reduced(x, (2, 1))) and (denominators == 3 * 4 * 2).all()
+    windows = torch.from_numpy(pixels)[ids].unfold(1, 4, 1).unfold(2, 2, 1).permute(0, 1, 2, 4, 5, 3)  # (6, 3, 3, ...)
+    places = [(window == one).flatten(2).all(2).nonzero().tolist() for window, one in zip(windows, x, strict=True)]
+    assert all(len(place) == 1 for place in places) and len({tuple(place[0]) for place in places}) > 2
+
+
+def test_a_window_is_a_function_of_seed_and_position_alone(tmp_path):
+    data = opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), **WINDOWED)
+    expected = trained_on(data.loader(**HOW), 6)
+    for change in ({"batch_size": 6, "accumulation": 1}, {"batch_size": 1, "accumulation": 6}):
+        assert all(map(torch.equal, trained_on(data.loader(**HOW | change), 6)[:3], expected[:3])), change
+    ranks = [trained_on(data.loader(**HOW | {"accumulation": 1, "rank": rank, "world_size": 2}), 6) for rank in (0, 1)]
+    for found, whole in zip(zip(*ranks, strict=True), expected[:3], strict=False):
+        assert torch.equal(torch.stack(found, 1).flatten(0, 1), whole)
+    later = next(data.loader(**HOW).from_sample(6))  # read ahead in a thread, from where a run was stopped
+    assert torch.equal(torch.cat([batch.x for batch in later]), expected[0])
+    assert not torch.equal(trained_on(data.loader(**HOW | {"seed": 6}), 6)[0], expected[0])
+    again = trained_on(data.loader(**HOW), 6 + 12)  # an epoch later
+    both = [(i, j) for i in range(6) for j in range(6) if expected[2][i] == again[2][j]]
+    assert any(not torch.equal(expected[0][i], again[0][j]) for i, j in both) and both
+
+
+def test_a_window_of_the_whole_image_is_no_window(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    for channels in (1, 3):
+        change = WINDOWED | {"channels": channels}
+        whole, cropped = (opened(tmp_path, record, **change | {"crop": crop}) for crop in (None, [6, 4]))
+        assert whole.spec == cropped.spec and whole.fingerprint == cropped.fingerprint
+        assert all(map(torch.equal, trained_on(whole.loader(**HOW)), trained_on(cropped.loader(**HOW))))
+        assert torch.equal(everything(whole).x, everything(cropped).x)
+
+
+def test_a_window_larger_than_the_images_is_refused(tmp_path):
+    with pytest.raises(
+        DataError, match=r"a.npz: 1 problem\s+crop \[4, 5\] is larger than \[6, 4\]; lower it, or set a"
+    ):
+        opened(tmp_path, write_npz(tmp_path / "a.npz", *images()), crop=[4, 5])
+
+
+def test_the_test_part_may_have_a_source_of_its_own(tmp_path):
+    pytest.importorskip("pyarrow", reason="needs the extra lerobot")
+    (pixels, labels), (tested, names) = images(), images(seed=1)
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_parquet(tmp_path / "test", tested, names, classes=CLASSES[::-1])  # classes of other numbers
+    plain, data = opened(tmp_path, record), opened(tmp_path, record, test_source=other, crop=[4, 2], channels=3)
+    found = everything(data, "test")
+    assert np.array_equal(found.x.numpy(), tested[:, 1:5, 1:3])
+    assert [CLASSES[i] for i in found.cond["label"]] == names and data.spec.classes == plain.spec.classes
+    assert torch.equal(everything(data).x, everything(plain).x[:, 1:5, 1:3]), "the split of the others stays"
+    assert data.report()["images"] == 24 and data.report()["parts"] == {**plain.report()["parts"], "test": 12}
+    assert len(data.cache_directories()) == 2 and data.cache_directories() > plain.cache_directories()
+    fingerprints = {plain.fingerprint}
+    for seed, classes in ((1, names), (2, names), (1, names[::-1])):
+        here = write_npz(tmp_path / f"{seed}{classes[0]}.npz", images(seed=seed)[0], classes)
+        fingerprints.add(opened(tmp_path, record, test_source=here).fingerprint)
+    assert len(fingerprints) == 4
+
+
+def test_the_manifest_covers_the_files_of_the_test_part(tmp_path):
+    pixels, labels = images()
+    record, other = (write_folder(tmp_path / name, pixels, labels) for name in ("train", "test"))
+    config = ImagesConfig.from_json(json.dumps({"source": record, "test_source": other}))
+    config.integrity(tmp_path).note([])
+    (tmp_path / "test/cat/000.png").unlink()
+    with pytest.raises(DataError, match=r"test/cat/000.png is missing"):
+        config.integrity(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "message"),
+    [
+        (
+            (4, 4),
+            CLASSES,
+            r"test images are 4 x 4, but those of \S*a.npz 6 x 4; set data.size, to which all are resized",
+        ),
+        ((6, 4), ("cat", "dog"), r"class 'eel' is in \S*a.npz, but not in \S*b.npz; both need the same"),
+        ((6, 4), (*CLASSES, "yak"), r"class 'yak' is in \S*b.npz, but not in \S*a.npz; both need the same"),
+    ],
+)
+def test_a_test_source_of_other_images_is_refused(size, names, message, tmp_path):
+    pixels, labels = images()
+    record = write_npz(tmp_path / "a.npz", pixels, labels)
+    other = write_npz(tmp_path / "b.npz", images(size=size)[0], [names[i % len(names)] for i in range(12)])
+    with pytest.raises(DataError, match=r"b.npz: 1 problem\s+" + message):
+        opened(tmp_path, record, test_source=other)
+
+
+def test_a_test_source_that_is_trained_on_or_split_as_well_is_refused(tmp_path):
+    record = write_npz(tmp_path / "a.npz", *images())
+    with pytest.raises(DataError, match="test_source names the images of data.source, which are trained on"):
+        opened(tmp_path, record, test_source=record)
+    with pytest.raises(ConfigError, match="test_source is given, but split.test is 0.1; set it to 0, or remove"):
+        opened(tmp_path, record, test_source=record, split={"train": 0.8, "val": 0.1, "test": 0.1})
 
 
 def test_the_cache_is_found_by_what_decides_about_the_pixels(tmp_path):
@@ -157,10 +281,33 @@ def test_part_that_moved_to_another_device_gives_the_same_samples(tmp_path):
     assert set(data.train.seeing(["low_res"]).fetch(torch.arange(2)).cond) == {"low_res"}
 
 
+def test_an_accelerator_with_room_for_twice_the_images_holds_them(tmp_path, monkeypatch):
+    record, moved = write_npz(tmp_path / "a.npz", *images()), []
+    monkeypatch.setattr(ImageSet, "to", lambda part, device: moved.append(device) or part)
+    every = 12 * 6 * 4
+    for change, free, count in (
+        ({}, 2 * 3 * every, 3),
+        ({}, 2 * 3 * every - 1, 0),
+        ({"channels": 1}, 2 * every, 3),
+        ({"device": "cpu"}, 1 << 40, 0),
+        ({"test_source": write_npz(tmp_path / "b.npz", *images(seed=1))}, 4 * 3 * every - 1, 0),
+    ):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
+        moved.clear()
+        opened(tmp_path, record, **change).to("cuda")
+        assert len(moved) == count, change
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"low_res": [3, 4], "size": [8, 8]}, r"low_res \[3, 4\] does not divide \[8, 8\]"),
+        ({"low_res": [4, 4], "crop": [6, 8], "size": [8, 8]}, r"low_res \[4, 4\] does not divide \[6, 8\]"),
+        (
+            {"crop": [9, 8], "size": [8, 8]},
+            r"crop \[9, 8\] is larger than \[8, 8\]; lower it, or set a larger data.size",
+        ),
+        ({"crop": [0, 8]}, "greater than or equal to 1"),
         ({"split": {"train": 0.5, "val": 0.1}}, "the fractions must sum to 1"),
         ({"channels": 4}, "1 or 3"),
         ({"device": "cuda"}, "'auto' or 'cpu'"),

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from dp_prior.crop import Crop
 from dp_prior.networks.encoders.camera import Camera
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
-from dp_prior.networks.encoders.crop import Crop
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.randomness import Randomness
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dp_prior.networks.encoders import crop as module
-from dp_prior.networks.encoders.crop import Crop, crop_each
+from dp_prior import crop as module
+from dp_prior.crop import Crop, crop_each
 from dp_prior.randomness import Randomness
 
 
