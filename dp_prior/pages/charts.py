@@ -83,7 +83,7 @@ def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, in
     chunks = np.where(np.isfinite(chunks), chunks, np.nan)[:, steps]
     across, is_plane = 1 + (dimensions > 3) + (dimensions > 8), dimensions == 2
     down = -(-dimensions // across)
-    figure = import_figure()(figsize=(5, max(2.2, 1.0 * down) + 0.5), layout="constrained")
+    figure = import_figure()(figsize=(5, max(2.2, 1.0 * down) + 0.7), layout="constrained")
     grid = figure.add_gridspec(down, across + is_plane)
     panels = []
     for number in range(dimensions):
@@ -98,11 +98,12 @@ def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, in
         dress(axes, "dimension 0")
         axes.set_aspect("equal", adjustable="datalim")
     for axes, x, y, name in panels:
-        drawn = axes.plot(x[1:].T, y[1:].T, color=COLOURS[0], linewidth=0.8, alpha=0.5)
+        dots = {"marker": "o", "markersize": 2} if len(steps) == 1 else {}
+        drawn = axes.plot(x[1:].T, y[1:].T, color=COLOURS[0], linewidth=0.8, alpha=0.5, **dots)
         recorded = axes.plot(x[0], y[0], color=COLOURS[1], linewidth=1.8, marker="o", markersize=2)
         axes.set_ylabel(name, fontsize=8, color=INK)
         axes.tick_params(labelsize=7)
-    style = {"loc": "outside upper right", "ncols": 2, "frameon": False, "fontsize": 8, "labelcolor": INK}
+    style = {"loc": "outside lower center", "ncols": 2, "frameon": False, "fontsize": 8, "labelcolor": INK}
     figure.legend([recorded[0], drawn[0]], ["recorded", f"{len(drawn)} sampled"], **style)
     figure.suptitle(label, x=0.01, ha="left", fontsize=8, color=INK)
     return figure

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dp_prior.evaluation.interval import mean_interval
+from dp_prior.pages.charts import sampled, svg
 from dp_prior.pages.report import write_report
 from dp_prior.pages.story import read_story
 from tests.tiny import train, write
@@ -54,7 +55,7 @@ def run(tmp_path_factory):
         "description": "a <b>bold</b> claim",
         "train__steps": 8,
         "train__log_every__steps": 2,
-        "evaluate": [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2], "shown": 2}],
+        "evaluate": [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2], "shown": 1}],
         "test": [rollout, rollout | {"name": "second", "first_seed": 500}],
     }
     assert train(write(place, **changes)).exit_code == 0
@@ -103,8 +104,7 @@ def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
 def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(run, tmp_path):
     [stored] = (run / "media").glob("action_error_*_chunks.npy")
     texts = Outline(page_of(run, tmp_path=tmp_path)).texts
-    moments = [text for text in texts if re.fullmatch(r"action_error/ema, moment \d of 2", text)]
-    assert len(set(moments)) == len(np.load(stored)) == 2 and "16 sampled" in texts
+    assert len(np.load(stored)) == 1 and {"action_error/ema, moment 1 of 1", "16 sampled"} <= set(texts)
 
 
 def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(run, tmp_path):
@@ -127,11 +127,23 @@ def test_a_run_without_chunks_has_no_such_section_and_damaged_ones_cost_a_line(r
     assert not story.chunks and not story.gaps
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shape", [(3, 1, 2), (2, 8, 1), (2, 3, 4)])
+def test_chunks_of_any_shape_and_value_are_drawn(shape):
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    for chunks in (values, values * 1e37, values * 0, values * np.nan, np.where(values > 0, np.inf, values)):
+        figure = sampled(chunks, "a moment", 1, (1, 2))
+        panels = figure.get_axes()
+        assert len(panels) == shape[2] + (shape[2] == 2)
+        assert all(len(axes.get_lines()) == shape[0] for axes in panels)
+        Outline(svg(figure, "a moment"))
+
+
 def test_a_page_of_large_chunks_stays_small(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     [path] = (copy / "media").glob("*_chunks.npy")
-    walk = np.random.default_rng(0).normal(size=(2, 5, 40_000, 2)).cumsum(2).astype(np.float32)
-    walk[:, 0, 20_000:], walk[0, 1] = np.nan, np.inf  # padding, and a policy that has diverged
+    walk = np.random.default_rng(0).normal(size=(1, 3, 60_000, 2)).cumsum(2).astype(np.float32)
+    walk[:, 0, 30_000:], walk[0, 1] = np.nan, np.inf  # padding, and a policy that has diverged
     np.save(path, walk)
     assert len(page_of(copy, tmp_path=tmp_path)) < 4 << 20
 
