@@ -54,7 +54,6 @@ class Launched:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.began = time.monotonic()
 
     def __enter__(self) -> "Launched":
         return self
@@ -107,13 +106,12 @@ class Launched:
                 found[int(words[b"RANK"])] = pid
         return found
 
-    def wait_until_gone(self, limit_s: float) -> float:
-        """Seconds until no process of this launch was left."""
+    def wait_until_gone(self, limit_s: float = LIMIT_S) -> None:
+        """Wait until no process of this launch is left."""
         began = time.monotonic()
         while self.pids():
             assert time.monotonic() - began < limit_s, f"still there: {self.pids()}\n{self.output()[-4000:]}"
             time.sleep(0.1)
-        return time.monotonic() - began
 
     def exit(self) -> dict[str, Any]:
         return json.loads((self.run / "exit.json").read_text())

@@ -147,7 +147,7 @@ def test_check_leaves_nothing(url):
 
 
 def test_through_the_worker_process(run, tmp_path):
-    record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=60)
+    record = FsspecSaverConfig(url=f"file://{tmp_path}/there", drain_s=250)
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
     assert saver.close(threading.Event()) == []
@@ -213,7 +213,7 @@ def s3(monkeypatch):
 
 
 def test_through_the_worker_to_s3_and_back(run, s3, tmp_path):
-    record = FsspecSaverConfig(url=s3, save_latest=True)
+    record = FsspecSaverConfig(url=s3, save_latest=True, drain_s=250)
     assert Folder(s3).check() == f"{s3} can be written to"
     saver = record.create(run.directory, None)
     saver.save(run.save(1))
