@@ -4,7 +4,12 @@ import ast
 import json
 from pathlib import Path
 
-from dp_prior import load_policy
+import pytest
+
+from dp_prior import load_image, load_policy, load_prior
+from dp_prior.run.config import TrainConfig
+from dp_prior.run.run import Run
+from tests import test_image, test_prior
 from tests.tiny import experiment, rows, tiny
 
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook.ipynb"
@@ -58,3 +63,23 @@ def test_what_is_shown_is_escaped(tmp_path):
     outcome = experiment(tiny(tmp_path, train__steps=2, tracker__data_path=place)).run()
     assert "&lt;b&gt;run" in outcome._repr_html_() and "<b>" not in outcome._repr_html_()
     assert "diffusion policy" in load_policy(outcome.directory)._repr_html_()
+
+
+SHOWN = {
+    test_prior: ("<th>text</th><td>(8,)</td>", "<th>image</th><td>(8,)", "<th>train rows</th><td>64</td>"),
+    test_image: ("<th>label</th><td>3 classes</td>", "<th>image</th><td>(8, 8, 3)", "<th>train images</th><td>64</td>"),
+}
+
+
+@pytest.mark.parametrize(("tests", "load"), [(test_prior, load_prior), (test_image, load_image)])
+def test_models_and_data_of_the_other_tasks_are_tables_too(tests, load, tmp_path):
+    split = {"train": 1.0, "val": 0.0}
+    changes = {"train__steps": 1, "data__split": split, "evaluate": [], "test": [], "tracker__report": False}
+    config = TrainConfig.from_json(json.dumps(tests.tiny(tmp_path, **changes)))
+    data = config.open_data()._repr_html_()
+    assert all(text in data for text in (*SHOWN[tests], "<th>test ", "is left to validate on"))
+    assert not (tmp_path / "frames").exists(), "showing the data decoded them"
+    Run(config, report=lambda line: None).run()
+    model = load(tmp_path / "run")
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert all(text in model._repr_html_() for text in (*SHOWN[tests][:2], f", {weights:,} weights</td>", "ddim&quot;"))

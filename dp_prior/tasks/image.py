@@ -177,6 +177,12 @@ class ImageDiffusion(Pretrained, DiffusionModel):
 
     record_type = ImageTaskConfig
 
+    def _repr_html_(self) -> str:
+        facts = {key: f"{self.spec.kind(key)} {shape}" for key, shape in self.spec.cond_shapes.items()}
+        facts |= {key: f"{len(names):,} classes" for key, names in self.spec.classes.items()}
+        facts["image"] = f"{self.spec.x_shape}"
+        return self.table("diffusion of images", facts, self.record.backbone.type)
+
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Nothing is fitted."""
 

@@ -25,6 +25,7 @@ from dp_prior.diffusion.target import Target
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
+from dp_prior.rich_text import facts_table
 
 
 class Samples(Protocol):
@@ -298,6 +299,12 @@ class DiffusionModel(nn.Module):
             samples: the training data, for models that diffuse a transformed x.
         """
         self.normalizer.fit(statistics)
+
+    def table(self, title: str, facts: Mapping[str, str], backbone: str) -> str:
+        """HTML for notebooks: `facts` of the task, the kind of network and its size, and the sampler."""
+        weights = sum(parameter.numel() for parameter in self.parameters())
+        network = {"backbone": f"{backbone}, {weights:,} weights", "sampler": self.sampler.model_dump_json()}
+        return facts_table(title, {**facts, **network})
 
     def warnings(self) -> list[str]:
         """Warnings about a fitted model, to be shown before training."""

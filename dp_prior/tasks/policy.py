@@ -36,7 +36,6 @@ from dp_prior.normalizer import (
 )
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
-from dp_prior.rich_text import facts_table
 from dp_prior.rotations import Layout
 from dp_prior.slices import slice_faults
 from dp_prior.tasks.model import DiffusionModel, Samples
@@ -321,15 +320,12 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
 
     def _repr_html_(self) -> str:
         observations = {key: f"{self.spec.kind(key)} {shape[1:]}" for key, shape in self.spec.cond_shapes.items()}
-        weights = sum(parameter.numel() for parameter in self.parameters())
         facts = {
             **observations,
             "action": f"{self.spec.x_shape[1:]}",
             "horizon": f"{self.horizon}, of which {self.n_action_steps} are executed",
-            "backbone": f"{self.record.backbone.type}, {weights:,} weights",
-            "sampler": self.sampler.model_dump_json(),
         }
-        return facts_table("diffusion policy", facts)
+        return self.table("diffusion policy", facts, self.record.backbone.type)
 
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Fit the normalizer; transformed values have statistics of their own, over the windows that are trained on.

@@ -179,6 +179,13 @@ class DiffusionPrior(Pretrained, DiffusionModel):
 
     record_type = PriorConfig
 
+    def _repr_html_(self) -> str:
+        facts = {
+            **{key: f"{shape}" for key, shape in self.spec.cond_shapes.items()},
+            "image": f"{self.spec.x_shape}, the best of {self.record.candidates}",
+        }
+        return self.table("diffusion prior", facts, self.record.backbone.type)
+
     def fit(self, statistics: Mapping[str, Statistics], samples: Samples) -> None:
         """Nothing is fitted."""
 

@@ -30,6 +30,7 @@ from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder
 from dp_prior.data.split import PARTS
 from dp_prior.normalizer import Statistics
+from dp_prior.rich_text import facts_table
 
 IMAGE, TEXT = "x", "text"
 
@@ -224,6 +225,12 @@ class EmbeddingPairs:
             "fingerprint": self.fingerprint,
             "warnings": warnings,
         }
+
+    def _repr_html_(self) -> str:
+        parts = {f"{name} rows": f"{count:,}" for name, count in self._counts().items()}
+        folders = {"image" if name == IMAGE else name: f"{one.shape}" for name, one in self.folders.items()}
+        warnings = {f"warning {number}": line for number, line in enumerate(self.report()["warnings"], 1)}
+        return facts_table("pairs of embeddings", parts | folders | warnings)
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self._parts.items()}

@@ -41,6 +41,7 @@ from dp_prior.data.split import PARTS
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.resize import Fit, Pixels
+from dp_prior.rich_text import facts_table
 
 X, LABEL, LOW_RES = "x", "label", "low_res"
 
@@ -371,7 +372,6 @@ class Images:
 
     def report(self) -> dict[str, Any]:
         """Counts, classes and warnings; JSON-able."""
-        warnings = [] if len(self.val) else ["no image is left to validate on: val metrics will be missing"]
         return {
             **self.source.describe(),
             "images": sum(len(stored.source) for stored in self._stored.values()),
@@ -379,8 +379,18 @@ class Images:
             "classes": len(self.source.classes),
             "parts": self._counts(),
             "fingerprint": self.fingerprint,
-            "warnings": warnings,
+            "warnings": self._warnings(),
         }
+
+    def _repr_html_(self) -> str:
+        parts = {f"{name} images": f"{count:,}" for name, count in self._counts().items()}
+        facts = {key: f"{self.spec.kind(key)} {shape}" for key, shape in self.spec.cond_shapes.items()}
+        facts |= {key: f"{len(names):,} classes" for key, names in self.spec.classes.items()}
+        warnings = {f"warning {number}": line for number, line in enumerate(self._warnings(), 1)}
+        return facts_table("images", {**parts, "image": f"{self.spec.x_shape}", **facts, **warnings})
+
+    def _warnings(self) -> list[str]:
+        return [] if len(self.val) else ["no image is left to validate on: val metrics will be missing"]
 
     def _counts(self) -> dict[str, int]:
         return {name: len(part) for name, part in self.parts.items()}
