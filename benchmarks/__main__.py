@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
+import sys
 from pathlib import Path
 
 import click
@@ -22,6 +24,7 @@ from benchmarks.subjects import SUBJECTS
 @click.option("--threads", type=int, help="torch threads; else torch's own choice.")
 @click.option("--widths", default="256,512,1024", help="Channels of the UNet's levels; the paper's are 256,512,1024.")
 @click.option("--image-batch", default=64, help="Batch of the image policy; the published one is 64.")
+@click.option("--unet2d-batch", default=8, help="Batch of the network of CIFAR-10; the published one is 128.")
 @click.option("--output", type=Path, default=Path("runs/benchmarks.json"), help="Where the JSON goes.")
 @click.option("--page", type=Path, help="Write the table as Markdown, too.")
 def main(
@@ -31,6 +34,7 @@ def main(
     threads: int | None,
     widths: str,
     image_batch: int,
+    unet2d_batch: int,
     output: Path,
     page: Path | None,
 ) -> None:
@@ -38,7 +42,7 @@ def main(
     if threads:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes that some subjects start
-    options = Options(quick, repeats, tuple(map(int, widths.split(","))), 256, image_batch)
+    options = Options(quick, repeats, tuple(map(int, widths.split(","))), 256, image_batch, unet2d_batch)
     if quick:
         options = Options(quick, repeats, (16, 32), 32)
     console = Console()
@@ -52,8 +56,7 @@ def main(
     report.show(results, about, console)
     report.write(output, results, about)
     if page is not None:
-        command = " ".join([*subjects, "--page", str(page)])
-        page.write_text(report.page(results, about, command), encoding="utf-8")
+        page.write_text(report.page(results, about, shlex.join(sys.argv[1:])), encoding="utf-8")
     console.print(f"written to {output}")
 
 

@@ -17,6 +17,7 @@ from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
 from dp_prior.normalizer import Statistics
 from dp_prior.run_files.config import TrainConfig
+from dp_prior.tasks.model import DiffusionModel
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.training.trainer import PolicyTrainer
 
@@ -76,10 +77,15 @@ class _Samples:
 
 
 def trainer(config: TrainConfig, spec: Spec = SPEC) -> PolicyTrainer:
-    """A trainer of such a policy, with nothing to evaluate and nowhere to save; give `step` the batches."""
+    """A trainer of such a policy; see `bare_trainer`."""
+    return bare_trainer(policy(config, spec), config)
+
+
+def bare_trainer(model: DiffusionModel, config: TrainConfig) -> PolicyTrainer:
+    """A trainer with nothing to evaluate and nowhere to save; give `step` the batches."""
     nowhere = SimpleNamespace(log=None, log_images=None, submit=None)
     return PolicyTrainer(
-        policy(config, spec),
+        model,
         _Samples(config.data.batch_size),
         config.train,
         ranks=Ranks(make_accelerator(config.train.precision)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -43,6 +44,12 @@ class Case:
         better, worse = (this, first) if self.more_is_better else (first, this)
         return better / worse if worse else float("inf")
 
+    def ratios(self, variant: str) -> str:
+        """The least and the largest of the same ratio over single rounds; a round measures every variant once."""
+        pairs = zip(next(iter(self.variants.values())).values, self.variants[variant].values, strict=True)
+        found = [this / first if self.more_is_better else first / this for first, this in pairs]
+        return f"{min(found):.2f} .. {max(found):.2f}"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -53,18 +60,32 @@ class Options:
     widths: tuple[int, ...] = (256, 512, 1024)
     batch_size: int = 256
     image_batch: int = 64
+    unet2d_batch: int = 8
 
     def times(self, thorough: int) -> int:
         """Repeats for something that deserves `thorough` of them."""
         return 2 if self.quick else self.repeats or thorough
 
 
-def compare(variants: dict[str, Callable[[], object]], repeats: int, scale: float = 1e3) -> dict[str, Timing]:
+def cpu_seconds() -> float:
+    """CPU time of this process and of its children that have ended, which a busy machine stretches less than time."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def compare(
+    variants: dict[str, Callable[[], object]],
+    repeats: int,
+    scale: float = 1e3,
+    clock: Callable[[], float] | None = None,
+) -> dict[str, Timing]:
     """Time each variant once per round, in turns and in alternating order, after one untimed round.
 
     Args:
         scale: units in a second; 1e3 gives milliseconds.
+        clock: in seconds; None for the time that passes.
     """
+    clock = clock or time.perf_counter
     values: dict[str, list[float]] = {name: [] for name in variants}
     for function in variants.values():
         function()
@@ -73,14 +94,16 @@ def compare(variants: dict[str, Callable[[], object]], repeats: int, scale: floa
         for name, function in order if turn % 2 == 0 else reversed(order):
             gc.collect()
             gc.disable()
-            start = time.perf_counter()
+            start = clock()
             function()
-            values[name].append((time.perf_counter() - start) * scale)
+            values[name].append((clock() - start) * scale)
             gc.enable()
     return {name: Timing(found) for name, found in values.items()}
 
 
-def per_second(variants: dict[str, Callable[[], int]], repeats: int) -> dict[str, Timing]:
+def per_second(
+    variants: dict[str, Callable[[], int]], repeats: int, clock: Callable[[], float] | None = None
+) -> dict[str, Timing]:
     """Like `compare`, for functions that return how many things they did: things per second."""
     counts: dict[str, int] = {}
 
@@ -90,5 +113,5 @@ def per_second(variants: dict[str, Callable[[], int]], repeats: int) -> dict[str
 
         return run
 
-    seconds = compare({name: counted(name) for name in variants}, repeats, scale=1.0)
+    seconds = compare({name: counted(name) for name in variants}, repeats, 1.0, clock)
     return {name: Timing([counts[name] / value for value in found.values]) for name, found in seconds.items()}

@@ -25,31 +25,41 @@ STEP_DIM = 128
 KEYPOINT_DIM = 18
 
 
-def missing() -> str | None:
-    """Why the peers cannot be compared with here; None if they can."""
+def missing(*names: str) -> str | None:
+    """Why the peers cannot be compared with here; None if they can.
+
+    Args:
+        names: what the folder must have; LeRobot and robomimic where nothing is named.
+    """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return f"{VARIABLE} is not set; scripts/peers.sh FOLDER makes such a folder"
-    absent = [name for name in ("packages/lerobot", "packages/robomimic") if not Path(folder, name).is_dir()]
+    names = names or ("packages/lerobot", "packages/robomimic")
+    absent = [name for name in names if not Path(folder, name).is_dir()]
     return f"{VARIABLE} is {folder}, which has no {absent[0]}; fill it with scripts/peers.sh" if absent else None
 
 
-def enter() -> None:
+def find_packages() -> None:
     """Let Python find the peers' packages after its own.
 
-    torchvision is built for another torch: its operators do not load, which its ResNet does not need.
+    torchvision is built for another torch: its operators do not load, which neither its ResNet nor its data need.
     """
     folder = Path(os.environ[VARIABLE])
-    for path in (folder / "packages", folder / "diffusion_policy"):
-        if str(path) not in sys.path:
-            sys.path.append(str(path))
-    _stub("torchvision._meta_registrations", [])
+    for name in ("packages", "diffusion_policy", "improved_diffusion"):
+        if str(folder / name) not in sys.path:
+            sys.path.append(str(folder / name))
+    stub("torchvision._meta_registrations", [])
+
+
+def enter() -> None:
+    """Let Python find the policies of LeRobot and Stanford."""
+    find_packages()
     # The package imports the configurations of all policies, some of which need Python 3.12.
     lerobot = importlib.util.find_spec("lerobot")
-    _stub("lerobot.policies", [f"{lerobot.submodule_search_locations[0]}/policies"])
+    stub("lerobot.policies", [f"{lerobot.submodule_search_locations[0]}/policies"])
 
 
-def _stub(name: str, path: list[str]) -> None:
+def stub(name: str, path: list[str]) -> None:
     """An empty module, whose submodules are looked for in `path`."""
     if name not in sys.modules:
         module = ModuleType(name)

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Case, Timing, compare
+from benchmarks.measure import Case, Timing, compare, cpu_seconds
 from dp_prior.networks.kernels.products import product
 
 
@@ -31,6 +31,7 @@ def machine() -> dict[str, Any]:
         },
         9,
         scale=1.0,
+        clock=cpu_seconds if torch.get_num_threads() == 1 else None,
     )
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -33,9 +33,8 @@ PAGES = [
     for pattern in ("*.md", "docs/*.md", "demonstrations/*.md")
     for path in sorted(ROOT.glob(pattern))
 ]
-GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", "benchmarks", "benchmarks_cameras")} | {
-    "CHANGELOG.md"
-}
+BENCHMARKS = ("benchmarks", "benchmarks_cameras", "benchmarks_images")
+GENERATED = {f"docs/{name}.md" for name in ("config", "metrics", "reliability", *BENCHMARKS)} | {"CHANGELOG.md"}
 EMBEDDED = [ROOT / "configs/policy/pusht_state.json", [f"data.episodes.path={ROOT / 'demonstrations/pusht.npz'}"]]
 FENCES = ("json", "bash", "python")
 TASKS = {  # by the types of its task and its data

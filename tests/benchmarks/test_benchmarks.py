@@ -38,6 +38,26 @@ def test_a_ratio_says_how_many_times_better():
     assert slow.median == 11.0 and slow.quartiles == (10.5, 11.5) and fast.quartiles == (5.5, 5.5)
 
 
+def test_ratios_of_single_rounds_keep_the_rounds_together():
+    first, second = Timing([10.0, 20.0, 30.0]), Timing([5.0, 8.0, 10.0])
+    assert Case("time", "ms", {"first": first, "second": second}).ratios("second") == "2.00 .. 3.00"
+    assert Case("rate", "1/s", {"first": first, "second": second}, more_is_better=True).ratios("second") == (
+        "0.33 .. 0.50"
+    )
+
+
+def test_cpu_time_counts_children_that_have_ended():
+    before = measure.cpu_seconds()
+    work = "import time\nwhile time.process_time() < 0.2: pass"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert measure.cpu_seconds() - before >= 0.2
+
+
+def test_another_clock_measures():
+    clock = itertools.count()
+    assert compare({"a": lambda: None}, 2, 1.0, lambda: next(clock) * 3.0)["a"].values == [3.0, 3.0]
+
+
 def test_repeats_follow_the_options():
     assert Options(quick=True, repeats=9).times(5) == 2
     assert Options(repeats=9).times(5) == 9 and Options().times(5) == 5

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -137,4 +138,7 @@ class UNet2D(nn.Module):
         """(B, H, W, in_channels), (B,), (B, 1 or 0, D) -> (B, H, W, out_channels)."""
         dtype = compute_dtype(self.unet.conv_in.weight)
         label = cond[:, 0].to(dtype) if self.has_label else None
-        return self.unet(x_t.movedim(-1, 1).to(dtype), t, class_labels=label, return_dict=False)[0].movedim(1, -1)
+        x_t = x_t.movedim(-1, 1).to(dtype)
+        if dtype is torch.bfloat16 and x_t.device.type == "cpu":
+            x_t = x_t.contiguous()  # torch's group norm in bfloat16 takes 7 times longer with channels last
+        return self.unet(x_t, t, class_labels=label, return_dict=False)[0].movedim(1, -1)

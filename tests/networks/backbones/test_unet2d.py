@@ -98,6 +98,15 @@ def test_equals_a_version_written_out(scale_shift):
     torch.testing.assert_close(net(*inputs()), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_bfloat16_rounds_and_changes_nothing_else():
+    net = build()
+    exact = net(*inputs())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = net(*inputs())
+    assert found.dtype is torch.bfloat16 and found.shape == exact.shape
+    assert (found - exact).norm() < 0.02 * exact.norm()
+
+
 def test_published_size():
     """Of improved-diffusion's UNetModel with the settings of its CIFAR-10 models: 128 channels, 3 blocks, 16 and 8."""
     with torch.device("meta"):
