@@ -59,7 +59,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture
 def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
-    """`run_ranks(source, world_size, *arguments, timeout=60)` -> what each rank printed.
+    """`run_ranks(source, world_size, *arguments, timeout=250)` -> what each rank printed.
 
     `source` runs once per gloo rank with `accelerator`, `rank` and `world_size` defined, `arguments` in sys.argv[1:].
     The ranks meet in a file, so no port is needed. The first rank that fails, or a rank that takes too long, ends all
@@ -67,7 +67,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
     """
     runs = itertools.count()
 
-    def run(source: str, world_size: int, *arguments: object, timeout: float = 60) -> list[str]:
+    def run(source: str, world_size: int, *arguments: object, timeout: float = 250) -> list[str]:
         folder = tmp_path / f"ranks_{next(runs)}"
         folder.mkdir()
         (folder / "script.py").write_text(f"{_PREAMBLE}{source}\naccelerator.end_training()\n")

@@ -25,7 +25,7 @@ class ThreadRanks:
     def __init__(self, size: int):
         self.num_processes, self.collectives = size, 0
         self._barrier, self._messages, self._local = (
-            threading.Barrier(size, timeout=10),
+            threading.Barrier(size, timeout=100),
             [None] * size,
             threading.local(),
         )

@@ -101,7 +101,7 @@ class ThreadRanks:
 
 def on_ranks(ranks, run, models):
     """`run(models, accelerator)` on every rank, with models of its own; the results by rank, errors among them."""
-    shared = SimpleNamespace(ranks=ranks, parts={}, barrier=threading.Barrier(ranks, timeout=20))
+    shared = SimpleNamespace(ranks=ranks, parts={}, barrier=threading.Barrier(ranks, timeout=100))
     results = [None] * ranks
 
     def work(rank):
