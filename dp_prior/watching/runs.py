@@ -174,6 +174,6 @@ class Runs:
         return tuple(sorted(found))
 
     def _check_link(self, entry: os.DirEntry[str]) -> None:
-        if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self.root):
+        if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(self.root):
             where = Path(entry.path).relative_to(self.root)
             raise PermissionError(f"{where} is a link that leads out of {self.root}; the run is not read")

@@ -323,6 +323,10 @@ def test_links_that_lead_out_are_not_followed(site, root, tmp_path):
     (run / "media" / "stolen.png").symlink_to(outside / "secret.png")
     assert site.get("/files/group/one/media/stolen.png")[0] == 403
     (run / "media" / "stolen.png").unlink()
+    (run / "media" / "loop.png").symlink_to(run / "media" / "loop.png")
+    (run / "media" / "nothing.png").symlink_to(run / "media" / "none.png")
+    assert "finished" in site.text("/") and site.get("/files/group/one/media/nothing.png")[0] == 404
+    assert site.get("/files/group/one/media/loop.png")[0] == 500
     (run / "media" / "again.png").symlink_to(run / "media" / "rollout_00000004.mp4")
     assert site.get("/files/group/one/media/again.png")[2] == FILM
 
