@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.image_policy import bare_trainer
 from dp_prior.batch import Batch, Spec
-from dp_prior.run.config import TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.image import ImageDiffusion
 from dp_prior.training.trainer import PolicyTrainer
 

@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from dp_prior.run.config import TrainConfig
 
 from dp_prior import load_image, load_policy, load_prior
 from dp_prior.run.run import Run
+from dp_prior.run_files.config import TrainConfig
 from tests import test_image, test_prior
 from tests.tiny import experiment, rows, tiny
 
