@@ -91,9 +91,8 @@ class Runs:
         with self._drawing:
             begun, state = time.monotonic(), self._allowed(place)
             known = self._pages.pop(place, None)
-            if known is None or (
-                known.state != state and known.begun < asked
-            ):  # else it was made while this one waited
+            was_made_meanwhile = known is not None and known.begun >= asked
+            if known is None or not (known.state == state or was_made_meanwhile):
                 run = self.root / place
                 known = _Page(begun, state, run_page(read_story(run), run / PAGE).render())
             self._pages[place] = known
@@ -161,6 +160,8 @@ class Runs:
             OSError: the run is gone.
         """
         run, found = self.root / place, []
+        if os.path.realpath(run) != str(run):  # since it was found
+            raise PermissionError(f"{place} is a link; the run is not read")
         with os.scandir(run) as entries:
             for entry in entries:
                 if entry.name in _FILES:

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import math
 import os
 import shutil
 import socket
@@ -29,9 +30,9 @@ class Site:
         self.runs = Runs(root)
         self.server = WatchServer(self.runs, bind("127.0.0.1", 0, is_protected=False), "127.0.0.1")
 
-    def get(self, path, method="GET", **headers):
+    def get(self, path, method="GET", *, searched=True, **headers):
         """Status, headers and body."""
-        self.runs._next_search = 0
+        self.runs._next_search = 0 if searched else math.inf
         connection = http.client.HTTPConnection(*self.server.server_address, timeout=20)
         with contextlib.closing(connection):
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -329,6 +330,15 @@ def test_links_that_lead_out_are_not_followed(site, root, tmp_path):
     assert site.get("/files/group/one/media/loop.png")[0] == 500
     (run / "media" / "again.png").symlink_to(run / "media" / "rollout_00000004.mp4")
     assert site.get("/files/group/one/media/again.png")[2] == FILM
+
+
+def test_a_run_that_becomes_a_link_is_not_followed(site, root, tmp_path):
+    site.text("/")
+    (root / "group").rename(tmp_path / "elsewhere")
+    (root / "group").symlink_to(tmp_path / "elsewhere")
+    for path in ("report.html", "media/rollout_00000004.mp4"):
+        assert site.get(f"/files/group/one/{path}", searched=False)[0] == 403
+    assert "group/one is a link" in site.get("/", searched=False)[2].decode()
 
 
 def test_films_in_parts(site):
