@@ -220,11 +220,11 @@ def test_every_reduction_of_the_package_goes_through_pad_gather_reduce(monkeypat
     """Means and, through them or directly, every evaluator that adds up over ranks."""
     calls = []
     real = metrics.pad_gather_reduce
+    assert dp_prior.pad_gather_reduce is real
     monkeypatch.setattr(metrics, "pad_gather_reduce", lambda *a, **k: calls.append(a[0]) or real(*a, **k))
     means, ranks = Means(), ThreadRanks(1)
     means.add("loss", 3.0, 2)
     assert means.reduce(ranks) == {"loss": 1.5} and calls == [ranks]
-    assert dp_prior.pad_gather_reduce is real
 
 
 def test_messages_name_what_was_wrong():
