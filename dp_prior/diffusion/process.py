@@ -498,9 +498,11 @@ class DiffusionProcess(nn.Module):
         """
         (c_0, least, largest), variance = step, self.config.variance
         kl = normal_kl(c_0 * difference, least, variance.log_std(raw, least, largest))
+        is_last = t.view(-1, *[1] * (x_0.dim() - 1)) == 0
         last_log_std = variance.last_log_std(raw, least, largest)
-        nll = decoder_nll(x_0, x_0 - difference, last_log_std, self.config.data_step)
-        return torch.where(t.view(-1, *[1] * (x_0.dim() - 1)) == 0, nll, kl) / math.log(2)
+        near = torch.where(is_last, difference, 0.0)  # at noisy t it may have no finite gradient, not even times zero
+        nll = decoder_nll(x_0, x_0 - near, last_log_std, self.config.data_step)
+        return torch.where(is_last, nll, kl) / math.log(2)
 
     @torch.no_grad()
     def _first_estimate(

@@ -125,6 +125,23 @@ def test_the_bound_of_the_hybrid_loss_moves_the_variance_alone():
     assert (hybrid[1] != 0).all() and plain[1] is None
 
 
+@pytest.mark.parametrize("criterion", ["l2", "vlb"])
+def test_the_bound_of_discrete_data_has_a_finite_gradient_at_every_timestep(criterion):
+    """The cost of the step to the clean sample has none at the noisiest ones, where the estimate of x_0 is 1e6 off."""
+    config = {
+        "schedule": {"type": "cosine", "steps": 1000},
+        "variance": {"type": "learned_range"},
+        "data_step": 1 / 127.5,
+    }
+    process = DiffusionConfig.model_validate({**config, "criterion": {"type": criterion}}).create()
+    x_0 = torch.randint(0, 256, (4096, 3)) / 127.5 - 1
+    output = torch.cat([torch.full((4096, 3), 50.0), torch.zeros(4096, 3)], 1).requires_grad_()
+    loss = process.loss(lambda x_t, t: output, x_0, None, rows(4096))
+    assert loss.t.min() == 0 and loss.t.max() == 999
+    (gradient,) = torch.autograd.grad(loss.total, output)
+    assert gradient.isfinite().all()
+
+
 def test_the_bound_alone_moves_both_and_sums_over_timesteps():
     config = LEARNED.model_copy(update={"criterion": DiffusionConfig(criterion={"type": "vlb"}).criterion})
     output = torch.zeros(8, 3, 4, requires_grad=True)
