@@ -7,6 +7,7 @@ its own. A Python block that begins with a comment of a file's name is such a fi
 
 import functools
 import json
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -265,7 +266,17 @@ def test_captions_and_pictures_become_a_prior_by_the_commands_told(place):
 def test_images_are_drawn_as_told(place):
     config = test_image.tiny(place, train__steps=1, evaluate=[], test=[], tracker__data_path="runs/digits")
     Run(TrainConfig.from_json(json.dumps(config)), report=lambda line: None).run()
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 2, 32, 32, 3), np.uint8)
+    names = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
+    (place / "cifar-10-batches-py").mkdir()
+    for name, images in zip(names, pixels, strict=True):  # as the archive has them: all red numbers, green, blue
+        batch = {b"data": images.transpose(0, 3, 1, 2).reshape(2, -1), b"labels": [3, 7]}
+        (place / "cifar-10-batches-py" / name).write_bytes(pickle.dumps(batch))
     assert run_page("docs/images.md", {})["images"].shape == (3, 8, 8, 3)
+    for part, images in (("train", pixels[:5]), ("test", pixels[5:])):
+        stored = np.load(place / f"data/cifar10/{part}.npz")
+        np.testing.assert_array_equal(stored["images"], images.reshape(-1, 32, 32, 3))
+        assert stored["labels"].tolist() == [3, 7] * len(images)
 
 
 def test_policies_come_from_the_hub_and_go_there_as_told(hub, embedded):

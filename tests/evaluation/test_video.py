@@ -211,4 +211,5 @@ def test_picture_of_any_scores_outcomes_and_shapes(tmp_path, recwarn, score, suc
     strips = [[(step, np.zeros((height, 60, 3), np.uint8)) for step in range(n_stills)]] * 2
     table = [{"seed": i, "score": score(i), "success": success(i), "steps": 9} for i in range(10)]
     draw_rollouts(tmp_path / "p.png", strips, table, "headline")
-    assert (tmp_path / "p.png").stat().st_size > 5000 and not recwarn.list
+    told = [warning for warning in recwarn if issubclass(warning.category, UserWarning | RuntimeWarning)]
+    assert (tmp_path / "p.png").stat().st_size > 5000 and not told  # a collected object may warn meanwhile, too

@@ -150,6 +150,8 @@ RECORDED = {  # of the entries that hold a setting the longest counts
     "data.language.instruction.weights": "schedule-changing",
     "data.source.path": "harmless",
     "data.source.csv": "harmless",
+    "data.test_source.path": "harmless",
+    "data.test_source.csv": "harmless",
     "data.batch_size": "harmless",
     "data.images.camera.folder": "harmless",
     "data.device": "harmless",
