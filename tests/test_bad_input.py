@@ -121,7 +121,7 @@ SETTINGS = {
     "batch larger than the data": (
         {"data__batch_size": 32, "train__accumulation": 2},
         "one step takes batch_size 32 x accumulation 2 x 1 rank = 64 samples, but the training set has 59. Lower "
-        "batch_size or train on more episodes",
+        "batch_size or train on more data",
     ),
 }
 

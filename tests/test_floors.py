@@ -51,7 +51,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "PIL": [
         "data/frames/",
         "data/image_sets/decode.py",
-        "inspection/cameras.py",
+        "inspection/pictures.py",
         "data/convert/lerobot.py",
         "evaluation/video.py",
         "evaluation/grid.py",

@@ -121,7 +121,7 @@ class Loader:
                 [
                     f"one step takes batch_size {batch_size} x accumulation {accumulation} x {ranks} = "
                     f"{self.global_batch_size} samples, but the training set has {len(dataset)}. "
-                    f"Lower batch_size or train on more episodes"
+                    f"Lower batch_size or train on more data"
                 ],
             )
         self._length = len(dataset)

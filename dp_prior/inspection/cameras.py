@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -17,6 +15,7 @@ from dp_prior.data.frames.lerobot import videos_of
 from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.frames.source import open_source
 from dp_prior.inspection.faults import MOST_NAMED, Finding
+from dp_prior.inspection.pictures import address
 from dp_prior.inspection.survey import Survey
 from dp_prior.resize import Fit
 
@@ -49,11 +48,7 @@ class Strip:
     @property
     def picture(self) -> str:
         """The stills side by side, as an address that holds a JPEG."""
-        from PIL import Image
-
-        stream = io.BytesIO()
-        Image.fromarray(np.concatenate(list(self.stills), axis=1)).save(stream, "JPEG", quality=80)
-        return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
+        return address(np.concatenate(list(self.stills), axis=1))
 
 
 def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[Strip], list[Finding], list[str]]:

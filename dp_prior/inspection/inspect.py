@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.data.convert import kind_of
+from dp_prior.data.convert import kind_of, known_kind
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.image_sets.images import ImagesConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.recorded import RecordedConfig
 from dp_prior.data.selection import KeyConfig
 from dp_prior.inspection.cameras import Strip, look
 from dp_prior.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
 from dp_prior.inspection.faults import SEVERITIES, Finding, find
-from dp_prior.inspection.proposal import propose, propose_data
+from dp_prior.inspection.images import Gallery, find_in_images, images_at, read_gallery
+from dp_prior.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.inspection.survey import Role, Survey, survey
 from dp_prior.normalizer import Limits, NormalizerConfig
 from dp_prior.run_files.config import TrainConfig
@@ -35,14 +37,19 @@ class _Embeddings(Config):
     data: EmbeddingsConfig
 
 
+class _Images(Config):
+    data: ImagesConfig
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What was found in one data set.
 
     Attributes:
         name: of the set in a mixture, or of the place.
-        survey: of recorded episodes; None for embeddings.
+        survey: of recorded episodes; None for embeddings and images.
         rows: of embeddings.
+        galleries: of images, one for each source.
         normalizers: of each signal that has one.
         data: the JSON that names its keys.
     """
@@ -55,6 +62,7 @@ class Inspection:
     gaps: list[str]
     normalizers: dict[str, NormalizerConfig] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    galleries: list[Gallery] = field(default_factory=list)
 
 
 def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
@@ -71,12 +79,16 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     path = Path(place).expanduser()
     if path.suffix == ".json":
         return _configured(TrainConfig.from_json_path(path, overrides))
-    embeddings = embeddings_at(path)
-    if embeddings is not None and not (path / "meta" / "info.json").is_file():
+    kind = known_kind(path)
+    embeddings = embeddings_at(path) if kind is None else None
+    if embeddings is not None:
         if "image" not in embeddings or "text" not in embeddings:  # nothing to pair them with; they are looked at alone
             alone = embeddings.get("image") or embeddings["text"]
             return [_embeddings(path.name, {"image": alone}, {"image": alone, "text": alone})]
         return [_embeddings(path.name, embeddings, embeddings)]
+    images = images_at(path) if kind in (None, "npz") else None
+    if images is not None:
+        return [_images(path.name, images, None)]
     is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
     episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
     record = _Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
@@ -96,7 +108,8 @@ def write_config(found: list[Inspection], path: Path) -> None:
     one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
     if errors:
         raise DataError(one.name, errors)
-    proposal = propose(one.name, one.data, None if one.survey is None else one.survey.fps)
+    fps = None if one.survey is None else one.survey.fps
+    proposal = propose(one.name, one.data, fps, one.galleries[0].source.size if one.galleries else None)
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(proposal, indent=2) + "\n")
 
@@ -106,10 +119,11 @@ def _configured(config: TrainConfig) -> list[Inspection]:
     data, stored = config.data, json.loads(config.data.model_dump_json(exclude_unset=True))
     if isinstance(data, EmbeddingsConfig):
         return [_embeddings("data", stored, stored)]
+    if isinstance(data, ImagesConfig):
+        return [_images("data", stored, data)]
     if not isinstance(data, RecordedConfig | MixtureConfig):
-        raise DataError(
-            "data", [f"data of type {data.type!r} cannot be inspected; expected trajectories or embeddings"]
-        )
+        expected = "trajectories, embeddings or images"
+        raise DataError("data", [f"data of type {data.type!r} cannot be inspected; expected {expected}"])
     sets = {"data": data} if isinstance(data, RecordedConfig) else data.sets
     found = []
     for name, one in sets.items():
@@ -161,3 +175,24 @@ def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> In
         rows = rows[:1]
     findings = sorted(find_in_rows(rows, record), key=lambda finding: SEVERITIES.index(finding.severity))
     return Inspection(name, None, rows, findings, [], [], {}, data)
+
+
+def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Inspection:
+    """Args: given: the record of a configuration; None to complete `data` by what is found."""
+    record = given or _Images.from_json(json.dumps({"data": data}), source=name).data
+    sources = {"source": record.source, "test_source": record.test_source}
+    galleries = [
+        read_gallery(name, source.create(labelled=record.labels, uniform=False))
+        for name, source in sources.items()
+        if source is not None
+    ]
+    if given is None:
+        data = propose_images(galleries[0], data)
+        record = _Images.from_json(json.dumps({"data": data}), source=name).data
+    findings = list(find_in_images(galleries, record))
+    try:
+        record.create()
+    except DataError as error:
+        findings += [Finding("error", problem) for problem in error.problems]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Inspection(name, None, [], findings, [], [], {}, data, galleries)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any
 
 from dp_prior.config import ConfigError
 from dp_prior.data.selection import ACTION
+from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.survey import Survey
 from dp_prior.run_files.config import TrainConfig
 
 PICTURE = 96
 """Pixels of the shorter side of a frame as the network sees it."""
+
+LARGEST_IMAGE, LEVELS = 64, 4
+"""Pixels of the shorter side of an image that is modelled, and what divides both: the network halves them twice."""
 
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
@@ -40,36 +45,40 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: list[str]) -> 
     return data
 
 
-def propose(name: str, data: dict[str, Any], fps: float | None) -> dict[str, Any]:
+def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` of a configuration of images, with what follows from them: one channel without colour, and a size where
+    they have several, one that a network of three levels does not halve, or a larger one than first settings should."""
+    (height, width), count = Counter(map(tuple, seen.sizes.tolist())).most_common(1)[0]
+    scale = min(1.0, LARGEST_IMAGE / min(height, width))
+    size = [max(2 * LEVELS, round(side * scale / LEVELS) * LEVELS) for side in (height, width)]
+    if count < len(seen.sizes) or size != [height, width]:
+        data = data | {"size": size}
+    return data | {"channels": 1} if seen.is_grey.all() else data
+
+
+def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int, int] | None = None) -> dict[str, Any]:
     """A whole configuration around `data`.
+
+    Args:
+        size: height and width of images, where `data` leave them as they are.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
     """
+    metric, extra = "validation/ema/loss", []
     if data.get("type") == "embeddings":
-        task: dict[str, Any] = {
-            "type": "prior",
-            "backbone": {"type": "prior_transformer", "embed_dim": 256, "n_layers": 2, "n_heads": 4, "dropout": 0.2},
-        }
-        measured = {"type": "loss", "every": {"samples": 20_000}}
-        metric = "validation/ema/loss"
+        task, every = _prior(), 20_000
+    elif data.get("type") == "images":
+        height, width = data.get("size") or size
+        task, every = _image(height, "labels" in data), 50_000
+        extra = [{"type": "images", "every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50]}]
     else:
         missing = [what for what in ("action",) if what not in data] + ["obs"] * (not {"obs", "images"} & data.keys())
         if missing:
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [problem])
-        steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
-        task = {
-            "horizon": 16 * steps,
-            "n_obs_steps": 2,
-            "n_action_steps": 8 * steps,
-            "backbone": {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64},
-            "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}},
-            "sampler": {"type": "ddim", "steps": 8},
-        }
-        if data.get("images"):
-            task["encoders"] = dict.fromkeys(data["images"], _SMALL_CAMERA)
-        measured = {"type": "action_error", "every": {"samples": 100_000}, "eval_timesteps": [8]}
+        task, every = _policy(data, fps), 100_000
+        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8]}]
         metric = "action_error/ema/mse[steps=8]"
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
@@ -81,11 +90,50 @@ def propose(name: str, data: dict[str, Any], fps: float | None) -> dict[str, Any
             "monitor": {"metric": metric},
             "save_every": {"samples": 100_000},
         },
-        "evaluate": [{"type": "loss", "every": {"samples": 100_000}}, measured][measured["type"] == "loss" :],
+        "evaluate": [{"type": "loss", "every": {"samples": every}}, *extra],
         "tracker": {"data_path": f"runs/{_plain(name)}"},
     }
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
+
+
+def _prior() -> dict[str, Any]:
+    """Its `task` for embeddings."""
+    backbone = {"type": "prior_transformer", "embed_dim": 256, "n_layers": 2, "n_heads": 4, "dropout": 0.2}
+    return {"type": "prior", "backbone": backbone}
+
+
+def _image(height: int, has_labels: bool) -> dict[str, Any]:
+    """Its `task` for images, whose attention is at the lowest resolution."""
+    return {
+        "type": "image",
+        "backbone": {
+            "type": "unet2d",
+            "channels": 32,
+            "channel_mult": [1, 2, 4],
+            "n_res_blocks": 1,
+            "attention_resolutions": [height // LEVELS],
+            "head_dim": 32,
+            "n_groups": 8,
+        },
+        "diffusion": {"schedule": {"type": "cosine", "steps": 1000}, "objective": {"type": "v"}},
+        "sampler": {"type": "ddim", "steps": 50},
+        "label_dropout": 0.1 if has_labels else 0.0,
+    }
+
+
+def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
+    """Its `task` for episodes, with a horizon of about as many seconds as is usual."""
+    steps = 2 ** min(2, max(0, round(math.log2((fps or USUAL_RATE) / USUAL_RATE))))
+    task = {
+        "horizon": 16 * steps,
+        "n_obs_steps": 2,
+        "n_action_steps": 8 * steps,
+        "backbone": {"type": "unet1d", "down_dims": [32, 64, 128], "step_embed_dim": 64},
+        "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}},
+        "sampler": {"type": "ddim", "steps": 8},
+    }
+    return task | {"encoders": dict.fromkeys(data["images"], _SMALL_CAMERA)} if data.get("images") else task
 
 
 def _names(keys: list[str]) -> dict[str, str]:

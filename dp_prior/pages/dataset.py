@@ -14,6 +14,7 @@ import numpy as np
 
 from dp_prior.inspection.embeddings import Rows
 from dp_prior.inspection.faults import SEVERITIES
+from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.inspect import Inspection
 from dp_prior.inspection.survey import Signal, Survey
 from dp_prior.normalizer import NormalizerConfig, Statistics
@@ -72,10 +73,17 @@ def _page(one: Inspection, prefix: str) -> Page:
             *([_lengths(seen, prefix), _instructions(seen, prefix)] if seen is not None else []),
         ],
         strips=[
-            (f"{prefix}{strip.camera}, episode {strip.episode}, frames {strip.frames}", strip.picture)
-            for strip in one.strips
+            *(
+                (f"{prefix}{each.camera}, episode {each.episode}, frames {each.frames}", each.picture)
+                for each in one.strips
+            ),
+            *((f"{prefix}{title}", picture) for seen in one.galleries for title, picture in seen.strips()),
         ],
-        tables=[*tables, *([_rows(one.rows, prefix)] if one.rows else [])],
+        tables=[
+            *tables,
+            *([_rows(one.rows, prefix)] if one.rows else []),
+            *(table for seen in one.galleries for table in (_classes(seen, prefix), _pixels(seen, prefix))),
+        ],
         details=[_key(one, signal, prefix) for signal in signals if signal.role == "other"],
         commands=[f'"data": {json.dumps(one.data, indent=2)}'],
         gaps=[f"{prefix}{gap}" for gap in one.gaps],
@@ -83,6 +91,8 @@ def _page(one: Inspection, prefix: str) -> Page:
 
 
 def _facts(one: Inspection) -> dict[str, str]:
+    if one.galleries:
+        return {seen.name: _images(seen) for seen in one.galleries}
     if one.survey is None:
         return {
             each.name: f"{each.folder.count:,} rows of {each.folder.shape}, {each.folder.path}" for each in one.rows
@@ -150,6 +160,37 @@ def _rows(found: Sequence[Rows], prefix: str) -> Table:
         rows.append((each.name, f"{len(lengths):,}", *(f"{value:.4g}" for value in at), spark(counts)))
     columns = ("folder", "rows read", "shortest", "1 %", "median", "99 %", "longest", "histogram")
     return f"{prefix}Lengths of embeddings", columns, rows
+
+
+def _images(seen: Gallery) -> str:
+    """One line about a source of images."""
+    sizes = [f"{height} x {width}" for height, width in np.unique(seen.sizes, axis=0).tolist()]
+    size = f"{len(sizes)} sizes, {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else "".join(sizes)
+    classes = f", {len(counts):,} classes" if (counts := seen.counts()) else ""
+    part = f"; {len(seen.numbers):,} looked at, evenly spread" if len(seen.numbers) < len(seen.source) else ""
+    where = f"{seen.source.describe()['format']}, {seen.source.root}"
+    return f"{len(seen.source):,} images of {size}{classes}{part}; {where}"
+
+
+def _classes(seen: Gallery, prefix: str) -> Table:
+    rows = [(name, f"{count:,}", f"{count / len(seen.source):.1%}") for name, count in seen.counts().items()]
+    return f"{prefix}{seen.name}, classes", ("class", "images", "share"), rows
+
+
+def _pixels(seen: Gallery, prefix: str) -> Table:
+    """Brightness of each colour, of 255."""
+    rows, values = [], np.arange(256)
+    for color, counts in zip(("red", "green", "blue"), seen.histogram, strict=True):
+        if total := counts.sum():
+            there, mean = np.flatnonzero(counts), (counts @ values) / total
+            deviation = np.sqrt(counts @ (values - mean) ** 2 / total)
+            histogram = spark(counts.reshape(BINS, -1).sum(1))
+            rows.append((color, there[0], f"{mean:.1f}", there[-1], f"{deviation:.1f}", histogram))
+    return (
+        f"{prefix}{seen.name}, brightness of 255",
+        ("colour", "least", "mean", "most", "deviation", "histogram"),
+        rows,
+    )
 
 
 def _blank(number: int | None) -> Any:

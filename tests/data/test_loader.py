@@ -253,7 +253,7 @@ def test_a_data_set_smaller_than_a_batch_is_refused_with_the_arithmetic():
         make(1000, batch_size=256, accumulation=2, world_size=4)
     assert (
         "one step takes batch_size 256 x accumulation 2 x 4 ranks = 2048 samples, but the training set has 1000. "
-        "Lower batch_size or train on more episodes" in str(caught.value)
+        "Lower batch_size or train on more data" in str(caught.value)
     )
     make(2048, batch_size=256, accumulation=2, world_size=4)
 

@@ -68,18 +68,19 @@ def kind_of(source: Path) -> str:
     Raises:
         DataError: there is nothing, or nothing that is known.
     """
-    if found := _kind_of(source):
+    if found := known_kind(source):
         return found
     if not source.exists():
         raise DataError(str(source.absolute()), ["no such file or directory"])
-    inside = [path for path in sorted(source.iterdir()) if _kind_of(path)] if source.is_dir() else []
+    inside = [path for path in sorted(source.iterdir()) if known_kind(path)] if source.is_dir() else []
     if inside:
         raise DataError(str(source.absolute()), [f"is no data set, but {inside[0]} in it is one; name that"])
     known = "a folder of LeRobot or zarr, or a file .npz, .hdf5, .h5 or .zip"
     raise DataError(str(source.absolute()), [f"is of no known format; expected {known}"])
 
 
-def _kind_of(source: Path) -> str | None:
+def known_kind(source: Path) -> str | None:
+    """The same, or None where there is nothing that is known."""
     by_ending = {".npz": "npz", ".hdf5": "robomimic", ".h5": "robomimic", ".zip": "zarr"}
     if source.is_file():
         return by_ending.get(source.suffix)

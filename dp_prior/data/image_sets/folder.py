@@ -91,6 +91,10 @@ class FolderImages(ImageSource):
         """See `FrameSource`."""
         return {"format": "image files"}
 
+    def locate(self, number: int) -> str:
+        """See `ImageSource`."""
+        return str(Path(self._paths[number]).relative_to(self.root))
+
     def _decoded(self, number: int, size: tuple[int, int] | None) -> np.ndarray:
         path = self._paths[number]
         with reading(path), open_regular(path) as file:

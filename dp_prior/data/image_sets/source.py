@@ -80,6 +80,10 @@ class ImageSource(ABC):
     def describe(self) -> dict[str, Any]:
         """See `FrameSource`."""
 
+    def locate(self, number: int) -> str:
+        """An image, for messages."""
+        return f"image {number:,}"
+
     def bounds(self, part: Part) -> tuple[int, int]:
         """First image of a part, and the one after its last."""
         first, last = part.episodes[0], part.episodes[-1]
