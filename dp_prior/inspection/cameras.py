@@ -20,8 +20,8 @@ from dp_prior.inspection.survey import Survey
 from dp_prior.resize import Fit
 
 EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
-MOST_FRAMES = 400
-"""Frames that are decoded of an episode: files are decoded from their beginning."""
+MOST_FRAMES, CLIP_FRAMES = 400, 100
+"""Frames that are decoded of an episode, for files are decoded from their beginning; and frames of a clip at most."""
 
 DARK, FROZEN = 8, 15
 """Mean brightness (of 255) of a dark camera, and equal frames one after another of a frozen one."""
@@ -34,6 +34,8 @@ class Strip:
     Attributes:
         frames: number of each still in the episode.
         stills: (k, h, w, 3) uint8.
+        clip: (n, h, w, 3) uint8, evenly spread; none but of the first episode of a camera.
+        stride: frames of the episode from one of the clip to the next.
         frozen: first frame and length of the longest run of equal frames.
         brightness: mean of all frames that were decoded, of 255.
     """
@@ -42,6 +44,8 @@ class Strip:
     episode: int
     frames: list[int]
     stills: np.ndarray
+    clip: np.ndarray
+    stride: int
     frozen: tuple[int, int]
     brightness: float
 
@@ -66,7 +70,8 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
                 continue
             need_pillow()
             source = open_source(seen.store, key, seen.ends)
-            found = [_strip(key, source, part, seen) for part in _spread(source.parts)]
+            parts = _spread(source.parts)
+            found = [_strip(key, source, part, seen, has_clip=part is parts[0]) for part in parts]
         except DataError as error:
             if are_named:
                 findings += [Finding("error", f"{key}: {problem}") for problem in error.problems[:MOST_NAMED]]
@@ -100,23 +105,26 @@ def _spread(parts: list[Part]) -> list[Part]:
     return [parts[number * len(parts) // count] for number in range(count)]
 
 
-def _strip(camera: str, source: FrameSource, part: Part, seen: Survey) -> Strip:
+def _strip(camera: str, source: FrameSource, part: Part, seen: Survey, has_clip: bool) -> Strip:
     """Of the first episode in a part."""
     length = min(int(seen.lengths[part.episodes[0]]), MOST_FRAMES)
     chosen = sorted({number * (length - 1) // max(1, STILLS - 1) for number in range(STILLS)})
+    stride = -(-length // CLIP_FRAMES)
+    in_clip = range(0, length if has_clip else 0, stride)
     fit = Fit(size=_small(source.size), how="resize")
-    stills, sums, repeats, previous = [], 0.0, np.zeros(length, np.int64), None
+    small, sums, repeats, previous = {}, 0.0, np.zeros(length, np.int64), None
     frames = (frame for block in source.read(part, 0) for frame in block)
     for number, frame in zip(range(length), frames, strict=False):
         if previous is not None and np.array_equal(frame, previous):
             repeats[number] = repeats[number - 1] + 1
         previous = frame
         sums += float(frame[::4, ::4].mean())
-        if number in chosen:
-            stills.append(fit.apply(torch.from_numpy(np.array(frame))[None])[0].numpy())
+        if number in chosen or number in in_clip:
+            small[number] = fit.apply(torch.from_numpy(np.array(frame))[None])[0].numpy()
     last = int(repeats.argmax())
     frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
-    return Strip(camera, part.episodes[0], chosen, np.stack(stills), frozen, sums / length)
+    stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))
+    return Strip(camera, part.episodes[0], chosen, stills, clip, stride, frozen, sums / length)
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:

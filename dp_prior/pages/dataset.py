@@ -16,6 +16,8 @@ from dp_prior.inspection.embeddings import Rows
 from dp_prior.inspection.faults import SEVERITIES
 from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.inspect import Inspection
+from dp_prior.inspection.pictures import film_address
+from dp_prior.inspection.proposal import USUAL_RATE
 from dp_prior.inspection.survey import Signal, Survey
 from dp_prior.normalizer import NormalizerConfig, Statistics
 from dp_prior.pages.charts import spark
@@ -59,7 +61,7 @@ def _verdict(found: Sequence[Inspection]) -> str:
 
 def _page(one: Inspection, prefix: str) -> Page:
     """Of one data set; `prefix` names it where there are several."""
-    seen = one.survey
+    seen, (clips, missing) = one.survey, _clips(one, prefix)
     findings = [
         (each.severity, f"{prefix}{each.text}", _blank(each.episode), _blank(each.frame)) for each in one.findings
     ]
@@ -72,6 +74,7 @@ def _page(one: Inspection, prefix: str) -> Page:
             ("Findings", ("severity", "what", "episode", "frame"), findings),
             *([_lengths(seen, prefix), _instructions(seen, prefix)] if seen is not None else []),
         ],
+        films=clips,
         strips=[
             *(
                 (f"{prefix}{each.camera}, episode {each.episode}, frames {each.frames}", each.picture)
@@ -86,7 +89,7 @@ def _page(one: Inspection, prefix: str) -> Page:
         ],
         details=[_key(one, signal, prefix) for signal in signals if signal.role == "other"],
         commands=[f'"data": {json.dumps(one.data, indent=2)}'],
-        gaps=[f"{prefix}{gap}" for gap in one.gaps],
+        gaps=[f"{prefix}{gap}" for gap in (*one.gaps, *missing)],
     )
 
 
@@ -113,6 +116,19 @@ def _facts(one: Inspection) -> dict[str, str]:
         read = int(seen.lengths[seen.episodes].sum())
         facts["looked at"] = f"{len(seen.episodes):,} evenly spread episodes, {read:,} steps ({read / steps:.1%})"
     return facts
+
+
+def _clips(one: Inspection, prefix: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """A clip of each camera at the speed of the recording, and why there are none."""
+    films = []
+    for strip in one.strips:
+        if len(strip.clip):
+            try:
+                source = film_address(strip.clip, (one.survey.fps or USUAL_RATE) / strip.stride)
+            except ImportError:
+                return [], ['clips need PyAV: pip install "dp_prior[video]"']
+            films.append({"text": f"{prefix}{strip.camera}, episode {strip.episode}", "source": source})
+    return films, []
 
 
 def _lengths(seen: Survey, prefix: str) -> Table:

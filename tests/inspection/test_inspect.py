@@ -1,7 +1,10 @@
 """Any data set that can be read is shown: by path, by configuration, from the Hub's layout, however large."""
 
+import base64
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,9 +66,39 @@ def test_every_format_is_read_by_its_path(data, tmp_path):
         assert [strip.episode for strip in found.strips][0] == 0 and found.strips[0].stills.shape[1:] == (12, 16, 3)
     page = write_inspection([found], tmp_path / "page.html", data.name).read_text(encoding="utf-8")
     outline = Outline(page)
-    assert all(address.startswith("data:image/jpeg;base64,") for address in outline.addresses)
+    kinds = {address.partition(";")[0] for address in outline.addresses}
+    assert kinds == ({"data:image/jpeg", "data:video/mp4"} if found.strips else set())
     state = seen.of("observation")[0].values
     assert f"{state[:, 0].min():.4g}" in outline.texts and f"{state[:, 2].max():.4g}" in outline.texts
+
+
+@pytest.mark.parametrize(("length", "stride"), [(60, 1), (250, 3), (600, 4)])
+def test_a_clip_shows_a_camera_at_the_speed_of_the_recording(length, stride, tmp_path):
+    av = pytest.importorskip("av", reason="NOT CHECKED: the video extra is not installed")
+    episodes = [{key: values[:length] for key, values in episode.items()} for episode in clean(2, times=9)]
+    for episode in episodes:
+        levels = np.arange(length).astype(np.uint8)[:, None, None, None]
+        episode["camera"] = np.tile(levels, (1, 16, 16, 3))
+        del episode["timestamp"]
+    write_npz(tmp_path / "data.npz", episodes)
+    convert(tmp_path / "data.npz", tmp_path / "lerobot", "lerobot", fps=30.0)
+    (found,) = inspect(str(tmp_path / "lerobot"))
+    first = found.strips[0]
+    assert first.stride == stride
+    page = write_inspection([found], tmp_path / "page.html", "set").read_text(encoding="utf-8")
+    (source,) = [address for address in Outline(page).addresses if address.startswith("data:video/mp4;base64,")]
+    with av.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))) as video:
+        assert float(video.streams.video[0].average_rate) == pytest.approx(30 / stride)
+        shown = np.array([frame.to_ndarray(format="rgb24").mean() for frame in video.decode(video=0)])
+    expected = np.arange(0, min(length, 400), stride) % 256
+    assert len(shown) == len(expected) <= 100 and np.abs(shown - expected).max() < 6
+
+
+def test_without_pyav_the_page_says_so_and_has_no_clip(made, tmp_path, monkeypatch):
+    (found,) = inspect(str(made[0] / "data.npz"))
+    monkeypatch.setitem(sys.modules, "av", None)
+    page = write_inspection([found], tmp_path / "page.html", "set").read_text(encoding="utf-8")
+    assert 'clips need PyAV: pip install "dp_prior[video]"' in Outline(page).texts and "<video" not in page
 
 
 @pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
