@@ -32,7 +32,8 @@ function take(fresh) {
     const known = new Map([...old.children].map(one => [one.id, one]));
     const now = [...fresh.getElementById(old.id).children];
     for (const one of now) {
-      const was = known.get(one.id);
+      const was = known.get(one.id), folded = one.querySelector("details");
+      if (folded) folded.open = was?.querySelector("details")?.open ?? false;
       if (was && was.innerHTML !== one.innerHTML) {
         was.replaceWith(one);
         known.set(one.id, one);

@@ -104,6 +104,18 @@ def test_the_table_leads_to_the_page_of_a_run_and_to_its_film(site, root):
     assert not (root / "group" / "one" / "report.html").exists()
 
 
+def test_settings_without_room_in_the_table_are_folded(site, root, trained):
+    other = shutil.copytree(trained, root / "group" / "two")
+    config = json.loads((other / "config.json").read_text())
+    changes = {"steps": 9, "max_grad_norm": 0.25, "accumulation": 2}
+    (other / "config.json").write_text(json.dumps(config | {"train": config["train"] | changes}))
+    page = site.text("/")
+    row = page[page.index('id="run:group/two"') :].partition("</tr>")[0]
+    _, _, folded = row.partition("<summary>and ")
+    shown = row.count("train.")
+    assert "</summary>" in folded and shown == 3 and 0 < folded.count("train.") < 3
+
+
 def test_nothing_on_a_page_leads_elsewhere_or_runs_but_the_own_script(site):
     for path in ("/", "/run/group/one"):
         page = site.text(path)
