@@ -110,6 +110,9 @@ _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 BASE = "mirror 12"
 """The row that has the first level of every factor."""
 
+MAIN_JOB = "main job"
+"""The row of the configuration as it is, beside the codes."""
+
 PEERS = ("ours", "diffusion_policy", "lerobot")
 """Codes compared at equal settings."""
 
@@ -165,7 +168,7 @@ def _row(name: str, group: str, levels: dict[str, str]) -> Row:
 
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
-    found = [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
+    found = [Row(MAIN_JOB, "peers", {}, {}), *(Row(code, "peers", EQUAL, {}, code) for code in PEERS)]
     design = plackett_burman()
     for group, signs in (("screen", design), ("mirror", -design)):
         for number, chosen in enumerate(signs.tolist(), start=1):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import BASE, FACTORS
+from benchmarks.study.design import BASE, FACTORS, MAIN_JOB
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -65,7 +65,7 @@ def _table(head: list[str], rows: Iterator[list[str]]) -> list[str]:
 
 
 def codes(rows: list[Measured]) -> Iterator[str]:
-    """Rows of several codes at equal settings, and their paired differences from ours."""
+    """Rows of the main job and of several codes at equal settings, and their paired differences from ours."""
     names = [row.name for row in rows]
     ours = names.index("ours") if "ours" in names else None
     found = [bootstrap([row.scores for row in rows], statistic) for statistic in STATISTICS.values()]
@@ -78,7 +78,7 @@ def codes(rows: list[Measured]) -> Iterator[str]:
                 value[index] - value[ours], draws[:, index] - draws[:, ours]
             )  # fmt: skip
             cost = np.mean([one["cpu_s"] for one in row.trainings])
-            name = "ours, the same settings" if row.name == "ours" else f"`{row.name}`"
+            name = {"ours": "ours, the same settings", MAIN_JOB: "ours, the main job"}.get(row.name, f"`{row.name}`")
             yield [name, str(len(row.scores)), *values, difference, f"{cost:,.0f}"]
 
     head = ["policy", "trainings", *STATISTICS, "score against ours", "training, CPU s"]
@@ -205,7 +205,7 @@ def tables(results: Results) -> Iterator[str]:
         ours = [row for row in rows if row.group != "peers"]
         halves = complete(ours)
         if peers:
-            yield from ("", "### Codes at equal settings", "", *codes(peers))
+            yield from ("", "### The main job, and three codes at equal settings", "", *codes(peers))
         if halves:
             yield from ("", "### The screen", "", *screen(halves))
         if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
