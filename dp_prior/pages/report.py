@@ -82,8 +82,8 @@ def run_page(story: Story, output: Path) -> Page:
     facts = {
         "samples": f"{last['samples_seen']:,}" if "samples_seen" in last else "none",
         "steps": f"{last['step']:,}" if last else "none",
-        "started": story.ending.get("started"),
-        "time": _duration(story),
+        "last start": story.ending.get("started"),
+        "time since": _duration(story),
         "ranks": story.ending.get("ranks"),
         "machine": story.ending.get("host"),
         "directory": str(story.directory),

@@ -143,6 +143,7 @@ class Run:
             status = "stopped"
         best = ranks.decide(lambda: store.best() or store.latest())
         progress, diverged_at = trainer.progress, trainer.divergence.since  # before the best weights are restored
+        parts.exits.clock = lambda: progress
         if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
             try:
                 self._test(trainer, best)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dp_prior.checkpoints.lock import LockedError, RunLock
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import UnreadableError
+from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.run_files import exit_file
 from dp_prior.run_files.exit_file import ExitFile, classify
@@ -37,6 +39,25 @@ def test_finished_and_complete_runs(tmp_path):
         assert found["progress"] == {"samples_seen": 48, "global_step": 6}
         assert found["durable"] == {"checkpoint": "step_00000006", "samples_seen": 48, "global_step": 6}
         assert found["started"] <= found["ended"] and found["rank"] == 0 and found["pid"] == os.getpid()
+
+
+def test_the_progress_of_a_run_is_its_own_though_older_weights_are_tested(tmp_path, monkeypatch):
+    measure = LossEvaluator.run
+
+    def worse_with_every_step(self, models, ranks, progress):
+        found = measure(self, models, ranks, progress)
+        return replace(found, metrics=dict.fromkeys(found.metrics, float(progress.global_step)))
+
+    monkeypatch.setattr(LossEvaluator, "run", worse_with_every_step)
+    test = [{"type": "loss", "name": "test", "split": "test"}]
+    changes = {
+        "evaluate__0__every": {"steps": 2},
+        "test": test,
+        "data__split": {"train": 0.5, "val": 0.25, "test": 0.25},
+    }
+    assert train(write(tmp_path, **SHORT, **changes)).exit_code == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["best"]["step"] == 2
+    assert told(tmp_path)["progress"] == {"samples_seen": 48, "global_step": 6}
 
 
 def test_error_that_nobody_foresaw_is_told_with_its_traceback(tmp_path, monkeypatch):
