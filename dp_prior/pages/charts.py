@@ -36,7 +36,7 @@ def svg(figure: Any, title: str) -> str:
     return text
 
 
-def bars(values: Sequence[float], labels: Sequence[str], ylabel: str, xlabel: str) -> Any:
+def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str, xlabel: str) -> Any:
     """A bar for each value."""
     figure = import_figure()(figsize=(5, 3), layout="constrained")
     axes = figure.subplots()
@@ -45,6 +45,7 @@ def bars(values: Sequence[float], labels: Sequence[str], ylabel: str, xlabel: st
     axes.set_xticks(range(0, len(labels), stride), labels[::stride])
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    axes.set_title(title, fontsize=8, loc="left", color=INK)
     return figure
 
 

@@ -61,7 +61,7 @@ def serving(root):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     """Charts take most of the time of a page; tests of pages draw them."""
-    monkeypatch.setattr("dp_prior.pages.report.svg", lambda figure, title: "<svg></svg>")
+    monkeypatch.setattr("dp_prior.pages.run_page.svg", lambda figure, title: "<svg></svg>")
 
 
 @pytest.fixture(scope="module")

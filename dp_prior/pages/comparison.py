@@ -1,0 +1,154 @@
+"""The page of several runs: curves in one chart, scores paired by seed, and the settings in which they differ."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.interval import mean_interval
+from dp_prior.pages.charts import overlay, svg
+from dp_prior.pages.page import Page
+from dp_prior.pages.run_page import headlines, points, short, timed
+from dp_prior.pages.story import Story
+
+
+def comparison_page(stories: list[Story]) -> Page:
+    """The page of several runs."""
+    names = _distinct(stories)
+    groups = _configurations(names, stories)
+    single = [(name, [story]) for name, story in zip(names, stories, strict=True)]  # their hours differ
+    keys = dict.fromkeys(itertools.chain(*(story.settings for story in stories)))
+    differing = [
+        key for key in keys
+        if key not in ("description", "tracker.data_path")
+        and any(story.settings.get(key) != stories[0].settings.get(key) for story in stories)
+    ]  # fmt: skip
+    sections = [
+        ("Over samples", _overlays(groups, "samples_seen", "samples seen")),
+        ("Over time, without evaluations", _overlays(single, "hours", "hours of training")),
+    ]
+    rows = [
+        (name, story.state, f"{_seen(story):,}", *_scores(story)) for name, story in zip(names, stories, strict=True)
+    ]
+    differences = [(key, *(short(story.settings.get(key)) for story in stories)) for key in differing]
+    return Page(
+        title=f"{len(stories)} runs",
+        summaries=[
+            ("Runs", ("run", "state", "samples", "score", "solved"), rows),
+            ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
+            ("Paired by seed", ("run", "against", "seeds", "difference of scores"), _paired(names, stories)),
+        ],
+        sections=[section for section in sections if section[1]],
+        tables=[("Settings that differ", ("setting", *names), differences)],
+        gaps=[f"{name}: {gap}" for name, story in zip(names, stories, strict=True) for gap in story.gaps],
+    )
+
+
+def _distinct(stories: list[Story]) -> list[str]:
+    """Names of the runs, with their directories where two have the same."""
+    names = [story.name for story in stories]
+    return [
+        name if names.count(name) == 1 else str(story.directory) for name, story in zip(names, stories, strict=True)
+    ]
+
+
+def _seen(story: Story) -> int:
+    return story.rows[-1].get("samples_seen", 0) if story.rows else 0
+
+
+def _scores(story: Story) -> tuple[str, str]:
+    found = {name.rpartition(": ")[2]: f"{value} ({interval})" for name, value, interval in reversed(headlines(story))}
+    return found.get("score", ""), found.get("solved", "")
+
+
+def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, list[Story]]]:
+    """Runs that differ in `seed` alone, by the settings that tell their configuration from the others."""
+    groups: dict[str, list[tuple[str, Story]]] = {}
+    kept: dict[str, dict[str, Any]] = {}
+    for name, story in zip(names, stories, strict=True):
+        own = {key: value for key, value in story.settings.items() if key not in ("seed", "description")}
+        own = {key: value for key, value in own.items() if not key.startswith("tracker.")}
+        digest = json.dumps(own, sort_keys=True) if own else name
+        groups.setdefault(digest, []).append((name, story))
+        kept[digest] = own
+    if len(groups) == len(stories):
+        return [(name, [story]) for [(name, story)] in groups.values()]
+    keys = dict.fromkeys(itertools.chain(*kept.values()))
+    differing = [key for key in keys if len({json.dumps(own.get(key)) for own in kept.values()}) > 1]
+    found = []
+    for digest, group in groups.items():
+        told = ", ".join(f"{key}={short(kept[digest].get(key))}" for key in differing)
+        found.append((told or ", ".join(name for name, _ in group), [story for _, story in group]))
+    return found
+
+
+def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[tuple[str, str]]:
+    """A chart for the losses and scores that were measured during training, with a line for each group of runs."""
+    charts = []
+    runs = [(name, [timed(story) for story in group]) for name, group in groups]
+    for metric in dict.fromkeys(itertools.chain(*(row for _, group in runs for rows in group for row in rows))):
+        if metric == "train/loss" or metric.endswith(("ema/loss", "/score")):
+            lines = [(name, *_mean_line([points(rows, x, metric) for rows in group])) for name, group in runs]
+            if any(len(line[1]) > 1 for line in lines):
+                title = f"{metric}, over {label}"
+                is_log = metric.endswith("loss") and all((y > 0).all() for _, _, y in lines)
+                charts.append((title, svg(overlay(lines, metric, label, log=is_log), title)))
+    return charts
+
+
+def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The points of one run; of several the mean and its interval where all of them were measured."""
+    if len(points) == 1:
+        return points[0]
+    common = functools.reduce(np.intersect1d, [x for x, _ in points])
+    values = np.array([y[np.searchsorted(x, common)] for x, y in points])
+    ends = np.array([mean_interval(column) for column in values.T]).reshape(-1, 2).T
+    return common, np.stack([values.mean(0), *ends])
+
+
+def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, str]]:
+    """The mean result of each configuration, with its interval over training seeds; nothing if none has several."""
+    rows = []
+    for label, group in groups:
+        values = [found for story in group if (found := _value(story)) is not None]
+        numbers = np.array([value for _, value in values])
+        if len(values):
+            low, high = mean_interval(numbers) if len(numbers) > 1 else (math.nan, math.nan)
+            interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
+            rows.append((label, str(len(numbers)), values[0][0], f"{numbers.mean():.4g}{interval}"))
+    return rows if any(len(group) > 1 for _, group in groups) else []
+
+
+def _value(story: Story) -> tuple[str, float] | None:
+    """The mean score of its episodes, or else the metric by which its best weights were chosen."""
+    if scores := _by_seed(story):
+        return "score", float(np.mean(list(scores.values())))
+    metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
+    found = best.get("metrics") if isinstance(best, dict) else None
+    value = found.get(metric) if isinstance(found, dict) else None
+    return (str(metric), float(value)) if isinstance(value, (int, float)) else None
+
+
+def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str]]:
+    """Each run against the first, by the seeds that both measured."""
+    first = _by_seed(stories[0])
+    rows = []
+    for name, story in zip(names[1:], stories[1:], strict=True):
+        other = _by_seed(story)
+        common = sorted(first.keys() & other.keys())
+        if len(common) > 1:
+            difference = np.array([other[seed] - first[seed] for seed in common])
+            low, high = mean_interval(difference)
+            text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+            rows.append((name, names[0], str(len(common)), text))
+    return rows
+
+
+def _by_seed(story: Story) -> dict[int, float]:
+    report = story.tested
+    return {} if report is None else {row["seed"]: row["score"] for row in report.episodes if row["score"] is not None}
