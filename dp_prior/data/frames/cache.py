@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
@@ -143,6 +143,7 @@ class FrameCache:
         Raises:
             DataError: files cannot be read or do not match the rows, all of them in one report, and what could be read
                 stays; the disk is too small; or the cache cannot be written.
+            UnreadableError: the system refused to read a file of the source or of the cache.
         """
         if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
             return
@@ -164,6 +165,8 @@ class FrameCache:
                 self.directory.mkdir(exist_ok=True)
                 self._refuse_small_disk(workers)
                 build(plan, workers, progress or (lambda found: None), check)
+            except UnreadableError:  # a file of the source
+                raise
             except OSError as error:
                 state = f"{error.strerror or error}; {_gigabytes(_free_bytes(self.directory))} free"
                 remedy = "Make room and start again: episodes that are stored stay"

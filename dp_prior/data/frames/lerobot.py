@@ -11,6 +11,7 @@ import numpy as np
 
 from dp_prior.data.episodes.lerobot import LeRobotStore, _count, _fill, _read_columns
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.video import need_av, read_video, size_of
@@ -127,28 +128,20 @@ class LeRobotPictures:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        row = 0
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
-                is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-                if not is_struct:
-                    found = f"key {self._key!r} is {'missing' if kind is None else kind}"
-                    raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
-                for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key]):
-                    for value in batch.column(0).field("bytes"):
-                        if not value.is_valid:
-                            found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
-                            raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
-                        yield value.as_buffer().to_pybytes()
-                        row += 1
-        except DataError:
-            raise
-        except FileNotFoundError:
-            found = "no such file, but the episode list names it"
-            raise DataError(str(path), [f"{found}; the copy is incomplete"]) from None
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise DataError(str(path), [f"is damaged at row {row}: {error}"]) from None
+        if not path.exists():
+            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+        with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
+            is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if not is_struct:
+                found = f"key {self._key!r} is {'missing' if kind is None else kind}"
+                raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+            batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key])
+            for row, value in enumerate(value for batch in batches for value in batch.column(0).field("bytes")):
+                if not value.is_valid:
+                    found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                    raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
+                yield value.as_buffer().to_pybytes()
 
 
 def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import raise_refusal
 from dp_prior.data.frames import frames_per_block
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
     except DataError:
         raise
     except (av.FFmpegError, OSError, ValueError, IndexError, MemoryError) as error:
+        raise_refusal(path, error)
         raise DataError(
             str(path), [f"cannot be decoded after {number} frames: {error}; copy or encode it again"]
         ) from None

@@ -67,7 +67,7 @@ class ParquetImages(ImageSource):
         """See `FrameSource`."""
         from pyarrow import parquet
 
-        with self._files.open(part.where) as file, decoding(part.where):
+        with decoding(part.where), self._files.open(part.where) as file:
             batches = parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=[f"{self._column}.bytes"])
             rows = (data for batch in batches for data in batch.column(0).field("bytes"))
             for number, data in itertools.islice(enumerate(rows), skip, None):

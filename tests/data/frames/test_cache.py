@@ -1,5 +1,7 @@
 """The cache holds every frame, and is complete or not at all, whatever is killed, damaged or full meanwhile."""
 
+import contextlib
+import errno
 import hashlib
 import os
 import subprocess
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames import build as build_module
 from dp_prior.data.frames import cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
@@ -57,7 +59,7 @@ def expected_frames(source):
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_row_has_its_frame_whatever_the_number_of_workers(source, workers):
     rows = cache_of(source).open(workers)
-    assert len(rows) == sum(LENGTHS) and rows.shape == (12, 16, 3) and rows.dtype == torch.uint8
+    assert len(rows) == sum(LENGTHS) and rows.shape == (12, 16, 3)
     assert torch.equal(rows.rows(torch.arange(len(rows))), expected_frames(source))
     assert sorted(file.name for file in rows._path.parent.iterdir()) == ["cache.json", "frames.u8"]
 
@@ -232,6 +234,44 @@ def test_a_disk_that_fills_up_meanwhile_keeps_what_is_stored(source, monkeypatch
     monkeypatch.undo()
     assert cache._plan.done()
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
+
+
+def test_a_file_of_the_source_that_cannot_be_read_now_is_no_fault_of_the_cache(source):
+    """It is told as what it is, and the next build needs the other files no more."""
+
+    class Refused(MadeFrames):
+        def read(self, part, skip):
+            if part.episodes == PARTS[3]:
+                raise UnreadableError(errno.EIO, "cannot be read now: Input/output error", part.where)
+            yield from super().read(part, skip)
+
+    cache = cache_of(Refused(source.root, LENGTHS, PARTS))
+    with pytest.raises(UnreadableError, match="cannot be read now: Input/output error: .*set/3") as error:
+        cache.build()
+    assert error.value.errno == errno.EIO and len(cache._plan.done()) == 6
+
+
+@pytest.mark.parametrize("name", ["cache.json", "episodes.jsonl", "frames.u8"])
+def test_a_cache_that_cannot_be_read_now_is_not_built_again(source, monkeypatch, name):
+    """A disk that is away for a moment, or too many open files, must not cost hours of decoding."""
+    cache = cache_of(Spoiled(source.root, LENGTHS, PARTS) if name == "episodes.jsonl" else source)
+    with contextlib.suppress(DataError):
+        cache.build()
+    before = {file.name: file.read_bytes() for file in cache.directory.iterdir()}
+    assert name in before
+
+    def refuse(path, *arguments, **named):
+        if Path(path).name == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *arguments, **named)
+
+    call = "stat" if name == "frames.u8" else "read_bytes"
+    real = getattr(Path, call)
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(UnreadableError, match=f"Input/output error: .*{cache.directory.name}"):
+        cache_of(source).build()
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in cache.directory.iterdir()} == before
 
 
 def test_a_place_that_cannot_be_written_is_refused(source, tmp_path):
@@ -473,6 +513,25 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
     assert told[0].startswith(f"waiting for the frame cache that process {os.getpid()} on host ")
     assert told[0].endswith(" builds: 0 of 37 frames are done")
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_its_path(tmp_path):
+    """Otherwise the next process would lock a new file at that path, and two would build one cache."""
+    path, told = tmp_path / "lock", []
+    holder = contextlib.ExitStack()
+    holder.enter_context(build_lock(path, print, lambda: "", lambda: None))
+
+    def remove():  # as whoever deletes an unused cache does, while the other one waits
+        path.unlink(missing_ok=True)
+        holder.close()
+
+    def refuse():
+        raise BlockingIOError
+
+    with build_lock(path, told.append, lambda: "", remove):
+        assert path.exists()
+        with pytest.raises(BlockingIOError), build_lock(path, told.append, lambda: "", refuse):
+            pytest.fail("two processes hold the lock")
 
 
 def test_a_request_to_stop_ends_the_build_and_the_waiting(source, monkeypatch):
