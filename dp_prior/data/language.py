@@ -18,6 +18,7 @@ from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
 from dp_prior.data.order import Share, shares
 
 MOST_TEXTS_NAMED = 3
@@ -182,7 +183,8 @@ def _read(store: EpisodeStore, key: str, source: str) -> np.ndarray:
     values = store.read(key)
     values = values.reshape(len(values)) if values.size == len(values) else values
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        with decoding(store.locate(key, 0), "holds texts that are not UTF-8"):
+            values = np.char.decode(values, "utf-8")
     if values.ndim != 1 or values.dtype.kind not in "iuUT":
         found = f"key {key!r} holds {values.dtype} of shape {values.shape}"
         raise DataError(source, [f"language: {found}; expected a text or the number of a text in each row"])

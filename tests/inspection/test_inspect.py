@@ -302,6 +302,45 @@ def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
     assert found.findings == [] and found.data["split"] == {"by": "image_id"}
 
 
+def test_text_embeddings_alone_are_looked_at_though_metadata_lie_beside_them(embeddings):
+    folder, _, text = embeddings
+    np.save(folder / "text_emb" / "0.npy", text)
+    (folder / "metadata.csv").write_text("image_id\n" + "1\n" * len(text))
+    (found,) = inspect(str(folder))
+    assert [rows.numbers.tolist() for rows in found.rows] == [list(range(600))]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "gap"),
+    [
+        ({"timestamp": np.array(["2026-01-01"] * 9)}, "timestamps: holds <U10, which is not a number type"),
+        ({"task_index": np.array(["go"] * 9)}, "instructions: holds <U2, which is not a number type"),
+        ({"task_index": np.full(9, np.nan)}, None),
+    ],
+)
+def test_columns_of_another_meaning_are_no_clock_and_no_instructions(tmp_path, arrays, gap):
+    numbers = np.zeros((9, 2), np.float32)
+    np.savez(tmp_path / "d.npz", state=numbers, action=numbers, episode_ends=np.array([4, 9]), **arrays)
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert found.survey.clock is None and found.survey.texts == {}
+    assert found.gaps == ([gap] if gap else [])
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_keys_and_slices_that_a_configuration_names_in_vain_are_errors(data, tmp_path):
+    state = {"data.hdf5": "obs/state"}.get(data.name, "state")
+    kind = {"data.npz": "npz", "data.zarr": "zarr", "data.hdf5": "robomimic"}.get(data.name, "lerobot")
+    config = tiny(tmp_path)
+    config["data"]["episodes"] = {"type": kind, "path": str(data)}
+    config["data"]["obs"] = {"a": {"key": "stat"}, "b": {"key": state, "slice": [2, 9]}}
+    config["data"]["action"] = {"key": "actions" if kind == "robomimic" else "action"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (found,) = inspect(str(tmp_path / "config.json"))
+    told = [finding.text for finding in found.findings if finding.severity == "error"]
+    assert f"a: has no key 'stat'. Did you mean {state!r}?" in told[0] or kind == "robomimic"
+    assert told[1] == f"b: slice [2, 9] reaches past the 3 elements of {state!r}"
+
+
 @pytest.mark.parametrize("content", [None, "a folder"])
 def test_what_is_no_data_set_is_refused(tmp_path, content):
     place = tmp_path / "nothing"

@@ -131,7 +131,7 @@ def _column(values: np.ndarray) -> pyarrow.Array:
     """Numbers as the lists that LeRobot declares for their shape."""
     import pyarrow as pa
 
-    column = pa.array(values.reshape(-1))
+    column = pa.array(values.reshape(-1).astype(values.dtype.newbyteorder("="), copy=False))
     if values.shape[1:] in ((), (1,)):
         return column
     if values.ndim == 2:
