@@ -123,7 +123,7 @@ class SplitTrajectories:
         observations = {key: f"{self.spec.kind(key)} {shape[1:]}" for key, shape in self.spec.cond_shapes.items()}
         parts = {f"{name} episodes": f"{counts['episodes']:,}" for name, counts in self.counts.items()}
         action = {"action": f"{self.spec.x_shape[0]} steps of {self.spec.x_shape[1:]}"}
-        warnings = {f"warning {number}": line for number, line in enumerate(self.report()["warnings"], 1)}
+        warnings = {f"warning {number}": line for number, line in enumerate(self._warnings(), 1)}
         return facts_table("recorded episodes", parts | observations | action | warnings)
 
     def to(self, device: torch.device | str) -> Self:
@@ -144,22 +144,20 @@ class SplitTrajectories:
 
     def report(self) -> dict[str, Any]:
         """Counts per part, padding, ranges and warnings; JSON-able."""
-        statistics = self.statistics()
-        keys = {key: _describe_key(value) for key, value in statistics.items()}
-        warnings = [*self.warnings]
-        if not self.split_ids["val"]:
-            warnings.append("no episode is left to validate on: val metrics will be missing")
         return {
             "dropped_train_episodes": len(self.split_ids["dropped"]),
             "parts": self.counts,
-            "keys": keys,
+            "keys": {key: _describe_key(value) for key, value in self.statistics().items()},
             "fingerprint": self.fingerprint,
-            "warnings": [
-                *warnings,
-                *_constant_warnings({key: keys[key] for key in keys if self.spec.kind(key) != "text"}),
-                *_range_warnings(statistics),
-            ],
+            "warnings": self._warnings(),
         }
+
+    def _warnings(self) -> list[str]:
+        """About the files, the parts and the numbers; reads no frames."""
+        statistics = self.statistics()
+        vectors = {key: _describe_key(value) for key, value in statistics.items() if self.spec.kind(key) != "text"}
+        no_val = [] if self.split_ids["val"] else ["no episode is left to validate on: val metrics will be missing"]
+        return [*self.warnings, *no_val, *_constant_warnings(vectors), *_range_warnings(statistics)]
 
     def _column_bytes(self) -> dict[str, int]:
         """Memory that the column of each key would take on another device, over all parts."""

@@ -200,20 +200,22 @@ class Trajectories(SplitTrajectories):
 
     def report(self) -> dict[str, Any]:
         """See `SplitTrajectories.report`; with lengths of episodes."""
-        found = super().report()
-        found["warnings"] += [
-            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
-            for key, language in self._language.items()
-            if len(language.texts) == 1
-        ]
         return {
             **self.described,
             "episodes": len(self._lengths),
             "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
-            **found,
+            **super().report(),
         }
+
+    def _warnings(self) -> list[str]:
+        """See `SplitTrajectories`; with instructions that are always the same."""
+        return super()._warnings() + [
+            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
+            for key, language in self._language.items()
+            if len(language.texts) == 1
+        ]
 
 
 def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -105,22 +105,23 @@ class FrameCache:
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> Estimate:
-        """What `build` takes. Reads the first few frames of one file to know, and writes nothing."""
-        plan, encoding = self._plan, self._plan.encoding
-        left = 0 if self._damage("sizes") is None else plan.n_frames - plan.count(plan.done())
+        """What `build` takes. Reads the first few frames of one file unless the cache is complete; writes nothing."""
+        plan, encoding, free = self._plan, self._plan.encoding, _free_bytes(self.directory)
+        if self._damage("sizes") is None:
+            return Estimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
+        left = plan.n_frames - plan.count(plan.done())
         began, count, stored = time.monotonic(), 0, 0
-        if left or encoding.type == "jpeg":
-            for block in plan.source.read(plan.source.parts[0], 0):
-                fitted = plan.frames(block)
-                stored += sum(len(encoding.encode(frame)) for frame in fitted)
-                count += len(fitted)
-                if count >= _SAMPLE_FRAMES:
-                    break
+        for block in plan.source.read(plan.source.parts[0], 0):
+            fitted = plan.frames(block)
+            stored += sum(len(encoding.encode(frame)) for frame in fitted)
+            count += len(fitted)
+            if count >= _SAMPLE_FRAMES:
+                break
         seconds = (time.monotonic() - began) / max(count, 1) * left / min(workers, len(plan.source.parts))
         n_bytes = plan.raw_bytes
         if encoding.type == "jpeg":
             n_bytes = plan.n_frames * OFFSET_BYTES + int(stored / max(count, 1) * plan.n_frames * _JPEG_MARGIN)
-        return Estimate(plan.n_frames, left, seconds, n_bytes, _free_bytes(self.directory), encoding)
+        return Estimate(plan.n_frames, left, seconds, n_bytes, free, encoding)
 
     def build(
         self,

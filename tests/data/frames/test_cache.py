@@ -98,7 +98,9 @@ def test_a_complete_cache_is_not_built_again(source, encoding):
     source.log.unlink()
     lock = cache.directory.with_name(f"{cache.directory.name}.lock")
     lock.unlink()
-    assert contents(cache_of(source, encoding)) == before
+    again = cache_of(source, encoding)
+    assert contents(again) == before
+    assert again.estimate().n_bytes == sum(file.stat().st_size for file in cache.directory.glob("*[!n]"))
     assert not source.log.exists()
     assert not lock.exists()  # nothing is written, so the place may be read-only
 
