@@ -20,6 +20,7 @@ from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.order import Share, shares
+from dp_prior.data.selection import step_of
 
 MOST_TEXTS_NAMED = 3
 
@@ -164,12 +165,14 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) ->
         listed = _listed(record, store, source)
         unknown = [int(number) for number in unique if number not in listed]
         if unknown:
-            where = _frame(int(np.argmax(values == unknown[0])), ends)
+            episode, frame = step_of(int(np.argmax(values == unknown[0])), ends)
+            where = f"episode {episode}, frame {frame}"
             raise DataError(source, [f"{where}: {key!r} is {unknown[0]}, but the texts are numbered {_span(listed)}"])
         unique = np.array([listed[int(number)] for number in unique])
     empty = [number for number, text in enumerate(unique) if not str(text).strip()]
     if empty:
-        where = _frame(int(np.argmax(index == empty[0])), ends)
+        episode, frame = step_of(int(np.argmax(index == empty[0])), ends)
+        where = f"episode {episode}, frame {frame}"
         raise DataError(source, [f"{where}: the instruction is an empty text; write one, or leave the episode out"])
     texts, merged = np.unique(unique, return_inverse=True)  # numbers may share a text
     return [str(text) for text in texts], merged[index.ravel()].astype(np.int64)
@@ -221,11 +224,6 @@ def _named(texts: list[str]) -> str:
     """The first few."""
     more = ", ..." if len(texts) > MOST_TEXTS_NAMED else ""
     return ", ".join(map(repr, texts[:MOST_TEXTS_NAMED])) + more
-
-
-def _frame(row: int, ends: np.ndarray) -> str:
-    episode = int(np.searchsorted(ends, row, side="right"))
-    return f"episode {episode}, frame {row - (int(ends[episode - 1]) if episode else 0)}"
 
 
 def _span(listed: Collection[int]) -> str:
