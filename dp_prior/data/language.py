@@ -17,12 +17,10 @@ from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStore
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError, first_few, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.order import Share, shares
 from dp_prior.data.selection import step_of
-
-MOST_TEXTS_NAMED = 3
 
 
 class LanguageConfig(Config):
@@ -221,9 +219,7 @@ def _rows_of(folder: Folder, column: str, texts: Collection[str]) -> np.ndarray:
 
 
 def _named(texts: list[str]) -> str:
-    """The first few."""
-    more = ", ..." if len(texts) > MOST_TEXTS_NAMED else ""
-    return ", ".join(map(repr, texts[:MOST_TEXTS_NAMED])) + more
+    return first_few([repr(text) for text in texts], 3)
 
 
 def _span(listed: Collection[int]) -> str:

@@ -199,7 +199,7 @@ def _not_rotations(
         if len(bad):
             episode, frame = step_of(int(bad[0]), ends)
             yield (
-                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, slice "
-                f"{list(rotation.slice)}, episode {episode}, frame {frame}: "
+                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, "
+                f"slice {list(rotation.slice)}, episode {episode}, frame {frame}: "
                 f"{not_a_rotation(values[bad[0]].tolist(), rotation.form)} ({len(bad)} such rows)"
             )

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dp_prior.batch import Spec
+from dp_prior.data.errors import first_few
 from dp_prior.data.images import ImageColumn, build_caches
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder, Share, WeightedOrder
@@ -64,15 +65,9 @@ class SplitTrajectories:
         self._config = config
         self._statistics: dict[str, Statistics] | None = None
 
-    def build_caches(
-        self, report: Callable[[str], None], check: Callable[[], None] = lambda: None, workers: int | None = None
-    ) -> None:
-        """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`.
-
-        Args:
-            workers: threads; None for one per core.
-        """
-        build_caches(self.images, workers or os.cpu_count() or 1, report, check)
+    def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+        """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`."""
+        build_caches(self.images, os.cpu_count() or 1, report, check)
 
     def cache_directories(self) -> set[Path]:
         """Where the frame caches lie, built or not."""
@@ -187,11 +182,10 @@ def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
     for key, found in keys.items():
         constant, count = found["constant_dimensions"], len(found["min"])
         if constant:
-            listed = ", ".join(map(str, constant[:20])) + (", ..." if len(constant) > 20 else "")
             effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
             warnings.append(
-                f"{_called(key)}, dimensions {listed} ({len(constant)} of {count}): constant over the train episodes, "
-                f"or within a millionth of their size; {effect}"
+                f"{_called(key)}, dimensions {first_few(constant, 20)} ({len(constant)} of {count}): constant over the "
+                f"train episodes, or within a millionth of their size; {effect}"
             )
     return warnings
 

@@ -20,7 +20,8 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
-from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, open_images
+from dp_prior.data.frames.cache import USER_CACHE
+from dp_prior.data.images import ImageColumn, ImageConfig, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.language import FrameTexts
 from dp_prior.data.order import Share
@@ -73,7 +74,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
             store, ends: the episodes, which are on this machine, and the exclusive end row of each.
         """
         is_hub = isinstance(self.episodes, LeRobotStoreConfig) and self.episodes.repo is not None
-        cache = self.frame_cache or (USER_CACHE / "dp_prior" / "frames" if is_hub else None)
+        cache = self.frame_cache or (USER_CACHE if is_hub else None)
         return open_images(images, store, ends, cache, self.episodes.path, self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:

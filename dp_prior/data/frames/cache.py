@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -27,7 +28,12 @@ from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
 from dp_prior.resize import Fit
 
+log = logging.getLogger(__name__)
+
 FOLDER = ".dp_prior_frames"
+USER_CACHE = Path("~/.cache/dp_prior/frames")
+"""For data sets beside which nothing can be written, or that are no files of their own."""
+
 RAW_PIXELS = Encoding(type="raw")
 
 _SAMPLE_FRAMES = 64
@@ -52,20 +58,14 @@ class Estimate:
         return f"{work}; {_gigabytes(self.n_bytes)} as {self.encoding.type}, {_gigabytes(self.free_bytes)} free"
 
 
-def cache_root(given: Path | None, data_set: Path, user_cache: Path | None) -> Path:
-    """Where caches lie: the given directory; else beside the data set; else, if that is read-only, the user's cache.
-
-    Raises:
-        DataError: there is no such place.
-    """
+def cache_root(given: Path | None, data_set: Path) -> Path:
+    """Where caches lie: the given directory; else beside the data set; else, if that is read-only, `USER_CACHE`."""
     if given is not None:
         return given.expanduser()
     beside = data_set.expanduser().absolute().parent / FOLDER
     if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):
         return beside
-    if user_cache is not None:
-        return user_cache.expanduser() / "dp_prior" / "frames"
-    raise DataError(str(beside), ["cannot be written; name a directory for the frame cache"])
+    return USER_CACHE.expanduser()
 
 
 class FrameCache:
@@ -126,10 +126,10 @@ class FrameCache:
     def build(
         self,
         workers: int = 1,
-        progress: Callable[[BuildProgress], None] | None = None,
-        tell: Callable[[str], None] | None = None,
+        progress: Callable[[BuildProgress], None] = lambda found: None,
+        tell: Callable[[str], None] = lambda line: None,
         verify: Verify = "sizes",
-        check: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Complete the cache; returns at once if it is. One process builds while the others wait for it.
 
@@ -148,7 +148,6 @@ class FrameCache:
         """
         if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
             return
-        tell, check = tell or (lambda line: None), check or (lambda: None)
         root, plan = self.directory.parent, self._plan
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -165,7 +164,7 @@ class FrameCache:
             try:
                 self.directory.mkdir(exist_ok=True)
                 self._refuse_small_disk(workers)
-                build(plan, workers, progress or (lambda found: None), check)
+                build(plan, workers, progress, check)
             except UnreadableError:  # a file of the source
                 raise
             except OSError as error:
@@ -173,18 +172,12 @@ class FrameCache:
                 remedy = "Make room and start again: episodes that are stored stay"
                 raise DataError(str(self.directory), [f"cannot be written ({state}). {remedy}"]) from None
 
-    def open(
-        self,
-        workers: int = 1,
-        progress: Callable[[BuildProgress], None] | None = None,
-        tell: Callable[[str], None] | None = None,
-        verify: Verify = "sizes",
-    ) -> FrameRows:
-        """The frames by row, from the cache, which is built if needed; see `build`."""
-        self.build(workers, progress, tell)
+    def open(self, verify: Verify = "sizes") -> FrameRows:
+        """The frames by row, from the cache, which is built if needed; logs damage that hashes find. See `build`."""
+        self.build()
         rows = FrameRows(self.directory)
         if verify == "hashes" and rows.damage():  # checked by all processes at once; again by the one that repairs it
-            self.build(workers, progress, tell, verify)
+            self.build(tell=log.warning, verify=verify)
             rows = FrameRows(self.directory)
         return rows
 

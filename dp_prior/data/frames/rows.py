@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.files import reading
 from dp_prior.data.frames.layout import OFFSETS, CacheIndex, read_index
 from dp_prior.data.frames.pictures import decode_picture
@@ -94,8 +94,7 @@ class FrameRows:
                 damaged.append(episode)
         if not damaged:
             return None
-        listed = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
-        return f"{self._path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {listed}"
+        return f"{self._path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {first_few(damaged)}"
 
     def _changing(self) -> tuple[int, int]:
         """What changes when the file is written to; it stays when the file is deleted, whose pixels are still right."""
