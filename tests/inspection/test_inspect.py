@@ -216,6 +216,16 @@ def test_dark_and_frozen_cameras_are_found(tmp_path):
     assert all(line.startswith("wrist: frames are dark, 2.") for line in told[1:]) and len(told) == 2
 
 
+@pytest.mark.parametrize("declared", [[0, 0, 3], [], [3, 48, 64]])
+def test_the_proposed_size_is_that_of_the_frames_whatever_metadata_declare(tmp_path, declared):
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v3.0", "image")
+    info = json.loads((place / "meta/info.json").read_text())
+    info["features"][KEY]["shape"] = declared
+    (place / "meta/info.json").write_text(json.dumps(info))
+    (found,) = inspect(str(place))
+    assert found.data["images"] == {KEY: {"key": KEY, "size": [24, 32]}}
+
+
 def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     pytest.importorskip("av", reason="the extra video is not installed")
     place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v2.1", "video")

@@ -278,7 +278,8 @@ def _is_hidden(file: Path) -> bool:
 
 
 def _is_array(document: Any) -> bool:
-    return isinstance(document, dict) and isinstance(document.get("shape"), list)
+    shape = document.get("shape") if isinstance(document, dict) else None
+    return isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
 
 
 def _folder_hint(documents: dict[str, Any]) -> str:
