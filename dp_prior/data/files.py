@@ -40,6 +40,11 @@ def raise_refusal(path: Path | str, error: Exception) -> None:
         raise UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path)) from error
 
 
+def raise_error(error: OSError) -> None:
+    """For `os.walk`, which passes over folders that it cannot list unless told otherwise."""
+    raise error
+
+
 @contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Report errors of the operating system while a file is read.

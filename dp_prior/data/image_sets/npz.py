@@ -106,7 +106,7 @@ def _labels(path: Path, key: str) -> list[str]:
     where = f"{path}[{key}]"
     with decoding(where), zipfile.ZipFile(path) as archive:
         shape, dtype = read_header(archive, f"{key}.npy")
-        if dtype.kind not in "iuU" or shape not in ((shape[0],), (shape[0], 1)):
+        if dtype.kind not in "iuU" or not shape or shape[1:] not in ((), (1,)):
             raise DataError(where, [f"holds {dtype} of shape {shape}; expected (N,) whole numbers or texts"])
     with np.load(path, allow_pickle=False) as arrays:
         return [str(label) for label in arrays[key].reshape(-1).tolist()]
