@@ -145,9 +145,8 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         own = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        cond, moved = (
-            {key: value.to(device, non_blocking=True) for key, value in each.items()} for each in (self.cond, own)
-        )
+        moved = {name: value.to(device, non_blocking=True) for name, value in own.items()}
+        cond = {key: value.to(device, non_blocking=True) for key, value in self.cond.items()}
         return replace(self, cond=cond, **moved)
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:

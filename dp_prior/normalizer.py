@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import Config
-from dp_prior.slices import Slice, slice_faults
+from dp_prior.slices import Slice, covering, slice_faults
 
 log = logging.getLogger(__name__)
 
@@ -158,12 +158,7 @@ class Slices(Config):
 
     def parts(self, width: int) -> list[tuple[int, int, UniformConfig]]:
         """Consecutive slices that make up a vector, each with its normalizer."""
-        parts, end = [], 0
-        for one in sorted(self.slices, key=lambda one: one.slice):
-            start, stop = one.slice
-            parts += [(end, start, self.others)] * (end < start) + [(start, stop, one.normalizer)]
-            end = stop
-        return parts + [(end, width, self.others)] * (end < width)
+        return covering({one.slice: one.normalizer for one in self.slices}, width, self.others)
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""

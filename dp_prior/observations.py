@@ -40,9 +40,8 @@ def check_obs(
         active: rows whose values are read; None for all. Those of other rows need not be finite.
 
     Returns:
-        The keys of `spec`. Tensors stay on their device and are not copied if their type is right.
-
-    Camera frames of any size are resized as those of training were.
+        The keys of `spec`. Tensors stay on their device and are not copied if their type is right. Camera frames of any
+        size are resized as those of training were.
 
     Raises:
         ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or holds a value that is not
@@ -51,13 +50,7 @@ def check_obs(
     shapes = {key: shape[1:] for key, shape in spec.cond_shapes.items()}
     missing = [key for key in shapes if key not in obs]
     if missing:
-        names = [str(name) for name in itertools.islice(obs, MOST_NAMES_SHOWN)]
-        close = difflib.get_close_matches(missing[0], names, n=1)
-        raise ValueError(
-            f"observation {missing[0]!r} is missing; the policy reads {_listing(shapes)}, found "
-            f"{', '.join(names) or 'none'}.{f' Did you mean {close[0]!r}?' if close else ''}"
-            f"{_previous_action(missing[0], spec)}"
-        )
+        raise _missing(missing[0], obs, spec)
     checked = {}
     for key, shape in shapes.items():
         value = _tensor(key, obs[key], spec.dtype(key), spec.kind(key))
@@ -75,6 +68,16 @@ def check_obs(
     _check_finite(checked, rows_read)
     _check_rotations(checked, spec, rows_read)
     return checked
+
+
+def _missing(key: str, obs: Mapping[str, Any], spec: Spec) -> ValueError:
+    names = [str(name) for name in itertools.islice(obs, MOST_NAMES_SHOWN)]
+    close = difflib.get_close_matches(key, names, n=1)
+    listed = ", ".join(f"{name} {shape[1:]}" for name, shape in spec.cond_shapes.items()) or "none"
+    return ValueError(
+        f"observation {key!r} is missing; the policy reads {listed}, found {', '.join(names) or 'none'}."
+        f"{f' Did you mean {close[0]!r}?' if close else ''}{_previous_action(key, spec)}"
+    )
 
 
 def _previous_action(key: str, spec: Spec) -> str:
@@ -163,7 +166,3 @@ def _check_rotations(values: Mapping[str, Tensor], spec: Spec, active: Tensor | 
                     f"{not_a_rotation(numbers[tuple(at)].tolist(), rotation.form)}. The observation was not "
                     f"remembered: call again with a good one"
                 )
-
-
-def _listing(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{key} {tuple(shape)}" for key, shape in shapes.items()) or "none"

@@ -18,7 +18,7 @@ from pydantic import AfterValidator
 from torch import Tensor
 
 from dp_prior.config import Config
-from dp_prior.slices import Slice
+from dp_prior.slices import Slice, covering
 
 TINY = 1e-12  # its square is still a normal float32
 WIDTHS = {"axis_angle": 3, "quaternion_xyzw": 4, "quaternion_wxyz": 4, "matrix": 9, "6d_columns": 6, "6d_rows": 6}
@@ -77,12 +77,7 @@ class Layout:
     @property
     def parts(self) -> list[tuple[int, int, str | None]]:
         """Start, stop and form of consecutive parts that make up the vector; the form is None between rotations."""
-        parts, end = [], 0
-        for one in sorted(self.rotations, key=lambda one: one.slice):
-            start, stop = one.slice
-            parts += [(end, start, None)] * (end < start) + [(start, stop, one.form)]
-            end = stop
-        return parts + [(end, self.width, None)] * (end < self.width)
+        return covering({one.slice: one.form for one in self.rotations}, self.width, None)
 
     def inside(self, slice: tuple[int, int]) -> tuple[int, int]:
         """Where a slice that cuts no rotation lies inside."""

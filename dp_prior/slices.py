@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator
+
+T = TypeVar("T")
 
 
 def _in_order(value: tuple[int, int]) -> tuple[int, int]:
@@ -16,6 +18,15 @@ def _in_order(value: tuple[int, int]) -> tuple[int, int]:
 
 
 Slice = Annotated[tuple[int, int], AfterValidator(_in_order)]
+
+
+def covering(slices: Mapping[tuple[int, int], T], width: int, other: T) -> list[tuple[int, int, T]]:
+    """Start, stop and value of consecutive parts that make up a vector of `width`; `other` between the slices."""
+    parts, end = [], 0
+    for (start, stop), value in sorted(slices.items(), key=lambda item: item[0]):
+        parts += [(end, start, other)] * (end < start) + [(start, stop, value)]
+        end = stop
+    return parts + [(end, width, other)] * (end < width)
 
 
 def slice_faults(slices: Iterable[tuple[int, int]], width: int | None = None) -> Iterator[str]:

@@ -166,10 +166,10 @@ def test_the_cache_is_built_once_and_shared(tmp_path):
 
 def test_frames_that_do_not_fit_the_memory_are_told(tmp_path, monkeypatch):
     lines, data = [], data_of(recorded("npz", tmp_path))
-    monkeypatch.setattr("dp_prior.data.images._memory_bytes", lambda: 40 * 12 * 16 * 3)
+    monkeypatch.setattr("dp_prior.data.images.memory_bytes", lambda: 40 * 12 * 16 * 3)
     data.build_caches(lines.append)
     assert not any("memory" in line for line in lines)
-    monkeypatch.setattr("dp_prior.data.images._memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
+    monkeypatch.setattr("dp_prior.data.images.memory_bytes", lambda: 40 * 12 * 16 * 3 - 1)
     data.build_caches(lines.append)
     assert lines[-1] == (
         "  frames        2.3e-05 GB of frames, but 2.3e-05 GB of memory: training reads them from the disk; watch "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 MOST_PROBLEMS_SHOWN = 20
 
@@ -34,6 +34,11 @@ class UnreadableError(OSError):
 
     The content may be fine; the same command may succeed once the cause is gone.
     """
+
+
+def first_few(items: Sequence[object], most: int = 5) -> str:
+    """The first items, and dots if there are more."""
+    return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
 def nearest_name(name: str, known: Collection[str]) -> str:

@@ -40,6 +40,11 @@ def raise_refusal(path: Path | str, error: Exception) -> None:
         raise UnreadableError(code, f"cannot be read now: {os.strerror(code)}", str(path)) from error
 
 
+def raise_error(error: OSError) -> None:
+    """For `os.walk`, which passes over folders that it cannot list unless told otherwise."""
+    raise error
+
+
 @contextlib.contextmanager
 def reading(path: Path | str) -> Iterator[None]:
     """Report errors of the operating system while a file is read.
@@ -109,6 +114,11 @@ def check_count(where: Path | str, count: int, what: str) -> None:
         raise DataError(str(where), [f"has {count} {what}; expected at most {MOST_KEYS}"])
 
 
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: int = 1) -> None:
     """Refuse an array before memory is taken for it.
 
@@ -119,7 +129,7 @@ def check_memory(where: str, n_bytes: int, *, stored: int | None = None, ratio: 
     Raises:
         DataError: it is larger than the memory of this machine, or than what is stored could decode to.
     """
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = memory_bytes()
     if n_bytes > memory:
         found = f"declares {n_bytes:,} bytes, but this machine has {memory:,} bytes of memory"
         raise DataError(where, [f"{found}; the metadata are damaged, or the data set is too large to be held"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from dp_prior.config import Change, Config
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.episodes import EpisodeStore
+from dp_prior.data.files import memory_bytes
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress
 from dp_prior.data.frames.cache import FrameCache, cache_root
@@ -28,7 +28,7 @@ from dp_prior.data.integrity import Verify
 from dp_prior.renderers import RendererConfig
 from dp_prior.resize import Fit, Pixels
 
-USER_CACHE = Path("~/.cache")
+REPORT_EVERY_S = 10.0
 
 
 class ImageConfig(Config):
@@ -128,7 +128,7 @@ def open_images(
     """
     if not images:
         return {}
-    place = cache_root(root, data_set, USER_CACHE)
+    place = cache_root(root, data_set)
     return {name: ImageColumn(image.cache(store, ends, place), verify) for name, image in images.items()}
 
 
@@ -137,7 +137,6 @@ def build_caches(
     workers: int,
     report: Callable[[str], None],
     check: Callable[[], None],
-    every_s: float = 10.0,
 ) -> None:
     """Build the caches that are not complete, with a line about what each costs and lines about its progress.
 
@@ -149,34 +148,28 @@ def build_caches(
         workers: threads, each of which reads one file at a time.
         check: called about once per second while building or waiting; what it raises ends that, and the episodes read
             so far stay.
-        every_s: seconds between two lines of progress.
     """
     for name, image in images.items():
         estimate = image.cache.estimate(workers)
         if not estimate.frames_left:
             continue
         report(f"  frames        {name}: {estimate}, in {image.cache.directory}")
-        shown = _Throttled(name, report, every_s)
-        image.cache.build(workers, shown, lambda line: report(f"  frames        {line}"), check=check)
-    size = sum(sum(image.frames.index.sizes.values()) for image in images.values())
-    if size > _memory_bytes():
-        found = f"{size / 1e9:.3g} GB of frames, but {_memory_bytes() / 1e9:.3g} GB of memory"
+        image.cache.build(
+            workers, _Throttled(name, report), lambda line: report(f"  frames        {line}"), check=check
+        )
+    size, memory = sum(sum(image.frames.index.sizes.values()) for image in images.values()), memory_bytes()
+    if size > memory:
+        found = f"{size / 1e9:.3g} GB of frames, but {memory / 1e9:.3g} GB of memory"
         report(f"  frames        {found}: training reads them from the disk; watch train/data_share")
 
 
-def _memory_bytes() -> int:
-    """Of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 class _Throttled:
-    """Reports the progress of a build at most once per `every_s` seconds of it."""
+    """Reports the progress of a build about once per `REPORT_EVERY_S` seconds of it, and its end."""
 
-    def __init__(self, name: str, report: Callable[[str], None], every_s: float):
-        self._name, self._report, self._every_s = name, report, every_s
-        self._last = 0
+    def __init__(self, name: str, report: Callable[[str], None]):
+        self._name, self._report, self._last = name, report, 0
 
     def __call__(self, found: BuildProgress) -> None:
-        if found.frames_done - self._last >= self._every_s * found.frames_per_s or found.frames_done == found.frames:
+        if found.frames_done - self._last >= REPORT_EVERY_S * found.frames_per_s or found.frames_done == found.frames:
             self._last = found.frames_done
             self._report(f"  frames        {self._name}: {found}")

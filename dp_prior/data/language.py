@@ -17,10 +17,10 @@ from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.embeddings.written import read_record
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStore
-from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.errors import DataError, first_few, nearest_name
+from dp_prior.data.files import decoding
 from dp_prior.data.order import Share, shares
-
-MOST_TEXTS_NAMED = 3
+from dp_prior.data.selection import step_of
 
 
 class LanguageConfig(Config):
@@ -163,12 +163,14 @@ def read_texts(record: LanguageConfig, store: EpisodeStore, ends: np.ndarray) ->
         listed = _listed(record, store, source)
         unknown = [int(number) for number in unique if number not in listed]
         if unknown:
-            where = _frame(int(np.argmax(values == unknown[0])), ends)
+            episode, frame = step_of(int(np.argmax(values == unknown[0])), ends)
+            where = f"episode {episode}, frame {frame}"
             raise DataError(source, [f"{where}: {key!r} is {unknown[0]}, but the texts are numbered {_span(listed)}"])
         unique = np.array([listed[int(number)] for number in unique])
     empty = [number for number, text in enumerate(unique) if not str(text).strip()]
     if empty:
-        where = _frame(int(np.argmax(index == empty[0])), ends)
+        episode, frame = step_of(int(np.argmax(index == empty[0])), ends)
+        where = f"episode {episode}, frame {frame}"
         raise DataError(source, [f"{where}: the instruction is an empty text; write one, or leave the episode out"])
     texts, merged = np.unique(unique, return_inverse=True)  # numbers may share a text
     return [str(text) for text in texts], merged[index.ravel()].astype(np.int64)
@@ -182,7 +184,8 @@ def _read(store: EpisodeStore, key: str, source: str) -> np.ndarray:
     values = store.read(key)
     values = values.reshape(len(values)) if values.size == len(values) else values
     if values.dtype.kind == "S":
-        values = np.char.decode(values, "utf-8")
+        with decoding(store.locate(key, 0), "holds texts that are not UTF-8"):
+            values = np.char.decode(values, "utf-8")
     if values.ndim != 1 or values.dtype.kind not in "iuUT":
         found = f"key {key!r} holds {values.dtype} of shape {values.shape}"
         raise DataError(source, [f"language: {found}; expected a text or the number of a text in each row"])
@@ -216,14 +219,7 @@ def _rows_of(folder: Folder, column: str, texts: Collection[str]) -> np.ndarray:
 
 
 def _named(texts: list[str]) -> str:
-    """The first few."""
-    more = ", ..." if len(texts) > MOST_TEXTS_NAMED else ""
-    return ", ".join(map(repr, texts[:MOST_TEXTS_NAMED])) + more
-
-
-def _frame(row: int, ends: np.ndarray) -> str:
-    episode = int(np.searchsorted(ends, row, side="right"))
-    return f"episode {episode}, frame {row - (int(ends[episode - 1]) if episode else 0)}"
+    return first_few([repr(text) for text in texts], 3)
 
 
 def _span(listed: Collection[int]) -> str:

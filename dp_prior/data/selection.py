@@ -43,34 +43,18 @@ def read_selected(
         DataError: all problems in one report.
     """
     ends, problems = checked_ends(store)
-    known = store.keys()
+    raw, unread = _read_keys(store, keys)
+    problems += unread
     arrays: dict[str, np.ndarray] = {}
-    raw: dict[str, np.ndarray | None] = {}
-    lengths: dict[str, int] = {}
     for name, wanted in keys.items():
-        where = "action" if name == ACTION else f"obs.{name}"
-        if wanted.key not in known:
-            problems.append(f"{where}: the data set has no key {wanted.key!r}. {nearest_name(wanted.key, known)}")
-            continue
-        picture = _is_picture(name, wanted.key, store.dtype(wanted.key), known[wanted.key])
-        if picture:
-            problems.append(f"{where}: {store.locate(wanted.key, 0)}: {picture}")
-            continue
-        if wanted.key not in raw:
-            try:
-                raw[wanted.key] = store.read(wanted.key)
-            except DataError as error:
-                raw[wanted.key] = None
-                problems += [f"{where}: {error.source}: {problem}" for problem in error.problems]
-        values = raw[wanted.key]
-        if values is None:
-            continue
-        lengths[wanted.key] = len(values)
-        problem = _wrong_shape(name, wanted, values) or _not_numbers(values)
-        if problem:
-            problems.append(f"{where}: {store.locate(wanted.key, 0)}: {problem}")
-            continue
-        arrays[name] = _as_float32(values, wanted)
+        if wanted.key in raw:
+            values = raw[wanted.key]
+            problem = _wrong_shape(name, wanted, values) or _not_numbers(values)
+            if problem:
+                problems.append(f"{_called(name)}: {store.locate(wanted.key, 0)}: {problem}")
+            else:
+                arrays[name] = _as_float32(values, wanted)
+    lengths = {key: len(values) for key, values in raw.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key!r} {length}" for key, length in sorted(lengths.items()))
         problems.append(f"keys have different numbers of rows: {listed}; every key needs one row per step")
@@ -86,6 +70,29 @@ def read_selected(
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     return {name: array[: ends[-1]] for name, array in arrays.items()}, ends, warnings
+
+
+def _read_keys(store: EpisodeStore, keys: dict[str, KeyConfig]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The stored arrays by key, each read once, and why others are not read."""
+    known, problems = store.keys(), []
+    raw: dict[str, np.ndarray | None] = {}
+    for name, wanted in keys.items():
+        if wanted.key not in known:
+            hint = nearest_name(wanted.key, known)
+            problems.append(f"{_called(name)}: the data set has no key {wanted.key!r}. {hint}")
+        elif picture := _is_picture(name, wanted.key, store.dtype(wanted.key), known[wanted.key]):
+            problems.append(f"{_called(name)}: {store.locate(wanted.key, 0)}: {picture}")
+        elif wanted.key not in raw:
+            try:
+                raw[wanted.key] = store.read(wanted.key)
+            except DataError as error:
+                raw[wanted.key] = None
+                problems += [f"{_called(name)}: {error.source}: {problem}" for problem in error.problems]
+    return {key: values for key, values in raw.items() if values is not None}, problems
+
+
+def _called(name: str) -> str:
+    return "action" if name == ACTION else f"obs.{name}"
 
 
 def checked_ends(store: EpisodeStore) -> tuple[np.ndarray, list[str]]:
@@ -159,10 +166,9 @@ def _non_finite(
         bad = bad[bad < ends[-1]]
     if len(bad) == 0:
         return []
-    where = "action" if name == ACTION else f"obs.{name}"
-    problems = []
+    where, problems = _called(name), []
     for row in bad[:5]:
-        episode, frame = _step(row, ends)
+        episode, frame = step_of(row, ends)
         element = int(np.flatnonzero(~np.isfinite(array[row].ravel()))[0])
         found = array[row].ravel()[element]
         cause = "" if not np.isfinite(raw[row]).all() else " (too large for float32)"
@@ -176,8 +182,8 @@ def _non_finite(
     return problems
 
 
-def _step(row: int, ends: np.ndarray) -> tuple[int, int]:
-    """Episode and frame of a row."""
+def step_of(row: int, ends: np.ndarray) -> tuple[int, int]:
+    """Episode and frame of a row. Args: ends: (E,) exclusive end row of each episode."""
     episode = int(np.searchsorted(ends, row, side="right"))
     return episode, int(row - (ends[episode - 1] if episode > 0 else 0))
 
@@ -191,10 +197,9 @@ def _not_rotations(
         is_good = is_rotation(torch.from_numpy(values), rotation.form).numpy() | ~np.isfinite(values).all(1)
         bad = np.flatnonzero(~is_good)
         if len(bad):
-            episode, frame = _step(int(bad[0]), ends)
-            where = "action" if name == ACTION else f"obs.{name}"
+            episode, frame = step_of(int(bad[0]), ends)
             yield (
-                f"{where}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, slice "
-                f"{list(rotation.slice)}, episode {episode}, frame {frame}: "
+                f"{_called(name)}.rotations.{index}: {store.locate(wanted.key, int(bad[0]))}: key {wanted.key!r}, "
+                f"slice {list(rotation.slice)}, episode {episode}, frame {frame}: "
                 f"{not_a_rotation(values[bad[0]].tolist(), rotation.form)} ({len(bad)} such rows)"
             )

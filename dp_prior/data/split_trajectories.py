@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dp_prior.batch import Spec
+from dp_prior.data.errors import first_few
 from dp_prior.data.images import ImageColumn, build_caches
 from dp_prior.data.loader import Loader
 from dp_prior.data.order import BlockOrder, Share, WeightedOrder
@@ -64,15 +65,9 @@ class SplitTrajectories:
         self._config = config
         self._statistics: dict[str, Statistics] | None = None
 
-    def build_caches(
-        self, report: Callable[[str], None], check: Callable[[], None] = lambda: None, workers: int | None = None
-    ) -> None:
-        """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`.
-
-        Args:
-            workers: threads; None for one per core.
-        """
-        build_caches(self.images, workers or os.cpu_count() or 1, report, check)
+    def build_caches(self, report: Callable[[str], None], check: Callable[[], None] = lambda: None) -> None:
+        """Build the frame caches that are not complete; see `dp_prior.data.images.build_caches`."""
+        build_caches(self.images, os.cpu_count() or 1, report, check)
 
     def cache_directories(self) -> set[Path]:
         """Where the frame caches lie, built or not."""
@@ -123,7 +118,7 @@ class SplitTrajectories:
         observations = {key: f"{self.spec.kind(key)} {shape[1:]}" for key, shape in self.spec.cond_shapes.items()}
         parts = {f"{name} episodes": f"{counts['episodes']:,}" for name, counts in self.counts.items()}
         action = {"action": f"{self.spec.x_shape[0]} steps of {self.spec.x_shape[1:]}"}
-        warnings = {f"warning {number}": line for number, line in enumerate(self.report()["warnings"], 1)}
+        warnings = {f"warning {number}": line for number, line in enumerate(self._warnings(), 1)}
         return facts_table("recorded episodes", parts | observations | action | warnings)
 
     def to(self, device: torch.device | str) -> Self:
@@ -144,22 +139,20 @@ class SplitTrajectories:
 
     def report(self) -> dict[str, Any]:
         """Counts per part, padding, ranges and warnings; JSON-able."""
-        statistics = self.statistics()
-        keys = {key: _describe_key(value) for key, value in statistics.items()}
-        warnings = [*self.warnings]
-        if not self.split_ids["val"]:
-            warnings.append("no episode is left to validate on: val metrics will be missing")
         return {
             "dropped_train_episodes": len(self.split_ids["dropped"]),
             "parts": self.counts,
-            "keys": keys,
+            "keys": {key: _describe_key(value) for key, value in self.statistics().items()},
             "fingerprint": self.fingerprint,
-            "warnings": [
-                *warnings,
-                *_constant_warnings({key: keys[key] for key in keys if self.spec.kind(key) != "text"}),
-                *_range_warnings(statistics),
-            ],
+            "warnings": self._warnings(),
         }
+
+    def _warnings(self) -> list[str]:
+        """About the files, the parts and the numbers; reads no frames."""
+        statistics = self.statistics()
+        vectors = {key: _describe_key(value) for key, value in statistics.items() if self.spec.kind(key) != "text"}
+        no_val = [] if self.split_ids["val"] else ["no episode is left to validate on: val metrics will be missing"]
+        return [*self.warnings, *no_val, *_constant_warnings(vectors), *_range_warnings(statistics)]
 
     def _column_bytes(self) -> dict[str, int]:
         """Memory that the column of each key would take on another device, over all parts."""
@@ -189,11 +182,10 @@ def _constant_warnings(keys: dict[str, dict[str, Any]]) -> list[str]:
     for key, found in keys.items():
         constant, count = found["constant_dimensions"], len(found["min"])
         if constant:
-            listed = ", ".join(map(str, constant[:20])) + (", ..." if len(constant) > 20 else "")
             effect = "the policy always gives these values" if key == ACTION else "they tell the policy nothing"
             warnings.append(
-                f"{_called(key)}, dimensions {listed} ({len(constant)} of {count}): constant over the train episodes, "
-                f"or within a millionth of their size; {effect}"
+                f"{_called(key)}, dimensions {first_few(constant, 20)} ({len(constant)} of {count}): constant over the "
+                f"train episodes, or within a millionth of their size; {effect}"
             )
     return warnings
 

@@ -20,7 +20,8 @@ from dp_prior.data.columns.memory import MemoryColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
-from dp_prior.data.images import USER_CACHE, ImageColumn, ImageConfig, open_images
+from dp_prior.data.frames.cache import USER_CACHE
+from dp_prior.data.images import ImageColumn, ImageConfig, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.language import FrameTexts
 from dp_prior.data.order import Share
@@ -30,7 +31,7 @@ from dp_prior.data.selection import ACTION, read_selected
 from dp_prior.data.split import PARTS
 from dp_prior.data.split_trajectories import SplitTrajectories
 from dp_prior.data.window_set import WindowSet
-from dp_prior.data.windows import make_windows
+from dp_prior.data.windows import Windows, make_windows
 
 
 class TrajectoriesConfig(RecordedConfig, WindowsConfig):
@@ -73,7 +74,7 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
             store, ends: the episodes, which are on this machine, and the exclusive end row of each.
         """
         is_hub = isinstance(self.episodes, LeRobotStoreConfig) and self.episodes.repo is not None
-        cache = self.frame_cache or (USER_CACHE / "dp_prior" / "frames" if is_hub else None)
+        cache = self.frame_cache or (USER_CACHE if is_hub else None)
         return open_images(images, store, ends, cache, self.episodes.path, self.verify)
 
     def create(self, horizon: int, n_obs_steps: int, n_action_steps: int, *, all_obs: bool = False) -> Trajectories:
@@ -101,27 +102,24 @@ class Trajectories(SplitTrajectories):
     ):
         """See `TrajectoriesConfig.create`."""
         super().__init__(config)
-        self._horizon = horizon
+        self._horizon, steps = horizon, horizon if all_obs else n_obs_steps
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
-        keys = {each.key for each in wanted.values()}
-        self.files = store.files(keys.union(*(record.keys() for record in config.language.values())))
         arrays, ends, self.warnings = read_selected(store, wanted)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
-        self.files = [*self.files, *(path for found in self._language.values() for path in found.files)]
+        keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
+        self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self.images = config.frames(store, ends, config.images)
-        self._lengths = np.diff(ends, prepend=0)
+        self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
         starts: dict[str, tuple[float, ...]] = {}
         if config.previous_action is not None:
-            name, episodes = config.previous_action, np.array(self.split_ids["train"])
-            recorded = arrays[ACTION][_rows_of(ends[episodes], self._lengths[episodes])]
-            start = central_action(recorded, config.action.rotations)
+            name = config.previous_action
+            start = central_action(arrays[ACTION][self._rows("train")], config.action.rotations)
             wanted[name], arrays[name] = config.action, previous_actions(arrays[ACTION], ends, start)
             starts[name] = tuple(start.tolist())
-        steps = horizon if all_obs else n_obs_steps
         self.spec = Spec(
             x_shape=(horizon, *arrays[ACTION].shape[1:]),
             cond_shapes={key: (steps, *arrays[key].shape[1:]) for key in wanted if key != ACTION}
@@ -135,31 +133,12 @@ class Trajectories(SplitTrajectories):
             previous_actions=starts,
         )
         self.has_embeddings, self.counts = bool(self._embeddings), {}
-        stored = {key: EmbeddingColumn(found.folder) for key, found in self._embeddings.items()}
         sets = {}
         for name in PARTS:
-            episodes = np.array(self.split_ids[name], dtype=np.int64)
-            lengths = self._lengths[episodes]
-            windows = make_windows(lengths, horizon, n_obs_steps - 1, n_action_steps - 1)
-            source = _rows_of(ends[episodes], lengths)[windows.source]
-            columns: dict[str, Column] = {
-                key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
-            }
-            for key, found in self._embeddings.items():
-                columns[key] = stored[key].taking(torch.from_numpy(found.row_of[source]))
-            for key, column in self.images.items():
-                columns[key] = column.taking(torch.from_numpy(source))
-            for key, found in self._language.items():
-                index = MemoryColumn(torch.from_numpy(found.index[source]))
-                columns[key] = LookupColumn(torch.from_numpy(found.table), index)
-            sets[name] = WindowSet.of(columns, windows, steps, config.mask_padding)
-            self.counts[name] = {
-                "episodes": len(lengths),
-                "steps": int(lengths.sum()),
-                "windows": len(windows),
-                "padded_positions": int(len(windows) * horizon - windows.valid_counts.sum()),
-                "short_episodes": int((lengths < horizon).sum()),
-            }
+            windows = make_windows(self._lengths[self.split_ids[name]], horizon, n_obs_steps - 1, n_action_steps - 1)
+            source = self._rows(name)[windows.source]
+            sets[name] = WindowSet.of(self._columns(arrays, source), windows, steps, config.mask_padding)
+            self.counts[name] = self._counted(name, windows)
             if name == "train":
                 self.is_train_step = windows.is_real
                 newest = source[windows.first + n_obs_steps - 1]
@@ -167,6 +146,37 @@ class Trajectories(SplitTrajectories):
         weighted = next((found for found in self._language.values() if found.weights is not None), None)
         self._weighted, self._newest = weighted, newest
         self.shares = None if weighted is None else self.divided(len(self.train))
+
+    def _rows(self, part: str) -> np.ndarray:
+        """Rows of the episodes of a part, one episode after another."""
+        numbers = self.split_ids[part]
+        return np.concatenate(
+            [np.arange(0), *map(np.arange, (self._ends - self._lengths)[numbers], self._ends[numbers])]
+        )
+
+    def _columns(self, arrays: Mapping[str, np.ndarray], source: np.ndarray) -> dict[str, Column]:
+        """Every key by its storage. Args: source: (m,) row of the data set for each row of the columns."""
+        columns: dict[str, Column] = {
+            key: MemoryColumn(torch.from_numpy(array[source])) for key, array in arrays.items()
+        }
+        for key, found in self._embeddings.items():
+            columns[key] = EmbeddingColumn(found.folder).taking(torch.from_numpy(found.row_of[source]))
+        for key, column in self.images.items():
+            columns[key] = column.taking(torch.from_numpy(source))
+        for key, found in self._language.items():
+            index = MemoryColumn(torch.from_numpy(found.index[source]))
+            columns[key] = LookupColumn(torch.from_numpy(found.table), index)
+        return columns
+
+    def _counted(self, part: str, windows: Windows) -> dict[str, int]:
+        lengths = self._lengths[self.split_ids[part]]
+        return {
+            "episodes": len(lengths),
+            "steps": int(lengths.sum()),
+            "windows": len(windows),
+            "padded_positions": int(len(windows) * self._horizon - windows.valid_counts.sum()),
+            "short_episodes": int((lengths < self._horizon).sum()),
+        }
 
     def divided(self, count: int) -> list[Share]:
         """`count` samples of an epoch, divided by the weights of instructions: of the newest observation of a window.
@@ -200,26 +210,22 @@ class Trajectories(SplitTrajectories):
 
     def report(self) -> dict[str, Any]:
         """See `SplitTrajectories.report`; with lengths of episodes."""
-        found = super().report()
-        found["warnings"] += [
-            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
-            for key, language in self._language.items()
-            if len(language.texts) == 1
-        ]
         return {
             **self.described,
             "episodes": len(self._lengths),
             "steps": int(self._lengths.sum()),
             "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
             "horizon": self._horizon,
-            **found,
+            **super().report(),
         }
 
-
-def _rows_of(ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Rows of the episodes with these end rows and lengths, one episode after another."""
-    starts_here = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(ends - lengths - starts_here, lengths)
+    def _warnings(self) -> list[str]:
+        """See `SplitTrajectories`; with instructions that are always the same."""
+        return super()._warnings() + [
+            f"{key!r} is {language.texts[0]!r} in every frame, so it tells the policy nothing"
+            for key, language in self._language.items()
+            if len(language.texts) == 1
+        ]
 
 
 def _digest(

@@ -131,16 +131,14 @@ class WindowSet:
         """
         moved = self.columns.keys() if keys is None else keys
         columns = {key: column.to(device) if key in moved else column for key, column in self.columns.items()}
-        return self._with(columns, self._is_valid.to(device))
+        return self.over(columns, self._is_valid.to(device))
 
     @property
     def n_rows(self) -> int:
         """m, padded rows."""
         return len(self._is_valid)
 
-    def over(self, columns: dict[str, Column]) -> WindowSet:
-        """The same windows over other columns of the same rows."""
-        return self._with(columns, self._is_valid)
-
-    def _with(self, columns: dict[str, Column], is_valid: Tensor) -> WindowSet:
+    def over(self, columns: dict[str, Column], is_valid: Tensor | None = None) -> WindowSet:
+        """The same windows over other columns of the same rows, with batches on the device of `is_valid`."""
+        is_valid = self._is_valid if is_valid is None else is_valid
         return WindowSet(columns, is_valid, self._first, self.valid_counts, self._horizon, self._n_obs_steps)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dp_prior.data.episodes.lerobot import LeRobotStore
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.frames import FrameSource, Part
 from dp_prior.data.frames.lerobot import videos_of
 from dp_prior.data.frames.pictures import need_pillow
@@ -32,6 +32,7 @@ class Strip:
     """The beginning of an episode as one camera saw it.
 
     Attributes:
+        size: height and width of the recorded frames.
         frames: number of each still in the episode.
         stills: (k, h, w, 3) uint8.
         clip: (n, h, w, 3) uint8, evenly spread; none but of the first episode of a camera.
@@ -41,6 +42,7 @@ class Strip:
     """
 
     camera: str
+    size: tuple[int, int]
     episode: int
     frames: list[int]
     stills: np.ndarray
@@ -94,8 +96,7 @@ def _missing_videos(seen: Survey, key: str, is_named: bool) -> Iterator[Finding]
     lost = [video for video in videos if not video.path.is_file()]
     if lost and (is_named or len(lost) < len(videos)):
         count = sum(len(video.episodes) for video in lost)
-        names = [str(video.path.relative_to(store.path)) for video in lost[:MOST_NAMED]]
-        files = ", ".join(names) + (", ..." if len(lost) > MOST_NAMED else "")
+        files = first_few([video.path.relative_to(store.path) for video in lost])
         text = f"{key}: {len(lost)} of {len(videos)} video files are missing, with all frames of {count} of "
         yield Finding("error", f"{text}{len(seen.lengths)} episodes: {files}", min(lost[0].episodes))
 
@@ -124,7 +125,7 @@ def _strip(camera: str, source: FrameSource, part: Part, seen: Survey, has_clip:
     last = int(repeats.argmax())
     frozen = (last - int(repeats[last]), int(repeats[last]) + 1)
     stills, clip = (np.array([small[number] for number in which], np.uint8) for which in (chosen, in_clip))
-    return Strip(camera, part.episodes[0], chosen, stills, clip, stride, frozen, sums / length)
+    return Strip(camera, source.size, part.episodes[0], chosen, stills, clip, stride, frozen, sums / length)
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:

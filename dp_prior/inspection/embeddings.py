@@ -98,7 +98,7 @@ def embeddings_at(place: Path) -> dict[str, Any] | None:
             data[kind] = {"path": str(group)}
             del groups[group]
     tables = sorted([*place.rglob("*.csv"), *place.rglob("metadata*.parquet")]) if place.is_dir() else []
-    for table in tables:
+    for table in tables if "image" in data else []:
         for column in SAME_IMAGE:
             try:
                 next(read_columns(str(table), [column]))

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from dp_prior.data.errors import first_few
 from dp_prior.data.split_trajectories import HUGE, OUTLIER_WIDTHS
 from dp_prior.inspection.survey import Signal, Survey
 from dp_prior.normalizer import Limits, varies_in
@@ -193,7 +194,7 @@ def alignment(seen: Survey) -> Iterator[Finding]:
     mean = np.bincount(episode, wrong, minlength=len(seen.episodes)) / np.maximum(count, 1)
     strange = np.flatnonzero((mean > 10 * np.median(mean[count > 0])) & (mean > 0.3))
     if len(strange):
-        text = f"states do not follow the actions in episodes {_numbers(seen.episodes[strange])} as in the others"
+        text = f"states do not follow the actions in episodes {first_few(seen.episodes[strange])} as in the others"
         yield Finding("warning", text, int(seen.episodes[strange[0]]))
 
 
@@ -212,9 +213,8 @@ def duplicates(seen: Survey) -> Iterator[Finding]:
         if original != number:
             copies.append((number, original))
     if copies:
-        listed = ", ".join(f"{one} of {other}" for one, other in copies[:MOST_NAMED])
-        more = ", ..." if len(copies) > MOST_NAMED else ""
-        text = f"{len(copies)} episodes are copies: {listed}{more}; a split may put them into training and validation"
+        listed = first_few([f"{one} of {other}" for one, other in copies])
+        text = f"{len(copies)} episodes are copies: {listed}; a split may put them into training and validation"
         yield Finding("warning", text, copies[0][0])
 
 
@@ -238,7 +238,7 @@ def idle(seen: Survey) -> Iterator[Finding]:
         elif (rest := max(moving[0], end - begin - 2 - moving[-1])) > max(10, 0.2 * (end - begin)):
             ends.append((number, int(rest)))
     if whole:
-        yield Finding("warning", f"nothing moves in episodes {_numbers(whole)}", whole[0])
+        yield Finding("warning", f"nothing moves in episodes {first_few(whole)}", whole[0])
     if ends:
         text = f"{len(ends)} of {len(seen.episodes)} episodes begin or end with more than a fifth of their time at rest"
         longest = max(ends, key=lambda one: one[1])
@@ -253,7 +253,7 @@ def strange_lengths(seen: Survey) -> Iterator[Finding]:
         numbers = np.flatnonzero(strange)
         if len(numbers):
             found = f"{seen.lengths[numbers].min():,} to {seen.lengths[numbers].max():,} steps"
-            text = f"far {what} than the others ({found}, the median is {median:,.0f}): episodes {_numbers(numbers)}"
+            text = f"far {what} than the others ({found}, the median is {median:,.0f}): episodes {first_few(numbers)}"
             yield Finding("warning", text, int(numbers[0]))
 
 
@@ -272,7 +272,7 @@ def strange_episodes(seen: Survey) -> Iterator[Finding]:
         if len(strange):
             worst, dimension = np.unravel_index(np.nanargmax(away), away.shape)
             found = f"{means[worst, dimension]:.4g} on average, the others {middle[dimension]:.4g}"
-            listed = _numbers(seen.episodes[strange])
+            listed = first_few(seen.episodes[strange])
             text = f"{signal.name} differs in episodes {listed}: dimension {signal.called(dimension)} is {found}"
             yield Finding("note", text, int(seen.episodes[worst]))
 
@@ -316,10 +316,6 @@ def _listed(signal: Signal, which: np.ndarray) -> str:
     if len(found) <= MOST_NAMED:
         named = [signal.called(dimension) for dimension in found]
     return f"{signal.name}, dimension{'s' * (len(found) > 1)} {', '.join(named)} ({len(found)} of {len(which)})"
-
-
-def _numbers(found: np.ndarray | list[int]) -> str:
-    return ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
 
 
 def _standard(values: np.ndarray) -> np.ndarray:

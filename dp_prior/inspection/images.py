@@ -227,7 +227,7 @@ def _read(source: ImageSource, begin: int, end: int, problems: list[str]) -> Ite
     while begin < end and len(problems) < MOST_NAMED:
         try:
             for part in source.parts:
-                first, last = source.bounds(part)
+                first, last = part.rows(source.ends)
                 numbers = range(max(first, begin), min(last, end))
                 if numbers:
                     frames = (frame for block in source.read(part, numbers.start - first) for frame in block)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.data.convert import kind_of, known_kind
+from dp_prior.data.convert import Source, kind_of, known_kind
 from dp_prior.data.embeddings.pairs import EmbeddingsConfig
-from dp_prior.data.episodes import EpisodeStoreConfig
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.image_sets.images import ImagesConfig
@@ -27,10 +26,6 @@ from dp_prior.inspection.survey import Role, Survey, survey
 from dp_prior.normalizer import Limits, NormalizerConfig
 from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.policy import PolicyConfig
-
-
-class _Episodes(Config):
-    episodes: EpisodeStoreConfig
 
 
 class _Embeddings(Config):
@@ -91,7 +86,7 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
         return [_images(path.name, images, None)]
     is_on_hub = not path.exists() and place.count("/") == 1 and not place.startswith((".", "/", "~"))
     episodes = {"type": "lerobot", "repo": place} if is_on_hub else {"type": kind_of(path), "path": str(path)}
-    record = _Episodes.from_json(json.dumps({"episodes": episodes}), source=place).episodes
+    record = Source.from_json(json.dumps({"episodes": episodes}), source=place).episodes
     return [_recorded(path.name, record, None, {})]
 
 
@@ -161,8 +156,7 @@ def _recorded(
     if not data:
         episodes = json.loads(record.model_dump_json(exclude_unset=True))
         episodes = {name: value for name, value in episodes.items() if value is not None}  # the path of one on the Hub
-        readable = list(dict.fromkeys(strip.camera for strip in strips))
-        data = propose_data(seen, episodes, readable)
+        data = propose_data(seen, episodes, {strip.camera: strip.size for strip in strips})
     return Inspection(name, seen, [], found, strips, [*seen.gaps, *gaps], normalizers, data)
 
 

@@ -26,12 +26,12 @@ USUAL_RATE = 10.0
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
-def propose_data(seen: Survey, episodes: dict[str, Any], cameras: list[str]) -> dict[str, Any]:
+def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tuple[int, int]]) -> dict[str, Any]:
     """`data` of a configuration: every observation, the action and these cameras.
 
     Args:
         episodes: `data.episodes`.
-        cameras: keys whose frames can be read.
+        cameras: height and width of the frames that can be read, by key.
     """
     observations = [signal.key for signal in seen.of("observation")]
     names = _names([*observations, *cameras])
@@ -39,7 +39,7 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: list[str]) -> 
     if observations:
         data["obs"] = {names[key]: {"key": key} for key in observations}
     if cameras:
-        data["images"] = {names[key]: {"key": key, "size": _size(seen.cameras[key])} for key in cameras}
+        data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
     return data
@@ -147,8 +147,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "data"
 
 
-def _size(shape: tuple[int, ...]) -> list[int]:
-    """Height and width at which the shorter side has `PICTURE` pixels; `shape` is that of the recording."""
-    height, width = shape[1:3] if shape[0] in (1, 3, 4) else shape[:2]
-    scale = min(1.0, PICTURE / min(height, width))
-    return [max(1, round(height * scale)), max(1, round(width * scale))]
+def _reduced(size: tuple[int, int]) -> list[int]:
+    """Height and width at which the shorter side has at most `PICTURE` pixels."""
+    scale = min(1.0, PICTURE / min(size))
+    return [max(1, round(length * scale)) for length in size]

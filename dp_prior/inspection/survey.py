@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from dp_prior.data.convert.recording import COUNTED, TASK, is_camera, is_number,
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.excerpt import read_episodes
 from dp_prior.data.episodes.lerobot import LeRobotStore
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.selection import KeyConfig, checked_ends
 from dp_prior.normalizer import Statistics
 
@@ -92,8 +93,8 @@ class Survey:
     @property
     def fps(self) -> float | None:
         """Control steps per second that the data set declares."""
-        found = self.described.get("fps")
-        return float(found) if isinstance(found, (int, float)) and found > 0 else None
+        found = self.described["fps"]
+        return None if found is None else float(found)
 
     def of(self, *roles: Role) -> list[Signal]:
         """The signals with one of these roles."""
@@ -123,46 +124,70 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     ends, problems = checked_ends(store)
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
-    shapes, lengths, gaps = store.keys(), np.diff(ends, prepend=0), []
-    numbers = [key for key in shapes if is_number(store.dtype(key)) and not is_camera(store.dtype(key), shapes[key])]
-    if isinstance(store, LeRobotStore):
-        numbers = [key for key in numbers if key not in COUNTED and key != TASK]
+    shapes, lengths = store.keys(), np.diff(ends, prepend=0)
     cameras = {key: shape for key, shape in shapes.items() if is_camera(store.dtype(key), shape)}
-    if wanted is None:
-        roles = roles_of({key: shapes[key] for key in numbers})
-        wanted = {key: (KeyConfig(key=key), roles[key]) for key in numbers}
-    width = {name: _width(shapes.get(each.key, ())) for name, (each, _) in wanted.items()}
-    gaps += [
-        f"{name}: {width[name]:,} numbers in a step, more than {WIDEST:,}" for name in width if width[name] > WIDEST
-    ]
+    wanted = _all_numbers(store, cameras) if wanted is None else wanted
+    width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
+    gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]
     wanted = {name: each for name, each in wanted.items() if width[name] <= WIDEST}
     episodes = _chosen(lengths, sum(width[name] for name in wanted))
-    described = {**stored_metadata(store), **store.describe()}
-    signals, held = [], {}
+    described = {**store.describe(), **stored_metadata(store)}
+    read = lru_cache(1)(lambda key: _read(store, key, ends, episodes))
+    signals, clock, texts = [], None, {}
     for name, (each, role) in wanted.items():
         try:
-            if each.key not in held:
-                held = {each.key: read_episodes(store, each.key, ends, episodes)}
-            values = held[each.key].reshape(int(lengths[episodes].sum()), -1)
+            signals.append(_signal(name, each, role, read(each.key), described["names"].get(each.key, [])))
         except DataError as error:
             found = [f"{name}: {problem}" for problem in error.problems]
             (gaps if role == "other" else problems).extend(found)
-            continue
-        columns = list(described.get("names", {}).get(each.key, ()))
-        part = slice(*(each.slice or (None,)))
-        columns = columns if len(columns) == values.shape[1] else []
-        with np.errstate(over="ignore"):
-            signals.append(Signal(name, each.key, role, values[:, part].astype(np.float32), columns[part]))
-    clock = None
-    if "timestamp" in shapes and shapes["timestamp"] in ((), (1,)):
-        clock = read_episodes(store, "timestamp", ends, episodes).reshape(-1).astype(np.float64)
-    texts: dict[str, int] = {}
-    if TASK in shapes:
-        try:
-            texts = _texts(store, ends, lengths, episodes, described)
-        except DataError as error:
-            gaps += [f"instructions: {problem}" for problem in error.problems]
+    try:
+        if shapes.get("timestamp") in ((), (1,)):
+            clock = read("timestamp")[:, 0].astype(np.float64)
+    except DataError as error:
+        gaps += [f"timestamps: {problem}" for problem in error.problems]
+    try:
+        if shapes.get(TASK) in ((), (1,)):
+            texts = _texts(store, read(TASK)[:, 0], lengths[episodes], described["tasks"])
+    except DataError as error:
+        gaps += [f"instructions: {problem}" for problem in error.problems]
     return Survey(store, described, lengths, episodes, signals, clock, texts, cameras, problems, gaps)
+
+
+def _all_numbers(store: EpisodeStore, cameras: Collection[str]) -> dict[str, tuple[KeyConfig, Role]]:
+    """Every key of numbers, by roles that follow from the names."""
+    counted = (*COUNTED, TASK) if isinstance(store, LeRobotStore) else ()
+    shapes = {
+        key: shape
+        for key, shape in store.keys().items()
+        if is_number(store.dtype(key)) and key not in cameras and key not in counted
+    }
+    return {key: (KeyConfig(key=key), role) for key, role in roles_of(shapes).items()}
+
+
+def _read(store: EpisodeStore, key: str, ends: np.ndarray, episodes: np.ndarray) -> np.ndarray:
+    """(n, width) numbers of some episodes.
+
+    Raises:
+        DataError: there is no such key, it holds no numbers, or it cannot be read.
+    """
+    known = store.keys()
+    if key not in known:
+        raise DataError(str(store.describe()["path"]), [f"has no key {key!r}. {nearest_name(key, known)}"])
+    values = read_episodes(store, key, ends, episodes)
+    if values.dtype.kind not in "biuf":
+        raise DataError(store.locate(key, 0), [f"holds {values.dtype}, which is not a number type"])
+    return values.reshape(len(values), -1)
+
+
+def _signal(name: str, wanted: KeyConfig, role: Role, values: np.ndarray, columns: list[str]) -> Signal:
+    """Args: columns: names of all numbers of the key, or of others."""
+    width = values.shape[1]
+    start, stop = wanted.slice or (0, width)
+    if stop > width:
+        raise DataError(wanted.key, [f"slice {[start, stop]} reaches past the {width} elements of {wanted.key!r}"])
+    with np.errstate(over="ignore"):
+        numbers = values[:, start:stop].astype(np.float32)
+    return Signal(name, wanted.key, role, numbers, columns[start:stop] if len(columns) == width else [])
 
 
 def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
@@ -180,10 +205,6 @@ def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     return {key: "action" if key == action else "observation" if key in observations else "other" for key in shapes}
 
 
-def _width(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape))
-
-
 def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
     """Numbers of evenly spread episodes that hold at most `MOST_NUMBERS` numbers; at least one."""
     most = min(MOST_EPISODES, max(1, int(MOST_NUMBERS / max(1.0, lengths.mean() * width))))
@@ -191,12 +212,14 @@ def _chosen(lengths: np.ndarray, width: int) -> np.ndarray:
     return np.arange(count) * len(lengths) // count
 
 
-def _texts(
-    store: EpisodeStore, ends: np.ndarray, lengths: np.ndarray, episodes: np.ndarray, described: dict[str, Any]
-) -> dict[str, int]:
-    """Instructions, and how many of these episodes begin with each."""
-    first = np.cumsum(lengths[episodes]) - lengths[episodes]
-    numbers = read_episodes(store, TASK, ends, episodes).reshape(-1)[first]
-    texts = store.tasks() if isinstance(store, LeRobotStore) else dict(enumerate(described.get("tasks", ())))
-    found = [texts.get(int(number), "") for number in numbers]
+def _texts(store: EpisodeStore, numbers: np.ndarray, lengths: np.ndarray, tasks: list[str]) -> dict[str, int]:
+    """Instructions, and how many episodes begin with each.
+
+    Args:
+        numbers: (n,) of the instruction of each step.
+        lengths: (k,) steps of each episode.
+        tasks: instructions in other formats than LeRobot's.
+    """
+    texts = store.tasks() if isinstance(store, LeRobotStore) else dict(enumerate(tasks))
+    found = [texts.get(number, "") for number in numbers[np.cumsum(lengths) - lengths].tolist()]
     return dict(Counter(found).most_common()) if any(found) else {}

@@ -166,6 +166,7 @@ NUMBERS = {"key": "n", "texts": TEXTS}
         ({"n": PER_FRAME + 1}, NUMBERS, "episode 1, frame 0: 'n' is 3, but the texts are numbered 0 to 2"),
         ({"n": PER_FRAME * 0.5}, NUMBERS, "key 'n' holds float64 .*expected a text or the number"),
         ({"n": PER_FRAME[:5]}, NUMBERS, "has 5 rows; expected one for each of 12 frames or 3 episodes"),
+        ({"t": np.array([b"gr\xfcn"] * 12)}, {"key": "t"}, "holds texts that are not UTF-8: 'utf-8' codec can't"),
         ({"t": np.array(["a", " ", "c"])}, {"key": "t"}, "episode 1, frame 0: the instruction is an empty text"),
         ({"t": np.array(["stop", "jump", "run"])}, {"key": "t"}, "2 of the 3 instructions have no embedding: 'jump', "),
     ],

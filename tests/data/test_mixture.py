@@ -206,6 +206,9 @@ def test_frames_of_several_sets_come_through_the_caches_of_each(tmp_path):
     split = {"split": {"train": 0.5, "val": 0.5}}
     alone = {name: TrajectoriesConfig.from_json(json.dumps(one | split)).create(4, 2, 2) for name, one in sets.items()}
     lines: list[str] = []
+    for data in (alone["a"], MixtureConfig.from_json(json.dumps({"sets": sets, **split})).create(4, 2, 2)):
+        assert "image (12, 16, 3)" in data._repr_html_()
+        assert not any(path.exists() for path in data.cache_directories()), "showing the data decoded them"
     alone["a"].build_caches(lines.append)
     assert len(lines) > 0
     data = MixtureConfig.from_json(json.dumps({"sets": sets, **split})).create(4, 2, 2)

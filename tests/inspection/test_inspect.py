@@ -249,6 +249,16 @@ def test_dark_and_frozen_cameras_are_found(tmp_path):
     assert all(line.startswith("wrist: frames are dark, 2.") for line in told[1:]) and len(told) == 2
 
 
+@pytest.mark.parametrize("declared", [[0, 0, 3], [], [3, 48, 64]])
+def test_the_proposed_size_is_that_of_the_frames_whatever_metadata_declare(tmp_path, declared):
+    place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v3.0", "image")
+    info = json.loads((place / "meta/info.json").read_text())
+    info["features"][KEY]["shape"] = declared
+    (place / "meta/info.json").write_text(json.dumps(info))
+    (found,) = inspect(str(place))
+    assert found.data["images"] == {KEY: {"key": KEY, "size": [24, 32]}}
+
+
 def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     pytest.importorskip("av", reason="the extra video is not installed")
     place = write_lerobot(tmp_path / "lerobot", pictures(9), [3, 3, 3], "v2.1", "video")
@@ -333,6 +343,45 @@ def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
     (folder / "metadata.csv").write_text("image_id,caption\n" + "".join(f"{i // 5},c\n" for i in range(600)))
     found = look(np.repeat(image[::5], 5, 0), np.repeat(text[::5], 5, 0))
     assert found.findings == [] and found.data["split"] == {"by": "image_id"}
+
+
+def test_text_embeddings_alone_are_looked_at_though_metadata_lie_beside_them(embeddings):
+    folder, _, text = embeddings
+    np.save(folder / "text_emb" / "0.npy", text)
+    (folder / "metadata.csv").write_text("image_id\n" + "1\n" * len(text))
+    (found,) = inspect(str(folder))
+    assert [rows.numbers.tolist() for rows in found.rows] == [list(range(600))]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "gap"),
+    [
+        ({"timestamp": np.array(["2026-01-01"] * 9)}, "timestamps: holds <U10, which is not a number type"),
+        ({"task_index": np.array(["go"] * 9)}, "instructions: holds <U2, which is not a number type"),
+        ({"task_index": np.full(9, np.nan)}, None),
+    ],
+)
+def test_columns_of_another_meaning_are_no_clock_and_no_instructions(tmp_path, arrays, gap):
+    numbers = np.zeros((9, 2), np.float32)
+    np.savez(tmp_path / "d.npz", state=numbers, action=numbers, episode_ends=np.array([4, 9]), **arrays)
+    (found,) = inspect(str(tmp_path / "d.npz"))
+    assert found.survey.clock is None and found.survey.texts == {}
+    assert found.gaps == ([gap] if gap else [])
+
+
+@pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
+def test_keys_and_slices_that_a_configuration_names_in_vain_are_errors(data, tmp_path):
+    state = {"data.hdf5": "obs/state"}.get(data.name, "state")
+    kind = {"data.npz": "npz", "data.zarr": "zarr", "data.hdf5": "robomimic"}.get(data.name, "lerobot")
+    config = tiny(tmp_path)
+    config["data"]["episodes"] = {"type": kind, "path": str(data)}
+    config["data"]["obs"] = {"a": {"key": "stat"}, "b": {"key": state, "slice": [2, 9]}}
+    config["data"]["action"] = {"key": "actions" if kind == "robomimic" else "action"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (found,) = inspect(str(tmp_path / "config.json"))
+    told = [finding.text for finding in found.findings if finding.severity == "error"]
+    assert f"a: has no key 'stat'. Did you mean {state!r}?" in told[0] or kind == "robomimic"
+    assert told[1] == f"b: slice [2, 9] reaches past the 3 elements of {state!r}"
 
 
 @pytest.mark.parametrize("content", [None, "a folder"])

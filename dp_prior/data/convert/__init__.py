@@ -23,7 +23,9 @@ from dp_prior.data.errors import DataError
 Target = Literal["zarr", "npz", "lerobot", "robomimic"]
 
 
-class _Source(Config):
+class Source(Config):
+    """A recorded data set."""
+
     episodes: EpisodeStoreConfig
 
 
@@ -55,7 +57,7 @@ def convert(
         DataError: the source is damaged, or the target cannot hold it.
     """
     record = json.dumps({"episodes": {"type": kind or kind_of(source), "path": str(source)}})
-    given = _Source.from_json(record, [f"episodes.{setting}" for setting in settings], source=str(source))
+    given = Source.from_json(record, [f"episodes.{setting}" for setting in settings], source=str(source))
     recording = Recording.of(given.episodes.create(), renames=renames or {}, left_out=left_out, fps=fps)
     write(recording, path, target)
     names = [*recording.keys, *recording.cameras]

@@ -35,6 +35,7 @@ def write_lerobot(recording: Recording, path: Path) -> None:
         ImportError: pyarrow or Pillow is not installed.
     """
     try:
+        import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise ImportError('writing LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
@@ -54,7 +55,7 @@ def write_lerobot(recording: Recording, path: Path) -> None:
                 block = next(blocks)
                 pixels[name].add(block)
                 columns[name] = _pictures(block)
-            table = _table(columns)
+            table = pa.table(columns)
             if file is None:
                 number += 1
                 chunk, index = divmod(number, FILES_PER_CHUNK)
@@ -131,7 +132,7 @@ def _column(values: np.ndarray) -> pyarrow.Array:
     """Numbers as the lists that LeRobot declares for their shape."""
     import pyarrow as pa
 
-    column = pa.array(values.reshape(-1))
+    column = pa.array(values.reshape(-1).astype(values.dtype.newbyteorder("="), copy=False))
     if values.shape[1:] in ((), (1,)):
         return column
     if values.ndim == 2:
@@ -151,12 +152,6 @@ def _pictures(frames: np.ndarray) -> pyarrow.Array:
         Image.fromarray(frame).save(stream, "PNG", compress_level=1)
         encoded.append({"bytes": stream.getvalue(), "path": None})
     return pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
-
-
-def _table(columns: dict[str, Any]) -> pyarrow.Table:
-    import pyarrow as pa
-
-    return pa.table(columns)
 
 
 class _PixelStatistics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -91,12 +92,9 @@ class Recording:
         if problems:
             raise DataError(str(store.describe()["path"]), problems)
         found = stored_metadata(store)
-        if not isinstance(found, dict):
-            raise DataError(
-                str(store.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"]
-            )
-        names = {renames.get(key, key): list(each) for key, each in found.get("names", {}).items()}
-        return cls(store, ends, keys, cameras, fps or found.get("fps"), found.get("tasks", []), names)
+        names = {renames.get(key, key): each for key, each in found["names"].items()}
+        tasks = _lerobot_tasks(store) if isinstance(store, LeRobotStore) else found["tasks"]
+        return cls(store, ends, keys, cameras, fps or found["fps"], tasks, names)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -163,10 +161,28 @@ def _check_order(source: FrameSource, name: str) -> None:
 
 
 def stored_metadata(store: EpisodeStore) -> dict[str, Any]:
-    """`Recording.metadata` of a source, as far as its format has it."""
+    """`Recording.metadata` of a source, as far as its format has it; tasks of LeRobot are `LeRobotStore.tasks`.
+
+    What has another form was written by other programs, which may use the same names, and is left out.
+
+    Raises:
+        DataError: they are no JSON object.
+    """
+    found = _metadata(store)
+    if not isinstance(found, dict):
+        raise DataError(str(store.describe()["path"]), [f"has metadata {str(found)[:50]!r}; expected a JSON object"])
+    fps, tasks, names = (found.get(name) for name in ("fps", "tasks", "names"))
+    return {
+        "fps": fps if isinstance(fps, (int, float)) and 0 < fps < math.inf else None,
+        "tasks": tasks if _are_texts(tasks) else [],
+        "names": {key: each for key, each in names.items() if _are_texts(each)} if isinstance(names, dict) else {},
+    }
+
+
+def _metadata(store: EpisodeStore) -> Any:
     match store:
         case LeRobotStore():
-            return {**store.describe(), "tasks": _lerobot_tasks(store)}
+            return store.describe()
         case ZarrStore():
             return store.attributes("meta")
         case RobomimicStore():
@@ -177,20 +193,12 @@ def stored_metadata(store: EpisodeStore) -> dict[str, Any]:
     return {}
 
 
-def _lerobot_tasks(store: LeRobotStore) -> list[str]:
-    listing, table = store.path / "meta" / "tasks.jsonl", store.path / "meta" / "tasks.parquet"
-    tasks: dict[int, str] = {}
-    if listing.is_file():
-        with decoding(listing, "is no list of tasks"):
-            rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
-            tasks = {int(row["task_index"]): str(row["task"]) for row in rows}
-    elif table.is_file():
-        import pyarrow.parquet as pq
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
-        with decoding(table, "is no list of tasks"):
-            columns = pq.read_table(table).to_pydict()
-            (texts,) = (values for name, values in columns.items() if name != TASK)  # the index, whatever its name
-            tasks = dict(zip(columns[TASK], texts, strict=True))
+
+def _lerobot_tasks(store: LeRobotStore) -> list[str]:
+    tasks = store.tasks() if store.tasks_file.is_file() else {}
     if sorted(tasks) != list(range(len(tasks))):
         raise DataError(str(store.path / "meta"), [f"tasks are numbered {sorted(tasks)[:5]}, ...; expected 0, 1, ..."])
     return [tasks[number] for number in range(len(tasks))]

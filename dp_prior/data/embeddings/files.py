@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dp_prior.data.errors import DataError, MissingError
-from dp_prior.data.files import reading
+from dp_prior.data.files import raise_error, reading
 from dp_prior.regular_files import check_regular, open_regular
 
 PARALLEL_FILES = 32
@@ -82,6 +82,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
 
     Raises:
         DataError: nothing is there, or nothing with one of these endings.
+        UnreadableError: the system refused to list a folder.
         ImportError: the URL is of a kind whose package is not installed.
     """
     from fsspec.core import url_to_fs
@@ -104,8 +105,9 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         return Files(place, fs, path, [path], is_local)
     if not fs.isdir(path):
         raise MissingError(place, [f"there is no such file or folder as {path}; look at the path"])
-    names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
-    found = sorted(name for name in names if name.endswith(endings))
+    with reading(place):
+        names = _files_below(path) if is_local else fs.find(path)  # a glob would read brackets in names
+        found = sorted(name for name in names if name.endswith(endings))
     found = [name for name in found if "/." not in name[len(path) :]]  # left by file browsers and notebooks
     if not found:
         raise DataError(place, [f"holds no file {wanted}"])
@@ -114,7 +116,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
 
 def _files_below(path: str) -> Iterator[str]:
     """Files in a local folder and in those inside, links to folders included, which fsspec would leave out."""
-    for folder, inside, names in os.walk(path, followlinks=True):
+    for folder, inside, names in os.walk(path, followlinks=True, onerror=raise_error):
         real = os.path.realpath(folder)
         if folder != path and os.path.commonpath([real, os.path.realpath(os.path.dirname(folder))]) == real:
             inside.clear()  # a link back to where it came from

@@ -114,7 +114,8 @@ class Folder:
         total = 0
         for part in read_columns(self._metadata, names, as_text):
             total += len(part[names[0]])
-            yield part
+            if total <= self.count:
+                yield part
         if total != self.count:
             raise DataError(self._metadata, [f"has {total} rows, but {self.path} has {self.count} embeddings"])
 

@@ -9,6 +9,7 @@ import numpy as np
 from dp_prior.config import Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.selection import step_of
 
 
 class ObservationEmbeddingsConfig(Config):
@@ -79,7 +80,7 @@ def _rows_of_frames(folder: Folder, episode: str, frame: str, ends: np.ndarray) 
         done += len(steps)
     missing = np.flatnonzero(row_of < 0)
     if len(missing):
-        number = int(np.searchsorted(ends, missing[0], side="right"))
-        first = f"episode {number}, frame {missing[0] - starts[number]}"
-        raise DataError(folder.path, [f"{len(missing)} frames have no embedding; the first is {first}"])
+        e, f = step_of(missing[0], ends)
+        found = f"{len(missing)} frames have no embedding; the first is episode {e}, frame {f}"
+        raise DataError(folder.path, [found])
     return row_of

@@ -100,37 +100,45 @@ class _File(NamedTuple):
 
 
 class LeRobotStore:
-    """Reads a LeRobot data set column by column."""
+    """Reads a LeRobot data set column by column.
+
+    Attributes:
+        version: of the format.
+        info, features: meta/info.json, and its columns by name.
+        lengths: frames of each episode, by the data set's own number, in the order of the rows.
+        tables: the parquet files of the rows, in order.
+        listings: the files of the list of episodes.
+    """
 
     def __init__(self, path: Path):
         self.path = path = path.expanduser()
         info = path / "meta" / "info.json"
-        self._info_path, self._info = info, _read_json(info)
-        self.version = str(self._info.get("codebase_version"))
+        self._info_path, self.info = info, _read_json(info)
+        self.version = str(self.info.get("codebase_version"))
         if self.version not in VERSIONS:
             found = f"has codebase_version {self.version!r}; this reader knows {', '.join(VERSIONS)}"
             raise DataError(str(info), [f"{found}. Convert it with LeRobot's own scripts"])
-        self._features: dict[str, dict[str, Any]] = self._info.get("features")
-        if not isinstance(self._features, dict) or not all(map(_is_feature, self._features.values())):
+        self.features: dict[str, dict[str, Any]] = self.info.get("features")
+        if not isinstance(self.features, dict) or not all(map(_is_feature, self.features.values())):
             raise DataError(str(info), ["has no usable 'features', the list of columns"])
-        check_count(info, len(self._features), "features")
-        lengths, self._files = self._read_v3() if self.version == "v3.0" else self._read_v2()
-        self._lengths = lengths  # by the data set's own episode number, in the order of the files
+        check_count(info, len(self.features), "features")
+        lengths, self.tables = self._read_v3() if self.version == "v3.0" else self._read_v2()
+        self.lengths = lengths
         self.episode_ends = np.cumsum(np.array(list(lengths.values()), dtype=np.int64))
-        declared = self._info.get("total_episodes")
+        declared = self.info.get("total_episodes")
         if declared is not None and declared != len(lengths):
             found = f"declares {declared} episodes, but the episode list has {len(lengths)}"
             raise DataError(str(info), [f"{found}; the copy may be incomplete"])
-        self._file_ends = np.cumsum([sum(lengths[e] for e in file.episodes) for file in self._files])
+        self._file_ends = np.cumsum([sum(lengths[e] for e in file.episodes) for file in self.tables])
         self._order_checked = False
 
     def keys(self) -> dict[str, tuple[int, ...]]:
         """Shape per frame of every feature, video included."""
-        return {name: tuple(feature.get("shape") or ()) for name, feature in self._features.items()}
+        return {name: tuple(feature.get("shape") or ()) for name, feature in self.features.items()}
 
     def dtype(self, key: str) -> str:
         """Type that meta/info.json declares for a feature."""
-        return str(self._features[key].get("dtype"))
+        return str(self.features[key].get("dtype"))
 
     def read(self, key: str) -> np.ndarray:
         """(N, *shape) all frames of a feature that is a column of numbers.
@@ -140,12 +148,12 @@ class LeRobotStore:
         """
         kind = self.dtype(key)
         if kind in ("video", "image"):
-            numbers = [name for name in self._features if self.dtype(name) not in ("video", "image", "string")]
+            numbers = [name for name in self.features if self.dtype(name) not in ("video", "image", "string")]
             found = f"key {key!r} is {kind}, no column of numbers, which are: {', '.join(sorted(numbers))}"
             raise DataError(str(self.path), [found])
         problems: list[str] = []
         parts = []
-        for file in self._files:
+        for file in self.tables:
             try:
                 parts.append(self._read_file(file, key))
             except DataError as error:
@@ -172,13 +180,13 @@ class LeRobotStore:
         Raises:
             DataError: see `read`.
         """
-        names = list(self._lengths)
+        names = list(self.lengths)
         wanted = {names[number] for number in numbers}
         parts = []
-        for file in self._files:
+        for file in self.tables:
             if wanted.intersection(file.episodes):
                 values = self._read_file(file, key)
-                lengths = [self._lengths[name] for name in file.episodes]
+                lengths = [self.lengths[name] for name in file.episodes]
                 parts.append(values[np.repeat([name in wanted for name in file.episodes], lengths)])
         return np.concatenate(parts)
 
@@ -190,7 +198,7 @@ class LeRobotStore:
         """
         path = self.tasks_file
         if path.suffix == ".parquet":
-            table = _read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
+            table = read_columns(path, ["task_index"], ("task", "__index_level_0__"))  # the index, as pandas writes it
             texts = [name for name in table.column_names if name != "task_index"]
             found = [table.column(name).to_pylist() for name in ("task_index", *texts[:1])]
             rows = list(zip(*found, strict=True)) if texts else []
@@ -210,43 +218,43 @@ class LeRobotStore:
     def locate(self, key: str, row: int) -> str:
         """The parquet file that holds a row, for messages."""
         index = int(np.searchsorted(self._file_ends, row, side="right"))
-        return str(self._files[min(index, len(self._files) - 1)].path) if self._files else str(self.path)
+        return str(self.tables[min(index, len(self.tables) - 1)].path) if self.tables else str(self.path)
 
     def files(self, keys: Iterable[str]) -> list[Path]:
         """The columns' files and the metadata, but no video: every column lies in every file."""
-        return sorted({*(file.path for file in self._files), *self._listings, self._info_path})
+        return sorted({*(file.path for file in self.tables), *self.listings, self._info_path})
 
     def describe(self) -> dict[str, Any]:
         """Format, place, frame rate, and the names of the numbers of each feature that has some."""
-        names = {key: found for key, feature in self._features.items() if (found := _names(feature))}
+        names = {key: found for key, feature in self.features.items() if (found := _names(feature))}
         return {
             "format": f"LeRobot {self.version}",
             "path": str(self.path),
-            "fps": self._info.get("fps"),
+            "fps": self.info.get("fps"),
             "names": names,
         }
 
     def _read_v2(self) -> tuple[dict[int, int], list[_File]]:
         """Length of each episode, and the files: one per episode."""
         listing = self.path / "meta" / "episodes.jsonl"
-        self._listings = [listing]
+        self.listings = [listing]
         lengths: dict[int, int] = {}
         for number, line in enumerate(_read_text(listing, LARGEST_LISTING).splitlines(), 1):
             if line.strip():
                 try:
                     row = json.loads(line)
-                    lengths[_count(row["episode_index"])] = _count(row["length"])
+                    lengths[as_count(row["episode_index"])] = as_count(row["length"])
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     raise DataError(f"{listing}, line {number}", [f"is not an episode: {error}"]) from None
         lengths = dict(sorted(lengths.items()))
-        template = self._template()
-        chunk_size = self._info.get("chunks_size", 1000)
+        template = self.template("data_path")
+        chunk_size = self.info.get("chunks_size", 1000)
         if type(chunk_size) is not int or chunk_size < 1:
             raise DataError(str(self._info_path), [f"chunks_size is {chunk_size!r}; expected 1 or more"])
         by_name = {file.name: file for file in sorted((self.path / "data").glob("*/*.parquet"))}
         files = []
         for episode in lengths:
-            named = self.path / _fill(template, episode_index=episode, episode_chunk=episode // chunk_size)
+            named = self.path / fill(template, episode_index=episode, episode_chunk=episode // chunk_size)
             # Published sets exist whose template names the wrong folder; the file's own name is then unique.
             files.append(_File(named if named.is_file() else by_name.get(named.name, named), [episode]))
         return lengths, files
@@ -255,39 +263,44 @@ class LeRobotStore:
         """Length of each episode in the order of the files, and these: several episodes per file."""
         columns = ["episode_index", "length", "data/chunk_index", "data/file_index"]
         folder = self.path / "meta" / "episodes"
-        listings = self._listings = sorted(folder.glob("*/*.parquet"))
+        listings = self.listings = sorted(folder.glob("*/*.parquet"))
         if not listings:
             raise DataError(str(folder), ["no such episode list (chunk-000/file-000.parquet); the copy is incomplete"])
         rows: list[dict[str, int]] = []
         for listing in listings:
-            table = _read_columns(listing, columns).to_pylist()
+            table = read_columns(listing, columns).to_pylist()
             try:
-                rows += [{name: _count(value) for name, value in row.items()} for row in table]
+                rows += [{name: as_count(value) for name, value in row.items()} for row in table]
             except (ValueError, TypeError) as error:
                 raise DataError(str(listing), [f"is not a list of episodes: {error}"]) from None
         rows.sort(key=lambda row: row["episode_index"])
         by_file: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row in rows:
             by_file[row["data/chunk_index"], row["data/file_index"]].append(row["episode_index"])
-        template = self._template()
+        template = self.template("data_path")
         files = [
-            _File(self.path / _fill(template, chunk_index=chunk, file_index=file), episodes)
+            _File(self.path / fill(template, chunk_index=chunk, file_index=file), episodes)
             for (chunk, file), episodes in by_file.items()
         ]
         lengths = {row["episode_index"]: row["length"] for row in rows}
         return {episode: lengths[episode] for file in files for episode in file.episodes}, files
 
-    def _template(self) -> str:
-        template = str(self._info.get("data_path"))
+    def template(self, field: str) -> str:
+        """The path, with numbers to fill in, that meta/info.json has in a field.
+
+        Raises:
+            DataError: it leads out of the data set.
+        """
+        template = str(self.info.get(field))
         if template.startswith("/") or ".." in Path(template).parts:
-            raise DataError(str(self._info_path), [f"data_path {template!r} leaves the data set"])
+            raise DataError(str(self._info_path), [f"{field} {template!r} leaves the data set"])
         return template
 
     def _read_file(self, file: _File, key: str) -> np.ndarray:
         """(rows, ...) of one column of one file, its rows checked against the episode list."""
         checks = () if self._order_checked else ("episode_index", "frame_index")
-        table = _read_columns(file.path, [key], checks, ", which meta/info.json declares")
-        lengths = [self._lengths[episode] for episode in file.episodes]
+        table = read_columns(file.path, [key], checks, ", which meta/info.json declares")
+        lengths = [self.lengths[episode] for episode in file.episodes]
         if table.num_rows != sum(lengths):
             expected = f"the episode list gives its episodes {sum(lengths)}"
             raise DataError(str(file.path), [f"holds {table.num_rows} rows, but {expected}"])
@@ -325,7 +338,7 @@ def _names(feature: dict[str, Any]) -> list[str]:
     return [] if is_filled_in or feature.get("shape") != [len(found)] else found
 
 
-def _count(value: Any) -> int:
+def as_count(value: Any) -> int:
     """A number of frames or of an episode.
 
     Raises:
@@ -365,7 +378,7 @@ def _to_numpy(column: pyarrow.ChunkedArray, path: Path, key: str, *, may_be_text
     return values.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def _read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
+def read_columns(path: Path, wanted: list[str], others: Iterable[str] = (), why: str = "") -> pyarrow.Table:
     """The wanted columns of a parquet file, and those of the others that it has; opened once, for files are many."""
     import pyarrow.parquet as pq
 
@@ -403,7 +416,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _fill(template: str, **numbers: int) -> str:
+def fill(template: str, **numbers: int) -> str:
     """Fill `{name}` and `{name:03d}` in a path template; anything else in braces stays as it is."""
 
     def replace(match: re.Match[str]) -> str:

@@ -35,7 +35,7 @@ class NpzStoreConfig(Config):
 
 
 class NpzStore:
-    """Reads an `.npz` file array by array."""
+    """Reads an `.npz` file array by array. Attributes: headers: shape and dtype of each array, by name."""
 
     def __init__(self, path: Path, episode_ends: str):
         self.path = path = path.expanduser()
@@ -44,9 +44,9 @@ class NpzStore:
         with decoding(path, "is not a readable .npz file"), zipfile.ZipFile(path) as archive:
             check_count(path, len(archive.infolist()), "arrays")
             members = [name for name in archive.namelist() if name.endswith(".npy")]
-            self._headers = {name[: -len(".npy")]: _header(archive, name) for name in members}
-        if episode_ends not in self._headers:
-            hint = nearest_name(episode_ends, self._headers)
+            self.headers = {name.removesuffix(".npy"): read_header(archive, name) for name in members}
+        if episode_ends not in self.headers:
+            hint = nearest_name(episode_ends, self.headers)
             raise DataError(str(path), [f"has no array {episode_ends!r} with the episode ends. {hint}"])
         self._episode_ends_key = episode_ends
         self.episode_ends = self.read(episode_ends)
@@ -55,17 +55,17 @@ class NpzStore:
         """Feature shape of every array that has rows."""
         return {
             name: shape[1:]
-            for name, (shape, _) in self._headers.items()
+            for name, (shape, _) in self.headers.items()
             if name != self._episode_ends_key and len(shape) > 0
         }
 
     def dtype(self, key: str) -> str:
         """Stored type of an array."""
-        return self._headers[key][1].name
+        return self.headers[key][1].name
 
     def rows(self, key: str) -> int:
         """Number of rows of an array."""
-        return self._headers[key][0][0]
+        return self.headers[key][0][0]
 
     def locate(self, key: str, row: int) -> str:
         """Where a row is stored, for messages."""
@@ -82,7 +82,7 @@ class NpzStore:
     def read(self, key: str) -> np.ndarray:
         """(N, *feature_shape) in the stored dtype."""
         where = self.locate(key, 0)
-        if self._headers[key][1].hasobject:
+        if self.headers[key][1].hasobject:
             problem = "holds Python objects, which would have to be unpickled; save it as a plain numeric array"
             raise DataError(where, [problem])
         with decoding(where), np.load(self.path, allow_pickle=False) as arrays:
@@ -93,7 +93,7 @@ class NpzStore:
 
         The array is read, or decompressed, once; only these rows are held, unless it is in Fortran order.
         """
-        where, (shape, dtype) = self.locate(key, 0), self._headers[key]
+        where, (shape, dtype) = self.locate(key, 0), self.headers[key]
         with decoding(where), zipfile.ZipFile(self.path) as archive, archive.open(f"{key}.npy") as stream:
             if not npy_header(stream)[1] and not dtype.hasobject:
                 begin, row_bytes = stream.tell(), math.prod(shape[1:]) * dtype.itemsize
@@ -107,8 +107,12 @@ class NpzStore:
         return np.concatenate([values[first:stop] for first, stop in spans])
 
 
-def _header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of an array in the archive, without reading the array."""
+def read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of an array in the archive, without reading the array.
+
+    Raises:
+        DataError, ValueError: it declares more than is stored, or than the memory of this machine.
+    """
     with archive.open(member) as stream:
         shape, _, dtype = npy_header(stream)
         info = archive.getinfo(member)

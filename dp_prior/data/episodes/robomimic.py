@@ -29,7 +29,7 @@ ACTIONS = "actions"
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
-_DEMO = re.compile(r"demo_(\d+)")
+_DEMO = re.compile(r"demo_\d+")
 _BLOCK_ROWS = 4096
 
 
@@ -66,10 +66,10 @@ class RobomimicStore:
         check_is_file(path, ".hdf5")
         with self._reading("data") as file:
             group = file.get("data")
-            known = {} if group is None else {int(m[1]): name for name in group if (m := _DEMO.fullmatch(name))}
-            if not known:
+            known = [name for name in group or () if _DEMO.fullmatch(name)]
+            names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
+            if not names:
                 raise DataError(str(path), ["has no group data/demo_0; expected the layout of robomimic"])
-            names = [known[number] for number in sorted(known)]
             if filter is not None:
                 names = _filtered(self.path, file, filter, names)
             self.demonstrations = names

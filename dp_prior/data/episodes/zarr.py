@@ -20,7 +20,7 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, MissingError, nearest_name
-from dp_prior.data.files import check_count, check_memory, decoding, reading
+from dp_prior.data.files import check_count, check_memory, decoding, raise_error, reading
 from dp_prior.regular_files import SMALL, check_regular, open_regular, read_small
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _documents_in_zip(path: Path) -> dict[str, Any]:
 def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
     """Name below the folder and bytes of every regular file in it; anything else than files and folders is refused."""
     with reading(folder):
-        for inside, _, names in os.walk(folder, followlinks=True, onerror=_raise):
+        for inside, _, names in os.walk(folder, followlinks=True, onerror=raise_error):
             for name in names:
                 path = Path(inside, name)
                 found = path.stat()
@@ -247,14 +247,10 @@ def _files_below(folder: Path) -> Iterator[tuple[str, int]]:
                 yield path.relative_to(folder).as_posix(), found.st_size
 
 
-def _raise(error: OSError) -> None:
-    raise error
-
-
 def _documents_in(path: Path) -> dict[str, Any]:
     """Metadata of groups and arrays in a directory; folders of chunks, which may be many, are not looked through."""
     documents: dict[str, Any] = {}
-    for folder, inside, names in os.walk(path, followlinks=True, onerror=_raise):
+    for folder, inside, names in os.walk(path, followlinks=True, onerror=raise_error):
         inside.sort()
         here = {name: _read_json(Path(folder, name)) for name in sorted(filter(_is_metadata, names))}
         documents |= {Path(folder, name).relative_to(path).as_posix(): found for name, found in here.items()}
@@ -278,7 +274,8 @@ def _is_hidden(file: Path) -> bool:
 
 
 def _is_array(document: Any) -> bool:
-    return isinstance(document, dict) and isinstance(document.get("shape"), list)
+    shape = document.get("shape") if isinstance(document, dict) else None
+    return isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape)
 
 
 def _folder_hint(documents: dict[str, Any]) -> str:

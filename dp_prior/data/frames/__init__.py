@@ -26,6 +26,11 @@ class Part:
     episodes: tuple[int, ...]
     """Number of each episode, from 0 in the order of the rows; in the order of the file."""
 
+    def rows(self, ends: np.ndarray) -> tuple[int, int]:
+        """First row of episodes that follow one another, and the row after their last, given all exclusive ends."""
+        first, last = self.episodes[0], self.episodes[-1]
+        return (int(ends[first - 1]) if first else 0), int(ends[last])
+
 
 class FrameSource(Protocol):
     """The frames of one camera, RGB, in the size and order of the recording. Damage of any kind is a `DataError`."""

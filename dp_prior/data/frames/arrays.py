@@ -40,8 +40,7 @@ class ArrayFrames:
 
     def read(self, part: Part, skip: int) -> Iterator[np.ndarray]:
         """See `FrameSource`."""
-        first = int(self.ends[part.episodes[0] - 1]) if part.episodes[0] else 0
-        stop = int(self.ends[part.episodes[-1]])
+        first, stop = part.rows(self.ends)
         with decoding(part.where, f"frames of rows {first} to {stop - 1} cannot be read"):
             for block in self.blocks(first + skip, stop):
                 yield block.transpose(0, 2, 3, 1) if self.channels_first else block
@@ -78,7 +77,7 @@ def npz_frames(store: NpzStore, key: str, ends: np.ndarray) -> ArrayFrames:
     Raises:
         DataError: they are no uint8 RGB pictures, one per row.
     """
-    where, (shape, dtype) = store.locate(key, 0), store._headers[key]
+    where, (shape, dtype) = store.locate(key, 0), store.headers[key]
 
     def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
         row_bytes = _bytes_per_row(shape, dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
@@ -27,7 +28,12 @@ from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
 from dp_prior.resize import Fit
 
+log = logging.getLogger(__name__)
+
 FOLDER = ".dp_prior_frames"
+USER_CACHE = Path("~/.cache/dp_prior/frames")
+"""For data sets beside which nothing can be written, or that are no files of their own."""
+
 RAW_PIXELS = Encoding(type="raw")
 
 _SAMPLE_FRAMES = 64
@@ -52,20 +58,14 @@ class Estimate:
         return f"{work}; {_gigabytes(self.n_bytes)} as {self.encoding.type}, {_gigabytes(self.free_bytes)} free"
 
 
-def cache_root(given: Path | None, data_set: Path, user_cache: Path | None) -> Path:
-    """Where caches lie: the given directory; else beside the data set; else, if that is read-only, the user's cache.
-
-    Raises:
-        DataError: there is no such place.
-    """
+def cache_root(given: Path | None, data_set: Path) -> Path:
+    """Where caches lie: the given directory; else beside the data set; else, if that is read-only, `USER_CACHE`."""
     if given is not None:
         return given.expanduser()
     beside = data_set.expanduser().absolute().parent / FOLDER
     if os.access(beside if beside.exists() else beside.parent, os.W_OK | os.X_OK):
         return beside
-    if user_cache is not None:
-        return user_cache.expanduser() / "dp_prior" / "frames"
-    raise DataError(str(beside), ["cannot be written; name a directory for the frame cache"])
+    return USER_CACHE.expanduser()
 
 
 class FrameCache:
@@ -105,30 +105,31 @@ class FrameCache:
         self._plan = Plan(source, fit, encoding, self.directory)
 
     def estimate(self, workers: int = 1) -> Estimate:
-        """What `build` takes. Reads the first few frames of one file to know, and writes nothing."""
-        plan, encoding = self._plan, self._plan.encoding
-        left = 0 if self._damage("sizes") is None else plan.n_frames - plan.count(plan.done())
+        """What `build` takes. Reads the first few frames of one file unless the cache is complete; writes nothing."""
+        plan, encoding, free = self._plan, self._plan.encoding, _free_bytes(self.directory)
+        if self._damage("sizes") is None:
+            return Estimate(plan.n_frames, 0, 0.0, sum(read_index(self.directory).sizes.values()), free, encoding)
+        left = plan.n_frames - plan.count(plan.done())
         began, count, stored = time.monotonic(), 0, 0
-        if left or encoding.type == "jpeg":
-            for block in plan.source.read(plan.source.parts[0], 0):
-                fitted = plan.frames(block)
-                stored += sum(len(encoding.encode(frame)) for frame in fitted)
-                count += len(fitted)
-                if count >= _SAMPLE_FRAMES:
-                    break
+        for block in plan.source.read(plan.source.parts[0], 0):
+            fitted = plan.frames(block)
+            stored += sum(len(encoding.encode(frame)) for frame in fitted)
+            count += len(fitted)
+            if count >= _SAMPLE_FRAMES:
+                break
         seconds = (time.monotonic() - began) / max(count, 1) * left / min(workers, len(plan.source.parts))
         n_bytes = plan.raw_bytes
         if encoding.type == "jpeg":
             n_bytes = plan.n_frames * OFFSET_BYTES + int(stored / max(count, 1) * plan.n_frames * _JPEG_MARGIN)
-        return Estimate(plan.n_frames, left, seconds, n_bytes, _free_bytes(self.directory), encoding)
+        return Estimate(plan.n_frames, left, seconds, n_bytes, free, encoding)
 
     def build(
         self,
         workers: int = 1,
-        progress: Callable[[BuildProgress], None] | None = None,
-        tell: Callable[[str], None] | None = None,
+        progress: Callable[[BuildProgress], None] = lambda found: None,
+        tell: Callable[[str], None] = lambda line: None,
         verify: Verify = "sizes",
-        check: Callable[[], None] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Complete the cache; returns at once if it is. One process builds while the others wait for it.
 
@@ -143,10 +144,10 @@ class FrameCache:
         Raises:
             DataError: files cannot be read or do not match the rows, all of them in one report, and what could be read
                 stays; the disk is too small; or the cache cannot be written.
+            UnreadableError: the system refused to read a file of the source or of the cache.
         """
         if verify == "sizes" and self._damage("sizes") is None:  # needs no lock, so a complete cache may be read-only
             return
-        tell, check = tell or (lambda line: None), check or (lambda: None)
         root, plan = self.directory.parent, self._plan
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -163,24 +164,20 @@ class FrameCache:
             try:
                 self.directory.mkdir(exist_ok=True)
                 self._refuse_small_disk(workers)
-                build(plan, workers, progress or (lambda found: None), check)
+                build(plan, workers, progress, check)
+            except UnreadableError:  # a file of the source
+                raise
             except OSError as error:
                 state = f"{error.strerror or error}; {_gigabytes(_free_bytes(self.directory))} free"
                 remedy = "Make room and start again: episodes that are stored stay"
                 raise DataError(str(self.directory), [f"cannot be written ({state}). {remedy}"]) from None
 
-    def open(
-        self,
-        workers: int = 1,
-        progress: Callable[[BuildProgress], None] | None = None,
-        tell: Callable[[str], None] | None = None,
-        verify: Verify = "sizes",
-    ) -> FrameRows:
-        """The frames by row, from the cache, which is built if needed; see `build`."""
-        self.build(workers, progress, tell)
+    def open(self, verify: Verify = "sizes") -> FrameRows:
+        """The frames by row, from the cache, which is built if needed; logs damage that hashes find. See `build`."""
+        self.build()
         rows = FrameRows(self.directory)
         if verify == "hashes" and rows.damage():  # checked by all processes at once; again by the one that repairs it
-            self.build(workers, progress, tell, verify)
+            self.build(tell=log.warning, verify=verify)
             rows = FrameRows(self.directory)
         return rows
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import reading
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.video import need_av, read_video, size_of
+from dp_prior.regular_files import open_regular
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
@@ -79,7 +81,8 @@ class FolderFrames:
 
 
 def _listed(folder: Path) -> list[Path]:
-    return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=_natural)
+    with reading(folder):
+        return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=_natural)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -88,7 +91,5 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(str(path), [f"cannot be read: {error.strerror}"]) from None
+    with reading(path), open_regular(path) as file:
+        return file.read()

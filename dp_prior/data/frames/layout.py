@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import raise_refusal
 from dp_prior.durable import unseal
 from dp_prior.resize import Fit
 
@@ -103,12 +104,14 @@ def read_index(directory: Path) -> CacheIndex:
 
     Raises:
         DataError: the cache is not complete, or a file of it is missing or has another size.
+        UnreadableError: the system refused to read it; it may be complete.
     """
     try:
         document = unseal((directory / INDEX).read_bytes())
         index = CacheIndex.model_validate_json(json.dumps(document), strict=True)
         found = {name: (directory / name).stat().st_size for name in index.encoding.files}
     except OSError as error:
+        raise_refusal(directory, error)
         raise DataError(str(directory), [f"{error.filename} cannot be read: {error.strerror}"]) from None
     except (ValueError, ValidationError) as error:
         raise DataError(str(directory), [f"{INDEX} is damaged: {str(error).splitlines()[0]}"]) from None
@@ -141,12 +144,16 @@ def read_journal(directory: Path, frame_bytes: int | None) -> dict[int, StoredEp
 
     Args:
         frame_bytes: size of the file of raw or grey frames, None for JPEG. If it is not there, nothing is.
+
+    Raises:
+        UnreadableError: the system refused to read the journal.
     """
     found: dict[int, StoredEpisode] = {}
     try:
         text = (directory / JOURNAL).read_bytes()
         size = (directory / (JPEG if frame_bytes is None else RAW)).stat().st_size
-    except OSError:
+    except OSError as error:
+        raise_refusal(directory, error)
         return found
     for line in text.splitlines(keepends=True):
         try:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.data.episodes.lerobot import LeRobotStore, _count, _fill, _read_columns
+from dp_prior.data.episodes.lerobot import LeRobotStore, as_count, fill, read_columns
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
-from dp_prior.data.frames.video import need_av, read_video, size_of
+from dp_prior.data.frames.video import called, need_av, read_video, size_of
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
@@ -25,7 +26,7 @@ def lerobot_frames(store: LeRobotStore, key: str, ends: np.ndarray) -> LeRobotVi
         DataError: it is no camera, or files of it are missing; all of them in one report.
         ImportError: PyAV or Pillow is not installed.
     """
-    features = store._features
+    features = store.features
     cameras = sorted(name for name, feature in features.items() if feature.get("dtype") in ("video", "image"))
     if key not in cameras:
         found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
@@ -52,11 +53,11 @@ class LeRobotVideo:
         need_av()
         self.root, self.ends = store.path, ends
         self._key, self._version = key, store.version
-        self._names = [str(number) for number in store._lengths]  # by the number in the order of rows
+        self._names = [str(number) for number in store.lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
         videos = videos_of(store, key, self._lengths)
         missing = [
-            f"{video.path}: no such file, but holds {key!r} of {self._called(video.episodes)}"
+            f"{video.path}: no such file, but holds {key!r} of {called(self._names[one] for one in video.episodes)}"
             for video in videos
             if not video.path.is_file()
         ]
@@ -79,10 +80,6 @@ class LeRobotVideo:
         """See `FrameSource`."""
         return {"format": "lerobot video", "key": self._key}
 
-    def _called(self, episodes: tuple[int, ...]) -> str:
-        names = [self._names[episode] for episode in episodes]
-        return f"episode {names[0]}" if len(names) == 1 else f"episodes {names[0]} to {names[-1]}"
-
 
 class LeRobotPictures:
     """See `FrameSource`."""
@@ -90,9 +87,9 @@ class LeRobotPictures:
     def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
         need_pillow()
         self.root, self.ends = store.path, ends
-        self._key, self._files = key, [file.path for file in store._files]
-        numbers = {name: number for number, name in enumerate(store._lengths)}
-        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in store._files]
+        self._key, self._files = key, [file.path for file in store.tables]
+        numbers = {name: number for number, name in enumerate(store.lengths)}
+        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in store.tables]
         self._lengths = np.diff(ends, prepend=0)
         first = next(self._pictures(self._files[0]), None)
         if first is None:
@@ -127,28 +124,20 @@ class LeRobotPictures:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        row = 0
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
-                is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-                if not is_struct:
-                    found = f"key {self._key!r} is {'missing' if kind is None else kind}"
-                    raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
-                for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key]):
-                    for value in batch.column(0).field("bytes"):
-                        if not value.is_valid:
-                            found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
-                            raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
-                        yield value.as_buffer().to_pybytes()
-                        row += 1
-        except DataError:
-            raise
-        except FileNotFoundError:
-            found = "no such file, but the episode list names it"
-            raise DataError(str(path), [f"{found}; the copy is incomplete"]) from None
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            raise DataError(str(path), [f"is damaged at row {row}: {error}"]) from None
+        if not path.exists():
+            raise DataError(str(path), ["no such file, but the episode list names it; the copy is incomplete"])
+        with decoding(path, "is damaged"), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            kind = file.schema_arrow.field(self._key).type if self._key in file.schema_arrow.names else None
+            is_struct = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if not is_struct:
+                found = f"key {self._key!r} is {'missing' if kind is None else kind}"
+                raise DataError(str(path), [f"{found}; expected encoded pictures (struct<bytes, path>)"])
+            batches = file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[self._key])
+            for row, value in enumerate(value for batch in batches for value in batch.column(0).field("bytes")):
+                if not value.is_valid:
+                    found = f"key {self._key!r}, row {row} has no bytes, perhaps only the path of a picture"
+                    raise DataError(str(path), [f"{found}; save the pictures into the parquet files"])
+                yield value.as_buffer().to_pybytes()
 
 
 def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
@@ -165,12 +154,12 @@ def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
 
 def _videos_v2(store: LeRobotStore, key: str) -> list[Video]:
     """One file per episode."""
-    template, chunk_size = _template(store), store._info.get("chunks_size", 1000)
+    template, chunk_size = store.template("video_path"), store.info.get("chunks_size", 1000)
     folder = store.path / "videos"
     by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
     videos = []
-    for number, name in enumerate(store._lengths):
-        filled = _fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
+    for number, name in enumerate(store.lengths):
+        filled = fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
         named = store.path / filled
         # Published sets exist whose template names the wrong folder; the file's own name is then unique.
         videos.append(Video(named if named.is_file() else by_name.get(named.name, named), (number,)))
@@ -185,26 +174,26 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]
     """
     before = f"videos/{key}/"
     columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
-    numbers = {name: number for number, name in enumerate(store._lengths)}
+    numbers = {name: number for number, name in enumerate(store.lengths)}
     by_file: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     problems = []
-    fps = store._info.get("fps")
+    fps = store.info.get("fps")
     if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
         raise DataError(str(store.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
-    for listing in store._listings:
-        table = _read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
+    for listing in store.listings:
+        table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
             try:
-                place = _count(chunk), _count(file)
+                place = as_count(chunk), as_count(file)
                 frame = round(float(begin) * fps)  # to_timestamp is off by one frame in published sets, so it is unused
             except (ValueError, TypeError, OverflowError) as error:
                 problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
                 continue
             by_file.setdefault(place, []).append((frame, name, numbers[name]))
-    template = _template(store)
+    template = store.template("video_path")
     videos = []
     for (chunk, file), found in by_file.items():
-        path = store.path / _fill(template, video_key=key, chunk_index=chunk, file_index=file)
+        path = store.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
         expected = 0
         for frame, name, number in sorted(found):
             if frame != expected:
@@ -216,10 +205,3 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]
     if problems:
         raise DataError(str(store.path), problems)
     return videos
-
-
-def _template(store: LeRobotStore) -> str:
-    template = str(store._info.get("video_path"))
-    if template.startswith("/") or ".." in Path(template).parts:
-        raise DataError(str(store.path / "meta" / "info.json"), [f"video_path {template!r} leaves the data set"])
-    return template

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from dp_prior.data.errors import DataError
 
@@ -32,19 +33,14 @@ def build_lock(
     Raises:
         DataError: the file cannot be created or locked.
     """
-    try:
-        file = open(path, "a+b")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror}); name another directory for the frame cache"
-        raise DataError(str(path), [problem]) from None
+    next_line = time.monotonic()
+    while (file := _locked(path)) is None:
+        check()
+        if time.monotonic() >= next_line:
+            tell(f"waiting for the frame cache that {_holder(path)} builds: {how_far()}")
+            next_line = time.monotonic() + _TELL_EVERY_S
+        time.sleep(_POLL_S)
     with file:
-        next_line = time.monotonic()
-        while not _try(file.fileno(), path):
-            check()
-            if time.monotonic() >= next_line:
-                tell(f"waiting for the frame cache that {_holder(path)} builds: {how_far()}")
-                next_line = time.monotonic() + _TELL_EVERY_S
-            time.sleep(_POLL_S)
         with contextlib.suppress(OSError):  # a full disk spoils only the line about who builds
             file.truncate(0)
             file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
@@ -52,15 +48,24 @@ def build_lock(
         yield
 
 
-def _try(descriptor: int, path: Path) -> bool:
+def _locked(path: Path) -> BinaryIO | None:
+    """The lock file, locked; None if another process has the lock, or has just removed the file with its cache."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        file = open(path, "a+b")  # noqa: SIM115 (the caller closes it)
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror}); name another directory for the frame cache"
+        raise DataError(str(path), [problem]) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
     except OSError as error:
         problem = f"cannot be locked ({error.strerror}); name a directory on a file system that supports flock"
         raise DataError(str(path), [problem]) from None
-    return True
+    file.close()
+    return None
 
 
 def _holder(path: Path) -> str:

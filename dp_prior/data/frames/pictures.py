@@ -23,14 +23,16 @@ _REFUSED = {
 }
 
 
-def need_pillow() -> None:
-    """Raises:
-    ImportError: Pillow is not installed.
+def need_pillow(extra: str = "plots") -> None:
+    """Args: extra: the one to install.
+
+    Raises:
+        ImportError: Pillow is not installed.
     """
     try:
         import PIL  # noqa: F401
     except ImportError:
-        raise ImportError('reading pictures needs Pillow: pip install "dp_prior[plots]"') from None
+        raise ImportError(f'reading pictures needs Pillow: pip install "dp_prior[{extra}]"') from None
 
 
 def read_rgb(path: Path) -> np.ndarray:

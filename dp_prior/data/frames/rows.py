@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, first_few
+from dp_prior.data.files import reading
 from dp_prior.data.frames.layout import OFFSETS, CacheIndex, read_index
 from dp_prior.data.frames.pictures import decode_picture
 
@@ -36,30 +37,24 @@ class FrameRows:
         index: what the cache holds.
     """
 
-    dtype = torch.uint8
-    device = torch.device("cpu")
-    n_bytes = 0
-    """Memory that the frames take; they stay on disk."""
-
-    def __init__(self, directory: Path, jpeg_threads: int = _JPEG_THREADS):
+    def __init__(self, directory: Path):
         """
         Raises:
             DataError: the cache is not complete, or its files do not have their sizes.
+            UnreadableError: the system refused to read it.
         """
         self.index: CacheIndex = read_index(directory)
         self.shape = (*self.index.fit.size, self.index.encoding.channels)
         self._path = directory / self.index.encoding.files[0]
         self._row_bytes = math.prod(self.shape)
         self._length = self.index.ends[-1]
-        try:
+        with reading(self._path):
             self._file = open(self._path, "rb", buffering=0)  # noqa: SIM115 (lives as long as the object)
             self._status = self._changing()
             self._offsets: np.ndarray | None = None
             if self.index.encoding.type == "jpeg":
                 self._offsets = np.fromfile(directory / OFFSETS, "<u8").astype(np.int64).reshape(-1, 2)
-                self._pool = ThreadPoolExecutor(jpeg_threads, thread_name_prefix="frames")
-        except OSError as error:
-            raise DataError(str(directory), [f"{error.filename} cannot be read: {error.strerror}"]) from None
+                self._pool = ThreadPoolExecutor(_JPEG_THREADS, thread_name_prefix="frames")
 
     def __len__(self) -> int:
         """N."""
@@ -72,6 +67,7 @@ class FrameRows:
 
         Raises:
             DataError: the cache was changed after it was opened, or a frame of it is damaged.
+            UnreadableError: the system refused to read it.
             IndexError: a row lies beyond the frames.
         """
         ids = ids.numpy()
@@ -98,8 +94,7 @@ class FrameRows:
                 damaged.append(episode)
         if not damaged:
             return None
-        listed = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
-        return f"{self._path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {listed}"
+        return f"{self._path.name} has changed in {len(damaged)} of {len(ends) - 1} episodes: {first_few(damaged)}"
 
     def _changing(self) -> tuple[int, int]:
         """What changes when the file is written to; it stays when the file is deleted, whose pixels are still right."""
@@ -141,14 +136,12 @@ class FrameRows:
         return bytes(data)
 
     def _read(self, into: memoryview, offset: int) -> None:
-        try:
+        with reading(self._path):
             while len(into):
                 count = os.preadv(self._file.fileno(), [into], offset)
                 if count == 0:
                     raise DataError(str(self._path), ["was cut short while it was in use"])
                 into, offset = into[count:], offset + count
-        except OSError as error:
-            raise DataError(str(self._path), [f"cannot be read: {error.strerror}"]) from None
 
     def _sha256(self, first: int, stop: int) -> str:
         """Of the stored bytes of rows first to stop - 1."""

@@ -6,7 +6,7 @@ missing or too many, damaged frames, and timestamps that tell of a dropped frame
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.files import raise_refusal
 from dp_prior.data.frames import frames_per_block
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
     except DataError:
         raise
     except (av.FFmpegError, OSError, ValueError, IndexError, MemoryError) as error:
+        raise_refusal(path, error)
         raise DataError(
             str(path), [f"cannot be decoded after {number} frames: {error}; copy or encode it again"]
         ) from None
@@ -132,13 +134,18 @@ def _pixels(frame: av.VideoFrame) -> np.ndarray:
     return rows[:, : frame.width * 3].reshape(frame.height, frame.width, 3)
 
 
+def called(names: Iterable[str]) -> str:
+    """Episodes in messages."""
+    first, *others = names
+    return f"episodes {first} to {others[-1]}" if others else f"episode {first}"
+
+
 def _wrong_count(found: int, lengths: dict[str, int]) -> str | None:
     expected = sum(lengths.values())
     if found == expected:
         return None
-    names = list(lengths)
-    whose = f"episode {names[0]}" if len(names) == 1 else f"episodes {names[0]} to {names[-1]}"
-    problem = f"holds {found} frames, but its {whose} {'has' if len(names) == 1 else 'have'} {expected} rows"
+    verb = "has" if len(lengths) == 1 else "have"
+    problem = f"holds {found} frames, but its {called(lengths)} {verb} {expected} rows"
     end = 0
     for name, length in lengths.items():
         if found < end + length:

@@ -15,16 +15,6 @@ ENDINGS = tuple(
 )
 
 
-def need_pillow() -> None:
-    """Raises:
-    ImportError: Pillow is not installed.
-    """
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise ImportError('reading image files needs Pillow: pip install "dp_prior[image]"') from None
-
-
 def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
     """(H, W, 3) uint8 RGB of an encoded image, turned as its EXIF orientation says.
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.frames import Part
+from dp_prior.data.frames.cache import USER_CACHE
 from dp_prior.data.image_sets.source import ImageSource
-from dp_prior.data.images import USER_CACHE
 
 
 class DigitsConfig(Config):
@@ -39,7 +39,7 @@ class DigitsConfig(Config):
 class Digits(ImageSource):
     """See `DigitsConfig`. Values of 0 to 16 become 0 to 255."""
 
-    cache_place = USER_CACHE / "dp_prior" / "frames"
+    cache_place = USER_CACHE
     size = (8, 8)
 
     def __init__(self, labelled: bool):

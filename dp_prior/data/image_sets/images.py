@@ -34,7 +34,7 @@ from dp_prior.data.image_sets.folder import FolderImagesConfig
 from dp_prior.data.image_sets.npz import NpzImagesConfig
 from dp_prior.data.image_sets.parquet import ParquetImagesConfig
 from dp_prior.data.image_sets.source import ImageSource
-from dp_prior.data.images import USER_CACHE, ImageColumn, build_caches
+from dp_prior.data.images import ImageColumn, build_caches
 from dp_prior.data.integrity import MANIFEST, Integrity, Verify
 from dp_prior.data.loader import Loader
 from dp_prior.data.split import PARTS
@@ -268,7 +268,7 @@ class Images:
     def _column(self, source: ImageSource) -> ImageColumn:
         """The pixels of a source, at the size of all."""
         config = self._config
-        root = cache_root(config.frame_cache or source.cache_place, source.root, USER_CACHE)
+        root = cache_root(config.frame_cache or source.cache_place, source.root)
         encoding = Encoding(type="grey" if config.channels == 1 else "raw")
         return ImageColumn(FrameCache(source, Fit(size=self._size, how=config.fit), root, encoding), config.verify)
 

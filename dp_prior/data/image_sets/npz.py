@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dp_prior.config import Change, Config
+from dp_prior.data.episodes.npz import read_header
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_memory, decoding, npy_header, reading
+from dp_prior.data.files import decoding, npy_header, reading
 from dp_prior.data.frames import Part, frames_per_block
 from dp_prior.data.image_sets.decode import as_rgb
 from dp_prior.data.image_sets.source import ImageSource, numbered
@@ -104,11 +105,8 @@ def _labels(path: Path, key: str) -> list[str]:
     """The labels as texts."""
     where = f"{path}[{key}]"
     with decoding(where), zipfile.ZipFile(path) as archive:
-        with archive.open(f"{key}.npy") as stream:
-            shape, _, dtype = npy_header(stream)
-        n_bytes = int(np.prod(shape)) * dtype.itemsize
-        check_memory(where, n_bytes, stored=archive.getinfo(f"{key}.npy").compress_size, ratio=1100)
-        if dtype.kind not in "iuU" or shape not in ((shape[0],), (shape[0], 1)):
+        shape, dtype = read_header(archive, f"{key}.npy")
+        if dtype.kind not in "iuU" or not shape or shape[1:] not in ((), (1,)):
             raise DataError(where, [f"holds {dtype} of shape {shape}; expected (N,) whole numbers or texts"])
     with np.load(path, allow_pickle=False) as arrays:
         return [str(label) for label in arrays[key].reshape(-1).tolist()]

@@ -15,7 +15,8 @@ from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part
-from dp_prior.data.image_sets.decode import decode_image, need_pillow
+from dp_prior.data.frames.pictures import need_pillow
+from dp_prior.data.image_sets.decode import decode_image
 from dp_prior.data.image_sets.source import ImageSource, numbered
 
 ROWS_AT_ONCE = 64
@@ -48,7 +49,7 @@ class ParquetImages(ImageSource):
     """See `ParquetImagesConfig`. A thread reads one file from its beginning to its end."""
 
     def __init__(self, config: ParquetImagesConfig, labelled: bool, uniform: bool):
-        need_pillow()
+        need_pillow("image")
         self._column, self._files = config.image, find_files(str(config.path), (".parquet",))
         footers = self._files.each(self._footer)
         for path, (_, columns, _) in zip(self._files.paths, footers, strict=True):
@@ -57,7 +58,7 @@ class ParquetImages(ImageSource):
                     raise DataError(path, [f"has no column {name!r}. {nearest_name(name, columns)}"])
             if f"{config.image}.bytes" not in columns:
                 raise DataError(path, [f"column {config.image!r} is no struct with the encoded image as 'bytes'"])
-        labels = _labels(self._files, config.label, footers[0][2]) if labelled else None
+        labels = _labels(self._files, config.label, _class_names(footers[0][2], config.label)) if labelled else None
         super().__init__(Path(self._files.place), [count for count, *_ in footers], self._files.paths, labels)
         self._expected = None
         self.size = next(self.read(self.parts[0], 0)).shape[1:3]
@@ -67,7 +68,7 @@ class ParquetImages(ImageSource):
         """See `FrameSource`."""
         from pyarrow import parquet
 
-        with self._files.open(part.where) as file, decoding(part.where):
+        with decoding(part.where), self._files.open(part.where) as file:
             batches = parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=[f"{self._column}.bytes"])
             rows = (data for batch in batches for data in batch.column(0).field("bytes"))
             for number, data in itertools.islice(enumerate(rows), skip, None):
@@ -84,8 +85,8 @@ class ParquetImages(ImageSource):
         """See `FrameSource`."""
         return {"format": "parquet", "column": self._column}
 
-    def _footer(self, path: str) -> tuple[int, set[str], dict[str, Any]]:
-        """Rows, columns with the fields of structs, and what Hugging Face's metadata say about the columns."""
+    def _footer(self, path: str) -> tuple[int, set[str], Any]:
+        """Rows, columns with the fields of structs, and the JSON of Hugging Face's metadata."""
         from pyarrow import parquet
 
         with self._files.open(path) as file:
@@ -93,10 +94,17 @@ class ParquetImages(ImageSource):
             paths = {table.schema.column(index).path for index in range(len(table.schema))}
             given = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         columns = paths | {path.partition(".")[0] for path in paths}
-        return table.metadata.num_rows, columns, given.get("info", {}).get("features", {})
+        return table.metadata.num_rows, columns, given
 
 
-def _labels(files: Files, column: str, features: dict[str, Any]) -> tuple[np.ndarray, list[str]]:
+def _class_names(metadata: Any, column: str) -> list[str] | None:
+    """The classes that Hugging Face's metadata name for a column; None where it is no `ClassLabel`."""
+    for name in ("info", "features", column, "names"):
+        metadata = metadata.get(name) if isinstance(metadata, dict) else None
+    return metadata if isinstance(metadata, list) else None
+
+
+def _labels(files: Files, column: str, classes: list[str] | None) -> tuple[np.ndarray, list[str]]:
     """Labels and classes of all files."""
     from pyarrow import parquet
 
@@ -105,7 +113,6 @@ def _labels(files: Files, column: str, features: dict[str, Any]) -> tuple[np.nda
             return parquet.ParquetFile(file).read(columns=[column]).column(0).to_pylist()
 
     found = [label for part in files.each(read) for label in part]
-    classes = features.get(column, {}).get("names")
     is_number = all(type(label) is int for label in found)
     if not is_number and not all(isinstance(label, str) for label in found):
         odd = next((row, label) for row, label in enumerate(found) if not isinstance(label, str))
@@ -116,4 +123,4 @@ def _labels(files: Files, column: str, features: dict[str, Any]) -> tuple[np.nda
     if unknown:
         row, label = unknown[0]
         raise DataError(files.url, [f"row {row}: label {label} is none of the {len(classes)} classes in the metadata"])
-    return np.array(found, np.int64), list(classes)
+    return np.array(found, np.int64), classes

@@ -84,11 +84,6 @@ class ImageSource(ABC):
         """An image, for messages."""
         return f"image {number:,}"
 
-    def bounds(self, part: Part) -> tuple[int, int]:
-        """First image of a part, and the one after its last."""
-        first, last = part.episodes[0], part.episodes[-1]
-        return (int(self.ends[first - 1]) if first else 0), int(self.ends[last])
-
 
 def numbered(names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
     """Number the classes in the order of their names, numbers by value: (N,) int64 labels and the classes."""

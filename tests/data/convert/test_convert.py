@@ -287,6 +287,29 @@ def test_metadata_that_are_no_object_are_refused(source, tmp_path):
         assert done.exit_code == 65 and problem in done.output
 
 
+@pytest.mark.parametrize(
+    "foreign", [{"names": ["x", "y"]}, {"names": {"actions": 2}}, {"tasks": 7}, {"tasks": [1]}, {"fps": "ten"}]
+)
+def test_attributes_of_other_programs_are_not_taken_for_ours(source, tmp_path, foreign):
+    zarr = pytest.importorskip("zarr")
+    pytest.importorskip("pyarrow")
+    convert(source, tmp_path / "d.zarr", "zarr")
+    zarr.open_group(tmp_path / "d.zarr/meta").attrs.update(foreign)
+    left_out = ["task_index"] if "tasks" in foreign else []
+    convert(tmp_path / "d.zarr", tmp_path / "out", "lerobot", fps=5, left_out=left_out)
+    found = LeRobotStoreConfig(path=tmp_path / "out").create()
+    assert found.describe()["fps"] == 5 and list(found.tasks().values()) == ([""] if "tasks" in foreign else TASKS)
+
+
+def test_numbers_of_the_other_byte_order_become_those_of_this_machine_in_lerobot(tmp_path):
+    pytest.importorskip("pyarrow")
+    actions = arrays()["actions"]
+    swapped = actions.astype(actions.dtype.newbyteorder(">"))
+    np.savez(tmp_path / "d.npz", actions=swapped, episode_ends=ends_of(LENGTHS))
+    convert(tmp_path / "d.npz", tmp_path / "out", "lerobot", fps=5)
+    assert read(tmp_path / "out", "lerobot").read("actions").tobytes() == actions.tobytes()
+
+
 def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     pytest.importorskip("pyarrow")
     np.savez(tmp_path / "bare.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS))

@@ -1,5 +1,7 @@
 """Any range of rows of the three formats, local and behind a URL; and every fault is named."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ from pyarrow import parquet
 
 from dp_prior.config import ConfigError
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from tests.data.embeddings.folders import embeddings, write_npy, write_parquet
 
 COUNTS = [5, 1, 9, 4]
@@ -125,6 +127,20 @@ def test_folders_behind_links_are_read_once(tmp_path):
     (folder / "more").symlink_to(write_npy(tmp_path / "disk", embeddings(8)[4:], [4]))
     (folder / "back").symlink_to(folder)
     assert_reads(FolderConfig(path=str(folder)), embeddings(8))
+
+
+def test_a_folder_inside_that_cannot_be_listed_is_an_error_and_not_passed_over(tmp_path, monkeypatch):
+    folder, scandir = write_npy(tmp_path / "img", embeddings(4), [4]), os.scandir
+    write_npy(folder / "more", embeddings(4), [4])
+
+    def refuse(path):
+        if str(path).endswith("more"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UnreadableError, match="cannot be read now: Permission denied"):
+        FolderConfig(path=str(folder)).create()
 
 
 def test_one_file_is_a_folder_of_one(tmp_path):

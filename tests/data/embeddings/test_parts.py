@@ -77,6 +77,13 @@ def test_equal_values_stay_together_however_a_file_holds_them(tmp_path, kind):
     assert sum(map(len, images)) == 20 and all(images)
 
 
+def test_metadata_with_more_rows_than_embeddings_are_refused(tmp_path):
+    folder = make(tmp_path, 60, ["a"] * 60)
+    folder.count -= 7
+    with pytest.raises(DataError, match="has 60 rows, but .* has 53 embeddings"):
+        split(by="image").assign(folder)
+
+
 def test_a_column_that_is_no_name_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"meta_50.parquet: 1 problem\n  columns \['image'\] cannot be read: .*list"):
         split(by="image").assign(make(tmp_path, 50, [[1, 2]] * 50))

@@ -37,6 +37,13 @@ def test_demonstrations_come_in_the_order_of_their_numbers(path):
     np.testing.assert_array_equal(store.read("obs/image"), pictures(sum(LENGTHS)))
 
 
+def test_demonstrations_with_the_same_number_are_all_read(path):
+    with h5py.File(path, "a") as file:
+        file.copy("data/demo_2", "data/demo_02")
+    found = opened(path)
+    assert {"demo_2", "demo_02"} < set(found.demonstrations) and len(found.episode_ends) == len(found.demonstrations)
+
+
 def test_keys_are_the_paths_below_a_demonstration_that_have_one_row_per_step(path):
     with h5py.File(path, "a") as file:
         file["data/demo_0/model"] = np.zeros(9)

@@ -1,3 +1,4 @@
+import json
 import sys
 import zipfile
 
@@ -205,6 +206,13 @@ class Payload:
 
 
 @pytest.mark.promise("H9", "K1")
+@pytest.mark.parametrize("length", ["2", -1, None, 2.0])
+def test_an_array_whose_shape_is_none_is_no_key(tmp_path, length):
+    metadata = write(tmp_path / "set.zarr") / "data/obs/points/.zarray"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": [100, length]}))
+    assert ZarrStoreConfig(path=tmp_path / "set.zarr").create().keys() == {"state": (2,)}
+
+
 def test_pickled_arrays_are_never_decoded(tmp_path):
     numcodecs = pytest.importorskip("numcodecs")
     path = write(tmp_path / "set.zarr")

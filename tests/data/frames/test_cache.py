@@ -1,5 +1,7 @@
 """The cache holds every frame, and is complete or not at all, whatever is killed, damaged or full meanwhile."""
 
+import contextlib
+import errno
 import hashlib
 import os
 import subprocess
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames import build as build_module
 from dp_prior.data.frames import cache as cache_module
 from dp_prior.data.frames.build import BuildProgress
@@ -56,8 +58,10 @@ def expected_frames(source):
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_every_row_has_its_frame_whatever_the_number_of_workers(source, workers):
-    rows = cache_of(source).open(workers)
-    assert len(rows) == sum(LENGTHS) and rows.shape == (12, 16, 3) and rows.dtype == torch.uint8
+    cache = cache_of(source)
+    cache.build(workers)
+    rows = cache.open()
+    assert len(rows) == sum(LENGTHS) and rows.shape == (12, 16, 3)
     assert torch.equal(rows.rows(torch.arange(len(rows))), expected_frames(source))
     assert sorted(file.name for file in rows._path.parent.iterdir()) == ["cache.json", "frames.u8"]
 
@@ -69,7 +73,8 @@ def test_jpeg_stays_near(source, workers):
     source.frames = torch.stack([smooth, smooth.flip(1), 255 - smooth], dim=-1).expand(37, 24, 32, 3).numpy()
     cache = cache_of(source, "jpeg")
     assert cache.estimate().encoding.type == "jpeg"
-    rows = cache.open(workers)
+    cache.build(workers)
+    rows = cache.open()
     found = rows.rows(torch.tensor([5, 36, 0, 5]))
     difference = (found.int() - expected_frames(source)[[5, 36, 0, 5]].int()).abs()
     assert difference.max() <= 12 and difference.float().mean() < 1.5
@@ -96,7 +101,9 @@ def test_a_complete_cache_is_not_built_again(source, encoding):
     source.log.unlink()
     lock = cache.directory.with_name(f"{cache.directory.name}.lock")
     lock.unlink()
-    assert contents(cache_of(source, encoding)) == before
+    again = cache_of(source, encoding)
+    assert contents(again) == before
+    assert again.estimate().n_bytes == sum(file.stat().st_size for file in cache.directory.glob("*[!n]"))
     assert not source.log.exists()
     assert not lock.exists()  # nothing is written, so the place may be read-only
 
@@ -143,12 +150,11 @@ def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(sour
 
 
 def test_the_place_is_the_given_one_or_beside_the_data_or_the_users(tmp_path, monkeypatch):
-    assert cache_root(tmp_path / "x", tmp_path / "set", None) == tmp_path / "x"
-    assert cache_root(None, tmp_path / "set", tmp_path / "user") == tmp_path / ".dp_prior_frames"
+    assert cache_root(tmp_path / "x", tmp_path / "set") == tmp_path / "x"
+    assert cache_root(None, tmp_path / "set") == tmp_path / ".dp_prior_frames"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert cache_root(None, tmp_path / "set", tmp_path / "user") == tmp_path / "user/dp_prior/frames"
-    with pytest.raises(DataError, match="dp_prior_frames: 1 problem\n  cannot be written; name a directory"):
-        cache_root(None, tmp_path / "set", None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root(None, tmp_path / "set") == tmp_path / ".cache/dp_prior/frames"
 
 
 # What cannot be read --------------------------------------------------------------------------------------------------
@@ -234,6 +240,44 @@ def test_a_disk_that_fills_up_meanwhile_keeps_what_is_stored(source, monkeypatch
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
 
 
+def test_a_file_of_the_source_that_cannot_be_read_now_is_no_fault_of_the_cache(source):
+    """It is told as what it is, and the next build needs the other files no more."""
+
+    class Refused(MadeFrames):
+        def read(self, part, skip):
+            if part.episodes == PARTS[3]:
+                raise UnreadableError(errno.EIO, "cannot be read now: Input/output error", part.where)
+            yield from super().read(part, skip)
+
+    cache = cache_of(Refused(source.root, LENGTHS, PARTS))
+    with pytest.raises(UnreadableError, match="cannot be read now: Input/output error: .*set/3") as error:
+        cache.build()
+    assert error.value.errno == errno.EIO and len(cache._plan.done()) == 6
+
+
+@pytest.mark.parametrize("name", ["cache.json", "episodes.jsonl", "frames.u8"])
+def test_a_cache_that_cannot_be_read_now_is_not_built_again(source, monkeypatch, name):
+    """A disk that is away for a moment, or too many open files, must not cost hours of decoding."""
+    cache = cache_of(Spoiled(source.root, LENGTHS, PARTS) if name == "episodes.jsonl" else source)
+    with contextlib.suppress(DataError):
+        cache.build()
+    before = {file.name: file.read_bytes() for file in cache.directory.iterdir()}
+    assert name in before
+
+    def refuse(path, *arguments, **named):
+        if Path(path).name == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *arguments, **named)
+
+    call = "stat" if name == "frames.u8" else "read_bytes"
+    real = getattr(Path, call)
+    monkeypatch.setattr(Path, call, refuse)
+    with pytest.raises(UnreadableError, match=f"Input/output error: .*{cache.directory.name}"):
+        cache_of(source).build()
+    monkeypatch.undo()
+    assert {file.name: file.read_bytes() for file in cache.directory.iterdir()} == before
+
+
 def test_a_place_that_cannot_be_written_is_refused(source, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(DataError, match="cannot be created .*; name another directory for the frame cache"):
@@ -276,7 +320,7 @@ def test_damaged_sizes_and_documents_are_noticed_and_built_again(source, encodin
 
 
 @encodings
-def test_hashes_find_what_sizes_do_not(source, encoding):
+def test_hashes_find_what_sizes_do_not(source, encoding, caplog):
     cache = cache_of(source, encoding)
     before = (cache.build(), contents(cache))[1]
     in_row_5 = 5 * 12 * 16 * 3
@@ -284,10 +328,9 @@ def test_hashes_find_what_sizes_do_not(source, encoding):
         in_row_5 = int(np.fromfile(cache.directory / "offsets.u64", "<u8")[10])
     flip(cache.directory / read_index(cache.directory).encoding.files[0], in_row_5 + 300)
     assert cache.open().damage().endswith("has changed in 1 of 8 episodes: 2")
-    told = []
-    rows = cache.open(verify="hashes", tell=told.append)
+    rows = cache.open(verify="hashes")
     assert rows.damage() is None and contents(cache) == before
-    assert len(told) == 1 and "has changed in 1 of 8 episodes: 2" in told[0]
+    assert [line.endswith("has changed in 1 of 8 episodes: 2") for line in caplog.messages] == [True]
 
 
 def test_a_damaged_cache_whose_source_is_gone_gives_one_error(source):
@@ -442,7 +485,8 @@ source = MadeFrames(root / "set", {LENGTHS}, {PARTS})
 cache = FrameCache(source, Fit(size=(12, 16)), root / "caches")
 print("ready", flush=True)
 sys.stdin.readline()
-print(len(cache.open(2)))
+cache.build(2)
+print(len(cache.open()))
 """
     command = [sys.executable, "-c", program, str(source.root.parent)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parents[3]}
@@ -473,6 +517,25 @@ def test_who_waits_says_for_whom_and_then_uses_what_was_built(source):
     assert told[0].startswith(f"waiting for the frame cache that process {os.getpid()} on host ")
     assert told[0].endswith(" builds: 0 of 37 frames are done")
     assert torch.equal(cache.open().rows(torch.arange(37)), expected_frames(source))
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_at_its_path(tmp_path):
+    """Otherwise the next process would lock a new file at that path, and two would build one cache."""
+    path, told = tmp_path / "lock", []
+    holder = contextlib.ExitStack()
+    holder.enter_context(build_lock(path, print, lambda: "", lambda: None))
+
+    def remove():  # as whoever deletes an unused cache does, while the other one waits
+        path.unlink(missing_ok=True)
+        holder.close()
+
+    def refuse():
+        raise BlockingIOError
+
+    with build_lock(path, told.append, lambda: "", remove):
+        assert path.exists()
+        with pytest.raises(BlockingIOError), build_lock(path, told.append, lambda: "", refuse):
+            pytest.fail("two processes hold the lock")
 
 
 def test_a_request_to_stop_ends_the_build_and_the_waiting(source, monkeypatch):

@@ -1,7 +1,9 @@
 """Every format gives the pixels that were written, frame for frame; whatever would not is refused by name."""
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from importlib.util import find_spec
@@ -16,7 +18,7 @@ from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.episodes.zarr import ZarrStoreConfig
-from dp_prior.data.errors import DataError
+from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames.cache import FrameCache
 from dp_prior.data.frames.folder import FolderFrames
 from dp_prior.data.frames.source import open_source
@@ -487,6 +489,30 @@ def test_a_column_with_other_rows_than_the_episode_list_is_named(tmp_path):
 
 
 # Folders --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["folder of pictures", "folder of videos", "lerobot v3.0 image"])
+def test_files_that_the_system_refuses_to_read_are_no_damage(format, tmp_path, monkeypatch):
+    source = written(format, tmp_path, pictures(sum(LENGTHS)))
+
+    def refuse(path, *arguments, **named):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr("av.open", refuse)
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", refuse)
+    monkeypatch.setattr("dp_prior.data.frames.folder.open_regular", refuse)
+    with pytest.raises(UnreadableError, match="Input/output error") as error:
+        gathered(source)
+    assert error.value.errno == errno.EIO
+
+
+def test_a_pipe_among_pictures_is_refused_without_waiting_for_its_writer(tmp_path):
+    source = written("folder of pictures", tmp_path, pictures(sum(LENGTHS)))
+    file = source.files()[-1]
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match="is a named pipe, socket or device; expected a regular file"):
+        gathered(source)
 
 
 def test_folders_that_do_not_match_the_episodes_are_refused(tmp_path):

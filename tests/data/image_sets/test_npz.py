@@ -58,6 +58,7 @@ def test_arrays_are_those_named_or_those_of_published_files(tmp_path):
             {},
             r"holds int64 of shape \(2, 3\); expected \(N,\) whole numbers or texts",
         ),
+        ({"images": np.zeros((2, 4, 4), np.uint8), "labels": np.array(3)}, {}, r"holds int64 of shape \(\); expected"),
         ({"images": np.zeros((2, 4, 4), np.uint8), "labels": np.array([None, 1])}, {}, "holds object of shape"),
     ],
 )

@@ -1,5 +1,7 @@
 """Images in parquet files, as Hugging Face data sets have them."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -81,6 +83,18 @@ def test_label_that_the_metadata_do_not_name(tmp_path):
                         tmp_path / "set/0.parquet")  # fmt: skip
     with pytest.raises(DataError, match="row 1: label 3 is none of the 3 classes in the metadata"):
         source(tmp_path / "set")
+
+
+@pytest.mark.parametrize("info", [None, [], {"features": None}, {"features": {"label": [{"dtype": "int64"}]}}])
+def test_metadata_without_names_of_classes_leave_the_numbers(tmp_path, info):
+    """A list is how Hugging Face's metadata describe a column of sequences."""
+    from pyarrow import parquet
+
+    pixels, _ = images(3)
+    table = pa.table({"image": structs(*map(encoded, pixels)), "label": [4, 2, 4]})
+    path = tmp_path / "a.parquet"
+    parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": info})}), path)
+    assert source(path).classes == ("2", "4")
 
 
 def test_damaged_files_and_unequal_images_are_named(tmp_path):
