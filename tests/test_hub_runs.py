@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.format import read_manifest
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
@@ -74,6 +75,21 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     best = load_policy("me/tiny").state_dict()
     expected = load_policy(straight / "run").state_dict()
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
+
+
+def test_a_recalled_best_that_stays_the_best_is_copied_like_any_other(tmp_path, hub):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+    train(write(first, tracker__save=[SAVER], train__steps=14))
+    changes = {"tracker__load": {"type": "remote", "reference": "hf://me/tiny"}, "train__steps": 16}
+    changes |= {"data__episodes__path": str(first / "toy.npz"), "train__lr": {"type": "constant", "peak": 100.0}}
+    train(write(second, tracker__save=[{"type": "local", "save_best_to": "exports/best_{step}"}], **changes))
+    best = resolve(second / "run")
+    assert best.name == resolve(first / "run").name
+    [copy] = (second / "run" / "exports").iterdir()
+    assert copy.name == f"best_{read_manifest(best).step}"
+    assert read_manifest(copy) == read_manifest(best)
 
 
 @pytest.mark.promise("E4")
