@@ -224,7 +224,7 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
         lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
     lines.append(f"  {'run':<40} {outcome.directory}")
     if best is not None:
-        lines.append(f"  {'best checkpoint':<40} {best}")
+        lines.append(f"  {outcome.label:<40} {best}")
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
         lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}').spec)\"")
