@@ -149,6 +149,10 @@ class Given(Conditions):
             shapes = {key: f"{value.dtype} {value.shape}" for key, value in self._arrays.items()}
             problem = f"holds {shapes}; expected numbers (m, *shape) with one m above 0 for the shapes {dict(wanted)}"
             raise ConfigError(f"--conditions {path}", [problem])
+        for key, names in spec.classes.items():
+            if not np.isin(self._arrays[key], np.arange(len(names))).all():
+                problem = f"{key} holds other numbers than those of the classes, 0 to {len(names) - 1}"
+                raise ConfigError(f"--conditions {path}", [problem])
         self._count, self._dtypes = counts.pop(), {key: spec.dtype(key) for key in wanted}
 
     def rows(self, ids: Tensor) -> dict[str, Tensor]:
