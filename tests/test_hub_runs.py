@@ -203,6 +203,13 @@ def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
     assert command("push", tmp_path / "nothing").exit_code == 64
 
 
+def test_push_to_a_repository_sends_the_best_though_its_saver_sends_the_latest(tmp_path, hub):
+    train(write(tmp_path, tracker__save=[{**SAVER, "save_best": False}], train__steps=2))
+    assert "best.json" not in hub.files("me/tiny")
+    assert command("push", tmp_path / "run", "--repo", "me/tiny").exit_code == 0
+    assert json.loads(hub.files("me/tiny")["best.json"])["step"] > 0
+
+
 def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn(tmp_path, hub):
     train(write(tmp_path, tracker__save=[SAVER], train__steps=2, test=[{"type": "loss", "name": "final"}]))
     sent = hub.files("me/tiny")

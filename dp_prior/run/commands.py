@@ -104,7 +104,8 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         named = [one for one in records if isinstance(one, HuggingFaceSaverConfig) and one.repo == repo]
         records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
         best = resolve(run)
-        UploadSaver(records[0], run).complete(best, *shown_on_card(run, best))
+        asked = records[0].model_copy(update={"save_best": True})  # the saver itself may send the latest only
+        UploadSaver(asked, run).complete(best, *shown_on_card(run, best))
     if not records:
         raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
