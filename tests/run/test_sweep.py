@@ -62,7 +62,7 @@ def test_printed_commands_are_those_runs(tmp_path):
         (["train.lr.peek=1,2"], "train.lr.peek"),
         (["train.lr.peak"], "expected KEY.KEY=VALUE,VALUE"),
         (["train.lr.peak=1,,2"], "expected KEY.KEY=VALUE,VALUE"),
-        (["seed=1,2"], "use --seeds"),
+        (["seed=1,2"], "names seed; use --seeds"),
         (["train.steps=1", "train.steps=2"], "names train.steps twice; give all its values at once"),
         (["train.lr.peak=1e-3,1e-3"], "two trials would lie in .*run_peak=1e-3_seed=0"),
     ],
