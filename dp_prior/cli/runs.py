@@ -112,16 +112,16 @@ def sweep(
     import_modules(modules)
     from dp_prior.pages.report import write_report
     from dp_prior.run.sweep import run_trials, trials
-    from dp_prior.run_files.config import run_directory
+    from dp_prior.run_files.config import CONFIG, run_directory
 
     found = trials(config_file, varied, seeds, overrides)
     if only_print:
         click.echo("\n".join(trial.command(modules) for trial in found))
         return
     code = run_trials(found, say)
-    runs = [path for trial in found if (path := run_directory(trial.config)).is_dir()]
+    runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
     if html is not None:
-        click.echo(f"wrote {write_report(runs, html)}")
+        click.echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
     sys.exit(code)
 
 
