@@ -225,9 +225,10 @@ def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn
 @pytest.mark.promise("E2")
 def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
     local = {"type": "local", "save_latest_to": str(tmp_path / "copy")}
-    config = write(tmp_path, tracker__save=[SAVER, local])
+    load = {"type": "remote", "reference": "hf://me/tiny"}
+    config = write(tmp_path, tracker__save=[SAVER, local], tracker__load=load)
     checked = train(config, "--check")
-    assert checked.exit_code == 0
+    assert checked.exit_code == 0 and "start from    hf://me/tiny, if there is a checkpoint\n" in checked.output
     assert "also to       huggingface me/tiny: user me may write to me/tiny" in checked.output
     assert set(hub.files("me/tiny")) == {".gitattributes"} and not (tmp_path / "copy").exists()
     hub.role = "read"
