@@ -191,15 +191,16 @@ def test_evaluate_of_an_export_is_refused_and_of_a_whole_one_is_not(measured, tm
     assert command("evaluate", tmp_path / "whole").exit_code == 0
 
 
-def test_farewell_names_scores_places_and_what_to_do_next(tmp_path):
-    config = write(tmp_path, train__steps=2, evaluate=[], test=[{**ROLLOUT, "name": "test"}])
+@pytest.mark.parametrize(("evaluate", "label"), [([{"type": "loss"}], "best checkpoint"), ([], "newest checkpoint")])
+def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, label):
+    config = write(tmp_path, train__steps=2, evaluate=evaluate, test=[{**ROLLOUT, "name": "test"}])
     best = tmp_path / "run" / "checkpoints" / "step_00000002"
     said = train(config).output
     for part in (
         "finished: 16 samples in 2 steps",
         "test/score",
         f"run{' ' * 38}{tmp_path / 'run'}",
-        f"best checkpoint{' ' * 26}{best}",
+        f"{label:<41}{best}",
         f"dp-prior evaluate {best}",
         f"load_policy('{best}')",
     ):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from dp_prior.clock import Progress
+from dp_prior.job.stop import REQUEST
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny
 
@@ -52,7 +53,7 @@ def part(text, until):
         seen.append([batch.ids.tolist() for batch in batches])
         step(self, batches)
         if self.progress.global_step == until:
-            self.stop_requested = True
+            self.stop.ask(REQUEST)
 
     PolicyTrainer.step = recording
     try:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.format import read_manifest
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
@@ -74,6 +75,21 @@ def test_a_fresh_machine_goes_on_from_the_hub_as_the_old_one_would_have(tmp_path
     best = load_policy("me/tiny").state_dict()
     expected = load_policy(straight / "run").state_dict()
     assert all(torch.equal(value, best[name]) for name, value in expected.items())
+
+
+def test_a_recalled_best_that_stays_the_best_is_copied_like_any_other(tmp_path, hub):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+    train(write(first, tracker__save=[SAVER], train__steps=14))
+    changes = {"tracker__load": {"type": "remote", "reference": "hf://me/tiny"}, "train__steps": 16}
+    changes |= {"data__episodes__path": str(first / "toy.npz"), "train__lr": {"type": "constant", "peak": 100.0}}
+    train(write(second, tracker__save=[{"type": "local", "save_best_to": "exports/best_{step}"}], **changes))
+    best = resolve(second / "run")
+    assert best.name == resolve(first / "run").name
+    [copy] = (second / "run" / "exports").iterdir()
+    assert copy.name == f"best_{read_manifest(best).step}"
+    assert read_manifest(copy) == read_manifest(best)
 
 
 @pytest.mark.promise("E4")
@@ -187,6 +203,13 @@ def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):
     assert command("push", tmp_path / "nothing").exit_code == 64
 
 
+def test_push_to_a_repository_sends_the_best_though_its_saver_sends_the_latest(tmp_path, hub):
+    train(write(tmp_path, tracker__save=[{**SAVER, "save_best": False}], train__steps=2))
+    assert "best.json" not in hub.files("me/tiny")
+    assert command("push", tmp_path / "run", "--repo", "me/tiny").exit_code == 0
+    assert json.loads(hub.files("me/tiny")["best.json"])["step"] > 0
+
+
 def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn(tmp_path, hub):
     train(write(tmp_path, tracker__save=[SAVER], train__steps=2, test=[{"type": "loss", "name": "final"}]))
     sent = hub.files("me/tiny")
@@ -202,9 +225,10 @@ def test_push_to_a_repository_shows_what_the_finished_run_has_measured_and_drawn
 @pytest.mark.promise("E2")
 def test_check_asks_the_places_and_sends_nothing(tmp_path, hub):
     local = {"type": "local", "save_latest_to": str(tmp_path / "copy")}
-    config = write(tmp_path, tracker__save=[SAVER, local])
+    load = {"type": "remote", "reference": "hf://me/tiny"}
+    config = write(tmp_path, tracker__save=[SAVER, local], tracker__load=load)
     checked = train(config, "--check")
-    assert checked.exit_code == 0
+    assert checked.exit_code == 0 and "start from    hf://me/tiny, if there is a checkpoint\n" in checked.output
     assert "also to       huggingface me/tiny: user me may write to me/tiny" in checked.output
     assert set(hub.files("me/tiny")) == {".gitattributes"} and not (tmp_path / "copy").exists()
     hub.role = "read"

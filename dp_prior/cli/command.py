@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -31,11 +31,12 @@ def exit_codes() -> Iterator[None]:
 
 
 class Command(click.Command):
-    """A command whose user errors end with their exit code."""
+    """A command that imports the modules of `modules_option`, and whose user errors end with their exit code."""
 
     def invoke(self, context: click.Context) -> object:
         quiet()
         with exit_codes():
+            import_modules(context.params.pop("imported", ()))
             return super().invoke(context)
 
 
@@ -46,14 +47,14 @@ class Commands(click.Group):
     group_class = type  # groups inside it are like it
 
 
-modules_option = click.option(
-    "--import",
-    "modules",
-    multiple=True,
-    envvar="DP_PRIOR_IMPORT",
-    metavar="MODULE",
-    help="Import a module with parts of your own first (docs/extending.md); repeatable.",
-)
+def _modules_option(name: str) -> Callable[[Callable], Callable]:
+    words = "Import a module with parts of your own first (docs/extending.md); repeatable."
+    return click.option("--import", name, multiple=True, envvar="DP_PRIOR_IMPORT", metavar="MODULE", help=words)
+
+
+modules_option = _modules_option("imported")
+late_modules_option = _modules_option("modules")
+"""For a command that imports them itself: one that handles signals meanwhile, or passes the names on."""
 
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."

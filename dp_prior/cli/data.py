@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, import_modules, modules_option, overrides_option
+from dp_prior.cli.command import Command, modules_option, overrides_option
 
 
 @click.command(cls=Command)
@@ -16,11 +16,8 @@ from dp_prior.cli.command import Command, import_modules, modules_option, overri
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with everything that was found.")
 @click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
 @overrides_option
-def inspect(
-    place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...], modules: tuple[str, ...]
-) -> None:
+def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
     """Show a data set and what is wrong with it: a path, user/name on the Hub, or a configuration (docs/pages.md)."""
-    import_modules(modules)
     from dp_prior.inspection.inspect import inspect as look
     from dp_prior.inspection.inspect import write_config as propose
     from dp_prior.pages.dataset import summary, write_inspection
@@ -45,10 +42,8 @@ def cache(
     overrides: tuple[str, ...],
     stale: bool,
     remove_stale: bool,
-    modules: tuple[str, ...],
 ) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
-    import_modules(modules)
     from dp_prior.run.commands import build_frame_caches, unused_frame_caches
 
     if not stale and not remove_stale:
@@ -88,13 +83,11 @@ def convert(
     rename: tuple[str, ...],
     leave_out: tuple[str, ...],
     fps: float | None,
-    modules: tuple[str, ...],
 ) -> None:
     """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
-    import_modules(modules)
     names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
     how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
     click.echo(conversion.convert(source, dest, target, **how))
@@ -125,13 +118,11 @@ def embed(
     config_file: Path | None,
     key: str | None,
     overrides: tuple[str, ...],
-    modules: tuple[str, ...],
 ) -> None:
     """Embed texts, pictures or camera frames once, for training to read (docs/language.md). Stop and repeat it at any
     time."""
     from dp_prior.run.embed import embed_data, embed_pictures, embed_texts
 
-    import_modules(modules)
     if [texts, images, config_file].count(None) != 2 or (config_file is None) != (key is None):
         raise click.UsageError("give --texts, --images, or --config_file and --key")
     if texts is not None:

@@ -10,12 +10,12 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, import_modules, modules_option, say
+from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, say
 from dp_prior.redact import redact
 
 
 @click.command(cls=Command)
-@modules_option
+@late_modules_option
 @click.argument("checkpoint")
 @click.option("--n", required=True, type=click.IntRange(min=1), help="Number of samples.")
 @click.option(
@@ -79,13 +79,12 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
 @click.option("--guidance-scale", type=float, help="Instead of the configured one.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change data, for example its path.")
 @click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
-def likelihood(checkpoint: str, modules: tuple[str, ...], **options: object) -> None:
+def likelihood(checkpoint: str, **options: object) -> None:
     """Measure the bits per dimension of a model, beside those of simple baselines (docs/sampling.md)."""
     from dp_prior.job.ranks import Ranks, make_accelerator
     from dp_prior.run.likelihood import measure_likelihood
     from dp_prior.run.stored import TIMEOUT_S
 
-    import_modules(modules)
     ranks = Ranks(make_accelerator("fp32", TIMEOUT_S))
     found = measure_likelihood(checkpoint, ranks, say if ranks.is_main_process else lambda line: None, **options)
     ranks.end()
@@ -139,10 +138,8 @@ def serve(
     max_connections: int,
     max_mib: int | None,
     idle_s: float,
-    modules: tuple[str, ...],
 ) -> None:
     """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
-    import_modules(modules)
     import asyncio
 
     from dp_prior.export.policy import POLICY
@@ -176,10 +173,9 @@ def serve(
 @click.option("--relative-width", required=True, type=float, help="Width of the average, as a fraction of the run.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
 @click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
-def average(run: str, relative_width: float, out: Path, max_error: float, modules: tuple[str, ...]) -> None:
+def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
     """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
     them, or from those up to RUN@step_00012000."""
-    import_modules(modules)
     from dp_prior.training.posthoc import reconstruct
 
     made = reconstruct(run, relative_width, out, max_error=max_error)
@@ -204,11 +200,8 @@ def average(run: str, relative_width: float, out: Path, max_error: float, module
     help="onnx and torch_export write graphs of the policy for robots, see docs/export.md.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
-def export(
-    checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...], modules: tuple[str, ...]
-) -> None:
+def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
     """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
-    import_modules(modules)
     from dp_prior.run.commands import export_checkpoint, export_policy
 
     if layout != "checkpoint":

@@ -15,6 +15,7 @@ from dp_prior.cli.command import (
     Command,
     exit_codes,
     import_modules,
+    late_modules_option,
     modules_option,
     optional_stdout,
     overrides_option,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@modules_option
+@late_modules_option
 @click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
 @overrides_option
 @click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
@@ -91,7 +92,7 @@ def train(
 
 
 @click.command(cls=Command)
-@modules_option
+@late_modules_option
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.option("--vary", "varied", multiple=True, metavar="KEY.KEY=VALUE,VALUE", help="Values to try; repeatable.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Runs of each, with own seeds.")
@@ -111,16 +112,16 @@ def sweep(
     import_modules(modules)
     from dp_prior.pages.report import write_report
     from dp_prior.run.sweep import run_trials, trials
-    from dp_prior.run_files.config import run_directory
+    from dp_prior.run_files.config import CONFIG, run_directory
 
     found = trials(config_file, varied, seeds, overrides)
     if only_print:
         click.echo("\n".join(trial.command(modules) for trial in found))
         return
     code = run_trials(found, say)
-    runs = [path for trial in found if (path := run_directory(trial.config)).is_dir()]
+    runs = [path for trial in found if ((path := run_directory(trial.config)) / CONFIG).is_file()]
     if html is not None:
-        click.echo(f"wrote {write_report(runs, html)}")
+        click.echo(f"wrote {write_report(runs, html)}" if runs else f"{html} is not written: no trial began to train")
     sys.exit(code)
 
 
@@ -129,9 +130,8 @@ def sweep(
 @click.argument("checkpoint")
 @overrides_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
-def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modules: tuple[str, ...]) -> None:
+def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
     """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
-    import_modules(modules)
     from dp_prior.run.commands import evaluate_checkpoint
 
     for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
@@ -146,19 +146,18 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None, modu
 @modules_option
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
-def report(runs: tuple[Path, ...], html: Path | None, modules: tuple[str, ...]) -> None:
+def report(runs: tuple[Path, ...], html: Path | None) -> None:
     """Write one HTML page about a run, or about several side by side; they may be running."""
     from dp_prior.pages.report import write_report
     from dp_prior.run_files.scores import PAGE
 
-    import_modules(modules)
     if html is None and len(runs) > 1:
         raise click.UsageError("--html says where the page of several runs goes")
     click.echo(f"wrote {write_report(runs, html or runs[0] / PAGE)}")
 
 
 @click.command(cls=Command)
-@modules_option
+@late_modules_option
 @click.argument("runs", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
@@ -185,9 +184,8 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
 @click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
-def push(run: Path, repo: str | None, limit_s: float, modules: tuple[str, ...]) -> None:
+def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Upload the checkpoints in the outbox of a run."""
-    import_modules(modules)
     from dp_prior.run.commands import push_run
     from dp_prior.run_files.exit_file import UNAVAILABLE
 
@@ -198,9 +196,8 @@ def push(run: Path, repo: str | None, limit_s: float, modules: tuple[str, ...]) 
 
 @click.command(cls=Command)
 @modules_option
-def schema(modules: tuple[str, ...]) -> None:
+def schema() -> None:
     """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
-    import_modules(modules)
     import json
 
     from dp_prior.run_files.config import TrainConfig
@@ -224,7 +221,7 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
         lines += [f"  {name:<40} {path}" for name, path in result["media"].items()]
     lines.append(f"  {'run':<40} {outcome.directory}")
     if best is not None:
-        lines.append(f"  {'best checkpoint':<40} {best}")
+        lines.append(f"  {outcome.label:<40} {best}")
         lines.append("next")
         lines.append(f"  dp-prior evaluate {best}")
         lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}').spec)\"")

@@ -67,9 +67,10 @@ class Deadline:
     def stepped(self) -> None:
         """A step is over. Call `rests` if something other than a step was done since the last one."""
         now = self._clock()
-        if self._last_step is not None and self._is_warm:
-            self._longest_step = max(self._longest_step, now - self._last_step)
-        self._is_warm = self._last_step is not None
+        if self._last_step is not None:
+            if self._is_warm:
+                self._longest_step = max(self._longest_step, now - self._last_step)
+            self._is_warm = True
         self._last_step = now
 
     def rests(self) -> None:

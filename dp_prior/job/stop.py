@@ -6,7 +6,7 @@ import math
 
 from dp_prior.job.deadline import Deadline
 
-REQUEST = "request"  # made in Python, through the trainer
+REQUEST = "request"  # made in Python, by `PolicyTrainer.stop.ask`
 TIME_LIMIT = "time limit"
 LAUNCHER_GONE = "launcher gone"
 REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "SIGHUP")

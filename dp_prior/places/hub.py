@@ -186,7 +186,7 @@ class HubSource:
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""
         found = self._fetch(path, most)
-        self._revision = found.parts[found.parts.index("snapshots") + 1]
+        self._revision = found.parents[path.count("/")].name  # the client's cache holds snapshots/COMMIT/PATH
         if (size := found.stat().st_size) > most:
             raise self._too_large(path, size, most)
         return found.read_bytes()

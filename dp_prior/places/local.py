@@ -106,18 +106,27 @@ class LocalSaver(Saver):
 
     def save(self, saved: Saved) -> None:
         """Copy to the directories that are configured."""
+        metric = saved.metrics.get(self._monitor)
+        if saved.is_latest:
+            self._copy(saved.path, self._record.save_latest_to, saved.progress, metric)
+        if saved.is_best:
+            self._copy(saved.path, self._record.save_best_to, saved.progress, metric)
+
+    def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
+        """Copy the best checkpoint, which `save` never saw if another machine saved it."""
+        manifest = read_manifest(directory)
+        progress = Progress(manifest.samples_seen, manifest.step)
+        self._copy(directory, self._record.save_best_to, progress, manifest.metrics.get(self._monitor))
+
+    def _copy(self, source: Path, template: str | None, progress: Progress, metric: float | None) -> None:
         record = self._record
-        for template, is_wanted in (
-            (record.save_latest_to, saved.is_latest),
-            (record.save_best_to, saved.is_best),
-        ):
-            if template is not None and is_wanted:
-                metric = saved.metrics.get(self._monitor)
-                target = self._directory / Path(fill(template, saved.progress, metric)).expanduser()
-                self._refuse_links(target)
-                copy_checkpoint(saved.path, target, MODEL_FILES if record.save_type == "model" else None)
-                if record.keep is not None and _fields(template):
-                    self._prune(target, template, record.keep)
+        if template is None:
+            return
+        target = self._directory / Path(fill(template, progress, metric)).expanduser()
+        self._refuse_links(target)
+        copy_checkpoint(source, target, MODEL_FILES if record.save_type == "model" else None)
+        if record.keep is not None and _fields(template):
+            self._prune(target, template, record.keep)
 
     def _refuse_links(self, target: Path) -> None:
         """Refuse to write through a symbolic link below the run directory; elsewhere links are the user's choice."""

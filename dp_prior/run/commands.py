@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.data.frames.unused import UnusedCache, unused_caches
 from dp_prior.export.graphs import Format
 from dp_prior.export.write import write_export
@@ -22,9 +22,9 @@ from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.imported import SOURCE
 from dp_prior.run.start import take_weights
+from dp_prior.run.stored import read_stored
 from dp_prior.run_files.config import CONFIG, TrainConfig
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
-from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
@@ -104,7 +104,8 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         named = [one for one in records if isinstance(one, HuggingFaceSaverConfig) and one.repo == repo]
         records = named or [HuggingFaceSaverConfig.from_json(json.dumps({"type": "huggingface", "repo": repo}))]
         best = resolve(run)
-        UploadSaver(records[0], run).complete(best, *shown_on_card(run, best))
+        asked = records[0].model_copy(update={"save_best": True})  # the saver itself may send the latest only
+        UploadSaver(asked, run).complete(best, *shown_on_card(run, best))
     if not records:
         raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
@@ -147,18 +148,8 @@ def export_policy(reference: str, directory: Path, layout: Format, overrides: tu
         policy = DiffusionPolicy.from_pretrained(source)
     except ValueError as error:  # for example a prior
         raise ConfigError(str(source), [str(error)]) from None
-    sampler = policy.sampler
-    if overrides:
-        text = json.dumps({"task": policy.record.model_dump(mode="json")})
-        task = _Task.from_json(text, overrides, source=f"--set for {source}").task
-        if task.model_copy(update={"sampler": sampler}) != policy.record:
-            raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
-        sampler = task.sampler
+    sampler = read_stored(source, overrides, with_data=False).task.sampler
     return write_export(policy, directory, layout, source=str(source), sampler=sampler)
-
-
-class _Task(Config):
-    task: TaskConfig
 
 
 def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:

@@ -13,12 +13,14 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: ob
     Args:
         config: of the run; that of `parts` may differ where it is a trial.
         trainer: at the sample where training will begin.
-        found: the checkpoint that the run resumes from; None for a fresh start.
+        found: the checkpoint that the run resumes from, or a remote place that was not asked; None for a fresh start.
     """
     loader, report = parts.loader, parts.data.report()
     weights = sum(parameter.numel() for parameter in parts.model.parameters())
     ranks, accumulation = parts.ranks.num_processes, config.train.accumulation
     start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
+    if "://" in str(found):
+        start = f"{found}, if there is a checkpoint"
     lines = {
         "run": f"{run_directory(config)}  {config.description}",
         "config": config.digest()[:12],

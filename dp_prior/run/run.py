@@ -45,11 +45,12 @@ class Outcome:
     Attributes:
         status: `finished`; `stopped` before the budget was spent; `complete` when there was nothing left to do.
         progress: the clock at the end.
-        best: directory of the best checkpoint, None if there is no checkpoint.
+        best: directory of the best checkpoint, of the newest one if none was measured; None if there is none.
         directory: the run directory; after the run its `result.json` holds the scores of the best weights.
         failures: one line for each logger or saver that failed.
         stopped_by: one of `job.stop.REASONS`, None unless stopped.
         diverged_at: the step at which the training loss diverged; None if it did not.
+        is_measured: whether the monitored metric selected `best`.
     """
 
     status: Literal["finished", "stopped", "complete"]
@@ -59,6 +60,12 @@ class Outcome:
     failures: list[str]
     stopped_by: str | None = None
     diverged_at: int | None = None
+    is_measured: bool = True
+
+    @property
+    def label(self) -> str:
+        """What `best` is, for people."""
+        return "best checkpoint" if self.is_measured else "newest checkpoint"
 
     @property
     def wants_more_time(self) -> bool:
@@ -69,7 +76,7 @@ class Outcome:
         found = self.result() or {"test": {}}
         facts = {
             "samples": f"{self.progress.samples_seen:,} in {self.progress.global_step:,} steps",
-            "best checkpoint": self.best,
+            self.label: self.best,
             "directory": self.directory,
             **{name: f"{value:.6g}" for name, value in found["test"].items() if value is not None},
             **{f"failure {number}": line for number, line in enumerate(self.failures, 1)},
@@ -141,7 +148,8 @@ class Run:
         status = "complete" if (trainer.progress, trainer.unmeasured) == begun else "finished"
         if trainer.progress.samples_seen < trainer.total_samples or trainer.unmeasured is not None:
             status = "stopped"
-        best = ranks.decide(lambda: store.best() or store.latest())
+        selected = ranks.decide(store.best)
+        best = selected or ranks.decide(store.latest)
         progress, diverged_at = trainer.progress, trainer.divergence.since  # before the best weights are restored
         parts.exits.clock = lambda: progress
         if best is not None and (status == "finished" or (status == "complete" and not self._is_measured(best))):
@@ -155,7 +163,8 @@ class Run:
                 lambda: status != "stopped" and ranks.stop.reason is not None,
             )
         stopped_by = ranks.stop.reason if status == "stopped" else None
-        return Outcome(status, progress, best, parts.directory, failures, stopped_by, diverged_at)
+        is_measured = selected is not None
+        return Outcome(status, progress, best, parts.directory, failures, stopped_by, diverged_at, is_measured)
 
     def _set_deadline(self, end: float | None) -> None:
         config = self.parts.config

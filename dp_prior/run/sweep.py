@@ -52,9 +52,10 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     values = dict(_parse(text) for text in varied)
     repeated = [key for key in values if sum(text.startswith(f"{key}=") for text in varied) > 1]
     reserved = [key for key in values if key in ("seed", "tracker.data_path")]
-    if repeated or reserved:
-        remedy = "give all its values at once" if repeated else "use --seeds; directories are named by the sweep"
-        raise ConfigError("--vary", [f"names {(repeated or reserved)[0]} {'twice' * bool(repeated)}; {remedy}"])
+    problems = [f"names {key} twice; give all its values at once" for key in repeated]
+    problems += [f"names {key}; use --seeds, and directories are named by the sweep" for key in reserved]
+    if problems:
+        raise ConfigError("--vary", problems)
     short = {key: key.rpartition(".")[2] for key in values}
     names = {key: name if list(short.values()).count(name) == 1 else key for key, name in short.items()}
     found: list[Trial] = []

@@ -148,7 +148,12 @@ class ExitFile:
 
 @contextlib.contextmanager
 def recorded(directory: Path) -> Iterator[None]:
-    """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates it."""
+    """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates it.
+
+    The ranks do not know of each other yet; a launcher numbers them in the environment.
+    """
+    rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    exits = ExitFile(directory, rank, ranks)
     try:
         yield
     except BaseException as error:
@@ -157,7 +162,7 @@ def recorded(directory: Path) -> Iterator[None]:
                 directory.mkdir(parents=True, exist_ok=True)
             if directory.is_dir():
                 with RunLock(directory, wait_s=0):
-                    ExitFile(directory).fail(error)
+                    exits.fail(error)
         raise
 
 

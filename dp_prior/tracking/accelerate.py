@@ -92,7 +92,13 @@ class AccelerateLogger(Logger):
         self._tracker = kind(self._config.project, *place, **options)
         if hasattr(self._tracker, "start"):  # before accelerate 1.9 the constructor started the tracker
             self._tracker.start()
-        self._tracker.store_init_configuration(_flat(run.config))
+        try:
+            settings = _flat(run.config)
+            self._tracker.store_init_configuration(_new_to_mlflow(settings) if self.name == "mlflow" else settings)
+        except Exception:
+            with contextlib.suppress(Exception):  # what went wrong first is what matters
+                self._tracker.finish()  # else the next attempt would find a run in progress
+            raise
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Forward numbers, with `samples_seen`."""
@@ -144,6 +150,18 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
     if tracker == "dvclive":
         return {"dir": str(run.directory / "dvclive"), "resume": True} | options
     return {}
+
+
+def _new_to_mlflow(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that MLflow's run has no parameter for; it refuses to change one. A changed setting, such as the
+    budget of a resumed run, becomes a tag of the same name."""
+    import mlflow
+
+    known = mlflow.active_run().data.params
+    for name, value in settings.items():
+        if known.get(name, str(value)) != str(value):
+            mlflow.set_tag(name, value)
+    return {name: value for name, value in settings.items() if name not in known}
 
 
 def _create_database(uri: str) -> None:

@@ -55,7 +55,8 @@ class JsonlLogger(Logger):
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
         """Append a row, or add to the last one if it has the same step."""
         row = {"step": progress.global_step, "samples_seen": progress.samples_seen}
-        if self._row is not None and self._row["step"] == progress.global_step:
+        is_same = self._row is not None and self._row["step"] == progress.global_step
+        if is_same:
             row = {**self._row, **row}
         elif self._row is not None:
             if progress.global_step < self._row["step"]:
@@ -67,7 +68,13 @@ class JsonlLogger(Logger):
         if bad:
             row["nonfinite"] = sorted(bad)
         os.ftruncate(self._file.fileno(), self._start)  # removes the row that this one extends
-        append(self._file, _line(row), f"row of step {row['step']}")
+        what = f"row of step {row['step']}"
+        try:
+            append(self._file, _line(row), what)
+        except OSError:
+            if is_same:
+                append(self._file, _line(self._row), what)  # as it was, in the space that it had
+            raise
         self._row = row
 
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:

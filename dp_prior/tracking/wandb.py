@@ -7,6 +7,7 @@ resumed run. If the server cannot be reached or the key is missing, the run is l
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from pathlib import Path
@@ -206,12 +207,14 @@ class WandbLogger(Logger):
 
 
 def _process() -> Any:
-    """The client's process, None if there is none.
+    """The client's process, None if there is none or if it is that of the process that forked this one.
 
     The client has no public API for it. If its internals change, this returns None and a hung client delays the exit
     again; a test would fail.
     """
     from wandb.sdk import wandb_setup
 
-    connection = getattr(getattr(wandb_setup, "_singleton", None), "_connection", None)
-    return getattr(getattr(connection, "_proc", None), "_process", None)
+    found = getattr(wandb_setup, "_singleton", None)
+    if getattr(found, "_pid", None) != os.getpid():
+        return None
+    return getattr(getattr(getattr(found, "_connection", None), "_proc", None), "_process", None)

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
@@ -30,10 +29,9 @@ from dp_prior.checkpoints.format import (
     write_checkpoint,
 )
 from dp_prior.checkpoints.scan import STEP, Stored, scan
-from dp_prior.config import PARTS, Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.places.reference import resolve
-from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.pretrained import load_checkpoint, vacant, weights_file
+from dp_prior.tasks.pretrained import Pretrained, vacant, weights_file
 from dp_prior.training.ema import PowerFunctionDecay
 
 METHOD = "combination of stored power-function averages, Karras et al. 2024 (arXiv:2312.02696)"
@@ -78,12 +76,6 @@ class Reconstruction:
     error: float
     n_averages: int
     n_checkpoints: int
-
-
-class _Described(Config):
-    """The part of a configuration that describes the model."""
-
-    task: TaskConfig
 
 
 def inner_products(some: list[Profile], others: list[Profile]) -> np.ndarray:
@@ -241,14 +233,12 @@ def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     rollbacks = documents.pop("progress.json").get("rollbacks", 0)
     if rollbacks:
         log.warning("the run was rolled back %d times; the profiles do not account for the steps in between", rollbacks)
-    config = documents["config.json"]
-    task = json.dumps({PARTS: config.get(PARTS, {}), "task": config.get("task")})
-    record = _Described.from_json(task, source=str(checkpoint / "config.json")).task
-    with torch.random.fork_rng(devices=[]):
-        model = record.create(Spec.from_json(json.dumps(documents["spec.json"]), source=str(checkpoint / "spec.json")))
-    what = f"{checkpoint / 'model.safetensors'} does not fit its config.json"
-    load_checkpoint(model, checkpoint, what, "Were files of two runs mixed?")
-    return model.requires_grad_(False), documents
+    try:
+        return Pretrained.from_pretrained(checkpoint), documents
+    except ConfigError:
+        raise
+    except ValueError as error:  # the weights do not fit, for example
+        raise ConfigError(str(checkpoint), [str(error)]) from None
 
 
 def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from dp_prior.compilation import Compile, compiled
 from dp_prior.data.loader import Loader
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks
-from dp_prior.job.stop import REQUEST, Abandoned
+from dp_prior.job.stop import Abandoned
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
 from dp_prior.tracking.tracker import Tracker
@@ -123,15 +123,6 @@ class PolicyTrainer:
     def models(self) -> dict[str, nn.Module]:
         """The averages and the trained model (`online`), unwrapped."""
         return {**{name: average.model for name, average in self.averages.items()}, "online": self.online}
-
-    @property
-    def stop_requested(self) -> bool:
-        """Set it to end the training after the current step."""
-        return self.stop.is_asked()
-
-    @stop_requested.setter
-    def stop_requested(self, is_requested: bool) -> None:
-        self.stop.reason = REQUEST if is_requested else None
 
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""

@@ -65,6 +65,21 @@ def test_the_longest_save_so_far_is_set_aside_twice():
         assert deadline.margin_s == 2 * longest + 1.0
 
 
+def test_steps_count_however_often_the_run_is_evaluated():
+    now = [0.0]
+    deadline = Deadline(1000.0, clock=lambda: now[0])
+    margin = deadline.margin_s
+    deadline.stepped()
+    for _ in range(2):
+        for step_s in (5.0, 5.0):
+            now[0] += step_s
+            deadline.stepped()
+        deadline.rests()
+        now[0] += 100
+        deadline.stepped()
+    assert deadline.margin_s == margin + 2 * 5.0
+
+
 def test_first_step_and_evaluations_do_not_count_as_steps():
     now = [0.0]
     deadline = Deadline(1000.0, clock=lambda: now[0])

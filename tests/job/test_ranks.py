@@ -16,6 +16,7 @@ import torch
 
 from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.stop import REQUEST
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, rows, state, tiny, train, write
 
@@ -31,7 +32,8 @@ def record_into(seen, patch=setattr, until=None):
     def recording(self, batches):
         seen.append([sample for batch in batches for sample in batch.ids.tolist()])
         step(self, batches)
-        self.stop_requested = self.progress.global_step == until
+        if self.progress.global_step == until:
+            self.stop.ask(REQUEST)
 
     patch(PolicyTrainer, "step", recording)
 
@@ -87,7 +89,8 @@ def two_ranks(accelerator, place: Path) -> dict:
 
     def stop_in_the_third(self, batches):
         step(self, batches)
-        self.stop_requested = rank == 1 and self.progress.global_step == 3
+        if rank == 1 and self.progress.global_step == 3:
+            self.stop.ask(REQUEST)
 
     PolicyTrainer.step = stop_in_the_third
     outcome = experiment(tiny(place, **HALF, tracker__data_path=str(place / "stopped"))).run()

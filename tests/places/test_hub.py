@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from dp_prior.places.destination import Report
-from dp_prior.places.hub import HubDestination, HuggingFaceSaverConfig
+from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfig
 from dp_prior.places.source import RemoteError
 from dp_prior.places.upload import UploadSaver
 from dp_prior.places.worker import Worker
@@ -46,6 +46,14 @@ class Sending:
 
     def _spend(self):
         self.commits += 1
+
+
+def test_the_commit_is_known_wherever_the_client_has_its_cache(tmp_path, hub):
+    hub.create("me/x", files={"a.json": b"{}", "checkpoints/one/b.json": b"[]"})
+    for path, content in (("a.json", b"{}"), ("checkpoints/one/b.json", b"[]")):
+        source = HubSource("me/x", None, cache_dir=tmp_path / "snapshots" / "of" / "mine")
+        assert source.read(path, 100) == content
+        assert source.revision == hub.repos["me/x"].head
 
 
 def test_the_best_is_a_whole_model_at_the_root_and_a_folder_that_never_changes(run, hub):

@@ -69,6 +69,18 @@ def test_latest_and_best_go_to_their_places(run):
     assert resolve(exports / "best") == exports / "best"
 
 
+def test_at_the_end_the_best_is_copied_under_the_name_it_would_have_had(run):
+    best = run.save(1, value=0.25)
+    saver = saver_of(run, save_latest_to="latest", save_best_to="best_{step}_{samples_seen}_{metric}")
+    for _ in range(2):
+        saver.complete(best.path, {}, {})
+    assert [path.name for path in run.directory.glob("best*")] == ["best_1_10_0.25"]
+    assert step_of(run.directory / "best_1_10_0.25") == 1
+    assert not (run.directory / "latest").exists()
+    saver_of(run, save_latest_to="latest").complete(best.path, {}, {})
+    assert not (run.directory / "latest").exists()
+
+
 def test_what_must_not_be_resumed_from_is_not_copied(run):
     saver = saver_of(run, save_latest_to="exports/latest", save_best_to="exports/best")
     durable = run.save(1)

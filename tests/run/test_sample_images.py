@@ -63,6 +63,14 @@ def test_labels_are_given_by_name_or_number_in_turn(model, tmp_path):
     assert found.exit_code == 64 and "'d' is no class; expected 0 to 2, or a name of ['a', 'b', 'c']" in found.output
 
 
+@pytest.mark.parametrize("label", [3, -1, 0.5, np.nan])
+def test_given_labels_that_are_no_classes_are_refused(model, tmp_path, label):
+    np.savez(tmp_path / "cond.npz", label=np.array([0, label]))
+    found = command(model, "--n", "2", "--out", tmp_path / "a.npz", "--conditions", tmp_path / "cond.npz")
+    assert found.exit_code == 64
+    assert "label holds other numbers than those of the classes, 0 to 2" in found.output
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_folder_holds_png_files_and_the_labels_as_edm_has_them(tmp_path, channels):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: PNG files are NOT tested")

@@ -62,7 +62,7 @@ def test_printed_commands_are_those_runs(tmp_path):
         (["train.lr.peek=1,2"], "train.lr.peek"),
         (["train.lr.peak"], "expected KEY.KEY=VALUE,VALUE"),
         (["train.lr.peak=1,,2"], "expected KEY.KEY=VALUE,VALUE"),
-        (["seed=1,2"], "use --seeds"),
+        (["seed=1,2"], "names seed; use --seeds"),
         (["train.steps=1", "train.steps=2"], "names train.steps twice; give all its values at once"),
         (["train.lr.peak=1e-3,1e-3"], "two trials would lie in .*run_peak=1e-3_seed=0"),
     ],
@@ -70,6 +70,14 @@ def test_printed_commands_are_those_runs(tmp_path):
 def test_a_wrong_grid_is_refused_before_anything_runs(tmp_path, varied, message):
     with pytest.raises(ConfigError, match=message):
         trials(write(tmp_path), varied, 1)
+
+
+def test_a_sweep_in_which_no_run_begins_ends_with_the_code_of_the_first(tmp_path):
+    config, page = write(tmp_path, train__steps=2), tmp_path / "page.html"
+    (tmp_path / "toy.npz").unlink()
+    result = CliRunner().invoke(main, ["sweep", str(config), "--seeds", "2", "--html", str(page)])
+    assert result.exit_code == 65 and result.output.count("toy.npz: 1 problem") == 2
+    assert f"{page} is not written: no trial began to train" in result.output and not page.exists()
 
 
 def test_a_sweep_goes_on_where_it_was_and_its_page_folds_seeds(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from dp_prior.data.errors import UnreadableError
 from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
 from dp_prior.run_files import exit_file
-from dp_prior.run_files.exit_file import ExitFile, classify
+from dp_prior.run_files.exit_file import ExitFile, classify, recorded
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import experiment, tiny, train, train_and_die, write
@@ -165,6 +165,16 @@ def test_cause_stays_and_a_consequence_gives_way(tmp_path):
         other.fail(ValueError("mine"))
         found = json.loads((place / "exit.json").read_text())
         assert (found["rank"], found["message"]) == (1, "ValueError: mine")
+
+
+def test_what_fails_before_the_run_begins_is_told_by_the_rank_where_it_did(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, problem in ((1, "there are no data"), (0, "follows from it")):
+        monkeypatch.setenv("RANK", str(rank))
+        with pytest.raises(ConfigError, match=problem), recorded(tmp_path):
+            raise ConfigError("data", [problem])
+        found = json.loads((tmp_path / "exit.json").read_text())
+        assert (found["rank"], found["ranks"]) == (1, 2) and "there are no data" in found["message"]
 
 
 def test_disk_that_cannot_be_written_hides_no_error(tmp_path, monkeypatch):

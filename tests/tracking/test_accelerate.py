@@ -32,7 +32,7 @@ place, config, first = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[
 at = lambda step: Progress(10 * step, step)
 record = {"patience_s": 100, "log": [{"type": "accelerate", "project": "toys", **config}]}
 tracker = TrackerConfig.from_json(json.dumps(record)).create(total_samples=9, directory=place / "run")
-tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16, "names": ["a"]}})
+tracker.begin(Identity("abcd1234", "toy"), {"seed": 3, "task": {"horizon": 16, "names": ["a"]}, "first": first})
 tracker.rewind(at(first))
 for step in range(first + 1, first + 6):
     tracker.log({"train/loss": 1 / step, "action_error/ema/mse[steps=16]": step}, at(step))
@@ -90,7 +90,8 @@ print(json.dumps({"points": sorted((point.step, point.value) for point in histor
     )
     assert found["points"] == [[step, step] for step in range(1, 11)]
     assert found["name"] == "toy" and found["tags"]["dp_prior.run_id"] == "abcd1234" and found["status"] == "FINISHED"
-    assert found["params"]["seed"] == "3" and found["params"]["task.names.0"] == "a"
+    assert found["params"] == {"seed": "3", "task.horizon": "16", "task.names.0": "a", "first": "0"}
+    assert found["tags"]["first"] == "5" and "seed" not in found["tags"], "a parameter of MLflow cannot be changed"
     assert set(found["files"]) == {
         *("errors/00000005.txt", "errors/00000010.txt", "files/notes.txt", "media/pic/file/a.png"),
     }
@@ -212,6 +213,16 @@ def test_each_service_is_told_what_it_can_show_and_nothing_else(begun, place, tr
         [((values,), options)] = service.called("log_images")
         image = values["p"][0] if tracker == "swanlab" else values["p"]
         assert np.array_equal(image, np.zeros((4, 6, 3))) and options == {"step": 1}
+
+
+def test_a_start_that_fails_ends_the_service_s_run_so_that_it_can_be_tried_again(begun, monkeypatch):
+    def broken(*arguments):
+        raise ConnectionError("no")
+
+    monkeypatch.setattr(Service, "store_init_configuration", broken, raising=False)
+    with pytest.raises(ConnectionError, match="no"):
+        begun("aim")
+    assert [call[0] for call in Service.last.calls] == ["init", "start", "finish"]
 
 
 def test_matplotlib_is_imported_before_trackio_looks_whether_it_is(begun, monkeypatch):

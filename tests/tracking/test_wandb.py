@@ -189,6 +189,26 @@ def test_the_client_s_process_of_another_program_is_not_used(tmp_path):
     assert [row["step"] for row in history(tmp_path)] == list(range(1, 21))
 
 
+def test_a_fork_does_not_use_the_client_s_process_of_its_parent(tmp_path):
+    """That process outlives a fork that was killed, and holds its id."""
+    forks = """
+import os, signal, wandb
+wandb.setup(wandb.Settings(silent=True))
+if first := os.fork():
+    assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == -signal.SIGKILL
+    if second := os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(second, 0)[1]))
+"""
+    dies = """
+if not first:
+    wait_for(lambda: list(directory.glob("wandb/*run-*/*.wandb")))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run(tmp_path, LOG + dies, {"mode": "offline"}, before=forks)["lines"] == []
+    assert {record.run.run_id for record in records(tmp_path) if record.HasField("run")} == {"abcd1234"}
+    assert [row["step"] for row in history(tmp_path)][-20:] == list(range(1, 21))
+
+
 def test_pictures_videos_files_and_errors_are_kept(tmp_path):
     pytest.importorskip("PIL.Image").new("RGB", (6, 4)).save(tmp_path / "a.png")
     (tmp_path / "notes.txt").write_text("hello")

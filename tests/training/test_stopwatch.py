@@ -3,6 +3,7 @@
 import pytest
 
 from dp_prior.clock import Cadence, Progress
+from dp_prior.job.stop import REQUEST
 from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stopwatch import Stopwatch
 from tests.training.test_trainer import Listener, Score, build
@@ -52,7 +53,8 @@ def test_a_run_that_is_interrupted_saves_and_evaluates_at_the_same_steps(now, st
 
     def asked(batches):
         step(batches)
-        trainer.stop_requested = trainer.progress.global_step == stop
+        if trainer.progress.global_step == stop:
+            trainer.stop.ask(REQUEST)
 
     trainer.step = asked
     trainer.fit()

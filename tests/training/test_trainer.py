@@ -11,6 +11,7 @@ from dp_prior.batch import Batch
 from dp_prior.clock import Cadence, Progress
 from dp_prior.diffusion.process import Loss
 from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.job.stop import REQUEST
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import ConstantDecay
 from dp_prior.training.trainer import PolicyTrainer
@@ -232,7 +233,8 @@ def test_request_to_stop_saves_after_the_step_at_hand():
 
     def asked(batches):
         step(batches)
-        trainer.stop_requested = trainer.progress.global_step == 3
+        if trainer.progress.global_step == 3:
+            trainer.stop.ask(REQUEST)
 
     trainer.step = asked
     assert trainer.fit() == Progress(12, 3)
