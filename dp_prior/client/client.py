@@ -145,8 +145,8 @@ class PolicyClient:
 
     def close(self) -> None:
         """Close the connection; another `infer` opens it again."""
-        self._open.close()
         self._socket = None
+        self._open.close()
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -233,6 +233,9 @@ class PolicyClient:
                     is_final = error.rcvd.code in FINAL
                 if is_final or time.monotonic() + pause_s > end:
                     raise ConnectionError(f"no answer from {self.url}: {reason}") from error
+            except BaseException:  # such as Ctrl-C: the next request must not be given the answer of this one
+                self.close()
+                raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
 

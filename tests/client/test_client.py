@@ -1,6 +1,7 @@
 """The client gives the actions of `Agent` in one process, and keeps doing so when the line drops."""
 
 import itertools
+import signal
 import socket
 import threading
 from concurrent.futures import Future
@@ -97,6 +98,19 @@ def test_a_restart_of_the_server_changes_no_action():
     np.testing.assert_array_equal(robot.act(seen[0]), agent.act(seen[0]))  # opens the connection again
     back.set()
     thread.join()
+
+
+def test_the_answer_of_an_interrupted_request_is_not_taken_for_that_of_the_next():
+    policy, agent, go = Fake(n_action_steps=1), Agent(Fake(n_action_steps=1)), threading.Event()
+    first, *others = observations(4)
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        policy.before = lambda: (signal.pthread_kill(threading.main_thread().ident, signal.SIGINT), go.wait(30))
+        with pytest.raises(KeyboardInterrupt):
+            robot.act(first)
+        policy.before = lambda: None
+        go.set()
+        for obs in others:
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
 
 
 def test_a_chunk_can_be_asked_for_without_history_and_queue():
