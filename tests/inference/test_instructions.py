@@ -84,6 +84,8 @@ def test_embeddings_of_another_model_are_refused(tmp_path):
     for policy in (Told(), Told(None)):
         with pytest.raises(ValueError, match="are of hashed hashed:16, but the policy reads 'b' of "):
             Instructions(policy.spec, other)
+    with pytest.raises(FileNotFoundError, match="there is no folder .*gone; expected one of embeddings, or of a model"):
+        Instructions(Told().spec, tmp_path / "gone")
 
 
 @pytest.mark.parametrize(

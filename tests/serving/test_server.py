@@ -15,6 +15,7 @@ import urllib.request
 import numpy as np
 import pytest
 
+from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
@@ -202,6 +203,24 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
             assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1001, "the server is shutting down")
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_a_stop_that_takes_too_long_drops_what_is_not_being_predicted_yet(monkeypatch):
+    monkeypatch.setattr(module, "DRAIN_S", 0.05)
+    policy, started, go = Fake(), threading.Event(), threading.Event()
+    with running(policy) as server:
+        ends = [joined(server) for _ in range(3)]
+        policy.before = lambda: (started.set(), go.wait(30))
+        for end in ends:
+            end.send(pack(GOOD))
+            assert started.wait(30) and end.ping().wait(30)
+        server.stop()
+        for end in ends:
+            with pytest.raises(ConnectionClosed) as closed:
+                end.recv(timeout=30)
+            assert closed.value.rcvd.code == 1001
+        go.set()
+    assert policy.calls == 2  # the warm-up, and the one that was under way
 
 
 @pytest.mark.parametrize(
@@ -402,6 +421,9 @@ def test_token_files(tmp_path):
             read_token(path)
     with pytest.raises(FileNotFoundError):
         read_token(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="is a named pipe, socket or device; expected a regular file"):
+        read_token(tmp_path / "pipe")
 
 
 def test_a_policy_may_not_use_a_name_of_the_protocol():
@@ -451,20 +473,37 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
     from click.testing import CliRunner
 
     from dp_prior.cli import main
+    from dp_prior.tasks.image import ImageTaskConfig
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o644)
+    export = tmp_path / "export"
+    export.mkdir()
+    (export / "policy.json").write_text("{}")
+    image = ImageTaskConfig.from_json('{"backbone": {"type": "dit2d", "embed_dim": 16, "n_layers": 1, "n_heads": 2}}')
+    image.create(Spec(x_shape=(4, 4, 3), cond_shapes={})).save_pretrained(tmp_path / "image")
     with bind("127.0.0.1", 0, is_protected=False) as taken:
         for arguments, line in [
             (["--port", taken.getsockname()[1]], "is in use by another process; name a free port with --port"),
             (["--host", "0.0.0.0"], "other machines could reach '0.0.0.0'; give --token-file"),
             (["--host", "0.0.0.0", "--token-file", token], "other users may use it (mode 644); chmod 600"),
             (["--token-file", tmp_path / "none"], "No such file or directory"),
+            (["--port", 0, "--device", "fpga:x"], "'fpga:x' cannot be used: Invalid device string"),
         ]:
             done = CliRunner().invoke(main, ["serve", str(run), *map(str, arguments)])
             assert done.exit_code == 64 and line in done.output, done.output
             assert len(done.output.splitlines()) <= 2
+    for source, line in [(export, "policy.json cannot be used"), (tmp_path / "image", "holds an image, not a policy")]:
+        done = CliRunner().invoke(main, ["serve", str(source), "--port", "0"])
+        assert done.exit_code == 64 and line in done.output and len(done.output.splitlines()) == 2, done.output
+    for arguments, line in [
+        ([export, "--device", "cuda"], "--guidance-scale and --device are for checkpoints"),
+        ([run, "--texts", tmp_path], "--texts is for policies that read instructions"),
+        ([run, "--idle", "0"], "0.0 is not in the range x>0"),
+    ]:
+        done = CliRunner().invoke(main, ["serve", *map(str, arguments), "--port", "0"])
+        assert done.exit_code == 2 and line in done.output, done.output
 
 
 def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serves():
