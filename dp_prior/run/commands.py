@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import ConfigError, an
 from dp_prior.data.frames.unused import UnusedCache, unused_caches
 from dp_prior.export.graphs import Format
 from dp_prior.export.write import write_export
@@ -22,9 +22,9 @@ from dp_prior.places.upload import UploadConfig, UploadSaver
 from dp_prior.run.assembly import Assembly
 from dp_prior.run.imported import SOURCE
 from dp_prior.run.start import take_weights
+from dp_prior.run.stored import read_stored
 from dp_prior.run_files.config import CONFIG, TrainConfig
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
-from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
@@ -143,22 +143,17 @@ def export_policy(reference: str, directory: Path, layout: Format, overrides: tu
         ConfigError: it is no policy, or an override changes something else.
     """
     source = resolve(reference, whole=False)
+    if not all(one.startswith("task.sampler") for one in overrides):
+        raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
+    task = read_stored(source, overrides, with_data=False).task
+    if task.kind != "policy":
+        advice = "leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
+        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies become graphs; {advice}"])
     try:
         policy = DiffusionPolicy.from_pretrained(source)
-    except ValueError as error:  # for example a prior
+    except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    sampler = policy.sampler
-    if overrides:
-        text = json.dumps({"task": policy.record.model_dump(mode="json")})
-        task = _Task.from_json(text, overrides, source=f"--set for {source}").task
-        if task.model_copy(update={"sampler": sampler}) != policy.record:
-            raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
-        sampler = task.sampler
-    return write_export(policy, directory, layout, source=str(source), sampler=sampler)
-
-
-class _Task(Config):
-    task: TaskConfig
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler)
 
 
 def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:

@@ -227,7 +227,8 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
         raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
     if not issubclass(record, wanted):
-        raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; load it with load_{record.kind}")
+        advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
+        raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; {advice}")
     return record
 
 
