@@ -221,17 +221,17 @@ class PolicyServer:
             for _ in range(request.superseded):
                 self.telemetry.requests["superseded"] += 1
                 await self._send(connection, "superseded: a newer request arrived before this one was predicted")
-            reply = await self._work(self._answer, session, request, timing)
+            reply = await self._work(self._answer, session, request, timing, inbox)
             start = time.perf_counter()
             await self._send(connection, reply)
             end = time.perf_counter()
             self.telemetry.took("send", end - start)
             timing = {"prev_total_ms": 1e3 * (end - request.arrived)}
 
-    def _answer(self, session: Session, request: _Request, timing: dict[str, float]) -> bytes | str:
+    def _answer(self, session: Session, request: _Request, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
         """The answer to one request; runs in the predicting thread."""
-        if self._is_late:
-            return "the server is shutting down"
+        if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
+            return "nobody waits for this answer"
         wait = time.perf_counter() - request.arrived
         try:
             answer = session.answer(request.message, {**timing, "wait_ms": 1e3 * wait})
@@ -266,12 +266,17 @@ class _Request:
 
 
 class _Inbox:
-    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive."""
+    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive.
+
+    Attributes:
+        is_gone: whether the client has hung up.
+    """
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._newest: _Request | None = None
         self._is_closed = False
+        self.is_gone = False
 
     async def fill(self, connection: Any) -> None:
         """Read until the connection closes."""
@@ -286,7 +291,7 @@ class _Inbox:
                 self._newest = _Request(message, time.perf_counter(), superseded)
                 self._changed.set()
         except ConnectionClosed:
-            self._newest = None
+            self._newest, self.is_gone = None, True
         finally:
             self.close()
 

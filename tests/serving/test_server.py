@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hmac
 import os
 import signal
 import socket
@@ -84,6 +85,28 @@ def test_every_connection_has_its_own_agent():
             for i, (end, agent) in enumerate(zip(ends, agents, strict=True)):
                 mine = {key: value + i for key, value in obs.items()}
                 np.testing.assert_array_equal(asked(end, pack(mine))["actions"][0], agent.act(mine))
+
+
+def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
+    spec = Fake(camera=(6, 8)).spec
+    policy = Fake(camera=(6, 8))
+    policy.spec = Spec(
+        **{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, "previous_actions": {"before": (1, 2)}}
+    )
+    url = "ws://127.0.0.1:{}"
+    with running(policy, name="mine", history="server") as server, connect(url.format(server.port)) as end:
+        assert unpack(end.recv(timeout=30)) == {
+            "protocol": "dp_prior/1",
+            "policy": "mine",
+            "obs": {
+                "pos": {"shape": [3], "dtype": "float32", "kind": "vector"},
+                "a b/c": {"shape": [1], "dtype": "float32", "kind": "vector"},
+                "cam.front": {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"},
+                "before": {"shape": [2], "dtype": "float32", "kind": "vector", "start": [1.0, 2.0]},
+            },
+            "n_obs_steps": 2, "horizon": 8, "n_action_steps": 4, "action_dim": 2,
+            "history": "server", "merge": "naive", "fields": ["episode", "step", "prefix", "delay"],
+        }  # fmt: skip
 
 
 def test_a_bad_request_is_answered_with_one_line_and_the_connection_lives():
@@ -205,6 +228,23 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
 
 
+def test_a_request_is_not_predicted_when_its_client_has_hung_up():
+    policy, started, go = Fake(), threading.Event(), threading.Event()
+    with running(policy) as server, joined(server) as end, joined(server) as gone:
+        policy.before = lambda: (started.set(), go.wait(30))
+        end.send(pack(GOOD))
+        assert started.wait(30)
+        gone.send(pack(GOOD))
+        assert gone.ping().wait(30)
+        gone.close()
+        assert end.ping().wait(30)
+        go.set()
+        assert unpack(end.recv(timeout=30))["actions"].shape == (4, 2)
+        while "dp_prior_connections 2" in get(server, "/metrics")[1]:
+            pass
+    assert policy.calls == 2  # with the warm-up
+
+
 def test_a_stop_that_takes_too_long_drops_what_is_not_being_predicted_yet(monkeypatch):
     monkeypatch.setattr(module, "DRAIN_S", 0.05)
     policy, started, go = Fake(), threading.Event(), threading.Event()
@@ -233,12 +273,15 @@ def test_a_stop_that_takes_too_long_drops_what_is_not_being_predicted_yet(monkey
         ({"Authorization": f"Api-Key {TOKEN}"}, True),
     ],
 )
-def test_a_token_is_asked_for_except_by_the_probes(headers, is_welcome):
+def test_a_token_is_asked_for_except_by_the_probes(headers, is_welcome, monkeypatch):
+    compared, compare = [], hmac.compare_digest  # in constant time
+    monkeypatch.setattr(hmac, "compare_digest", lambda given, own: compared.append(given) or compare(given, own))
     with running(Fake(), token=TOKEN) as server:
         assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 200
         expected = (200, "# TYPE") if is_welcome else (401, "expected the header `Authorization: Api-Key KEY` with")
         status, text = get(server, "/metrics", **headers)
         assert status == expected[0] and text.startswith(expected[1])
+        assert len(compared) == len(headers)
         if is_welcome:
             with joined(server, additional_headers=headers) as end:
                 assert asked(end)["actions"].shape == (4, 2)
