@@ -56,7 +56,8 @@ class PolicyClient:
             ServerError: it is another kind of server, or speaks another version.
             ImportError: websockets or msgpack is missing.
         """
-        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{host}:{port}"
+        place = f"[{host}]" if ":" in host else host  # an address of IPv6
+        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{place}:{port}"
         self.metadata: dict[str, Any] = {}
         self.timing: dict[str, float] = {}
         self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s

@@ -181,6 +181,11 @@ def test_reasons_of_a_refusal_are_told_without_trying_again():
         assert robot.act(observations(1)[0]).shape == (2,)
 
 
+def test_an_address_of_ipv6_is_one_without_brackets_too():
+    with pytest.raises(ConnectionError, match=r"no answer from ws://\[::1\]:1: "):
+        PolicyClient("::1", 1, patience_s=0)
+
+
 def test_a_server_that_is_not_there_or_says_nothing_is_told_in_time():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
