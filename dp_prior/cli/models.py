@@ -155,6 +155,7 @@ def serve(
     import_modules(modules)
     import asyncio
 
+    from dp_prior.config import ConfigError
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
     from dp_prior.serving.listener import bind
@@ -170,7 +171,10 @@ def serve(
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
         options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
-        options["instructions"] = Instructions(policy.spec, texts)
+        try:
+            options["instructions"] = Instructions(policy.spec, texts)
+        except ValueError as error:
+            raise ConfigError("--texts", [str(error)]) from None
         asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
 
 
