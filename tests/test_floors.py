@@ -53,7 +53,6 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
         "data/image_sets/decode.py",
         "inspection/pictures.py",
         "data/convert/lerobot.py",
-        "evaluation/video.py",
         "evaluation/grid.py",
         "tracking/media.py",
     ],

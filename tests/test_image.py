@@ -98,7 +98,7 @@ def test_what_is_loaded_draws_what_was_trained(uninterrupted):
     assert torch.equal(found, load_image(uninterrupted).predict(torch.tensor([0, 2, 1])))
     half = load_image(uninterrupted, dtype=torch.bfloat16).predict([0, 2, 1])
     assert (half.float() - found.float()).abs().mean() < 10
-    with pytest.raises(ValueError, match="holds an image, not a policy; load it with load_image"):
+    with pytest.raises(ValueError, match="holds an image, not a policy; load_image loads it"):
         load_policy(uninterrupted)
 
 

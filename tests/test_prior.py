@@ -151,7 +151,7 @@ def test_what_is_loaded_predicts_what_was_trained(uninterrupted, tmp_path):
     assert torch.equal(found, load_prior(uninterrupted).predict(text, candidates=3))
     half = load_prior(uninterrupted, dtype=torch.bfloat16).predict(text, candidates=1)
     assert torch.allclose(half, prior.predict(text, candidates=1), atol=0.2)
-    with pytest.raises(ValueError, match="holds a prior, not a policy; load it with load_prior"):
+    with pytest.raises(ValueError, match="holds a prior, not a policy; load_prior loads it"):
         load_policy(uninterrupted)
 
 

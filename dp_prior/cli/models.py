@@ -6,12 +6,15 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, say
 from dp_prior.redact import redact
+
+if TYPE_CHECKING:
+    from dp_prior.inference.chunking import Policy
 
 
 @click.command(cls=Command)
@@ -122,7 +125,14 @@ def likelihood(checkpoint: str, **options: object) -> None:
 @click.option("--device", default="cpu", show_default=True, help="Where the policy runs, for example cuda.")
 @click.option("--max-connections", default=16, show_default=True, type=click.IntRange(min=1), help="Clients at once.")
 @click.option("--max-message", "max_mib", type=click.IntRange(min=1), help="MiB; by default what the policy may need.")
-@click.option("--idle", "idle_s", default=3600.0, show_default=True, help="Seconds without a request before closing.")
+@click.option(
+    "--idle",
+    "idle_s",
+    default=3600.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds without a request before closing.",
+)
 def serve(
     checkpoint: str,
     host: str,
@@ -142,29 +152,52 @@ def serve(
     """Serve a policy to robots, in openpi's protocol (docs/robot.md); SIGTERM or Ctrl-C ends it."""
     import asyncio
 
-    from dp_prior.export.policy import POLICY
-    from dp_prior.export.torch_policy import AgentPolicy
+    from dp_prior.config import ConfigError
     from dp_prior.inference.chunking import Guided, Prefix
     from dp_prior.inference.instructions import Instructions
-    from dp_prior.inference.load import load_policy
     from dp_prior.serving.listener import bind
     from dp_prior.serving.server import Limits, PolicyServer, most_bytes, read_token
 
     token = None if token_file is None else read_token(token_file)
     remedy = "give --token-file, whose key clients must show, or say --insecure"
     with bind(host, port, is_protected=insecure or token is not None, remedy=remedy) as listener:
-        if Path(checkpoint, POLICY).is_file():
-            if guidance_scale is not None:
-                raise click.UsageError("--guidance-scale is for checkpoints; that of an export is in its graphs")
-            policy = AgentPolicy.load(checkpoint)
-        else:
-            policy = load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
+        policy = _served(checkpoint, guidance_scale, device)
         limits = Limits(max_connections, most_bytes(policy.spec) if max_mib is None else max_mib << 20, idle_s)
+        if texts is not None and "text" not in policy.spec.kinds.values():
+            raise click.UsageError("--texts is for policies that read instructions")
         name = redact(checkpoint.rstrip("/").rpartition("/")[2])
         ways = {"naive": None, "guided": Guided(), "prefix": Prefix()}
         options = {"token": token, "history": history, "merge": ways[merge], "seed": seed, "limits": limits}
-        options["instructions"] = Instructions(policy.spec, texts)
+        try:
+            options["instructions"] = Instructions(policy.spec, texts)
+        except ValueError as error:
+            raise ConfigError("--texts", [str(error)]) from None
         asyncio.run(PolicyServer(policy, name=name, report=say, **options).run_until_signal(listener))
+
+
+def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Policy:
+    """The policy of a checkpoint or of an export."""
+    import torch
+
+    from dp_prior.config import ConfigError
+    from dp_prior.export.policy import POLICY, ExportError
+    from dp_prior.export.torch_policy import AgentPolicy
+    from dp_prior.inference.load import load_policy
+
+    try:
+        if Path(checkpoint, POLICY).is_file():
+            if guidance_scale is not None or device != "cpu":
+                raise click.UsageError("--guidance-scale and --device are for checkpoints, not for exports")
+            return AgentPolicy.load(checkpoint)
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, RuntimeError) as error:
+            raise ConfigError("--device", [f"{device!r} cannot be used: {str(error).splitlines()[0]}"]) from None
+        return load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
+    except ConfigError:
+        raise
+    except (ValueError, ExportError) as error:
+        raise ConfigError(checkpoint, [str(error)]) from None
 
 
 @click.command(cls=Command)

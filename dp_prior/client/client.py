@@ -56,7 +56,8 @@ class PolicyClient:
             ServerError: it is another kind of server, or speaks another version.
             ImportError: websockets or msgpack is missing.
         """
-        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{host}:{port}"
+        place = f"[{host}]" if ":" in host else host  # an address of IPv6
+        self.url = host if host.startswith(("ws://", "wss://")) else f"ws://{place}:{port}"
         self.metadata: dict[str, Any] = {}
         self.timing: dict[str, float] = {}
         self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
@@ -145,8 +146,8 @@ class PolicyClient:
 
     def close(self) -> None:
         """Close the connection; another `infer` opens it again."""
-        self._open.close()
         self._socket = None
+        self._open.close()
 
     def __enter__(self) -> PolicyClient:
         return self
@@ -233,6 +234,9 @@ class PolicyClient:
                     is_final = error.rcvd.code in FINAL
                 if is_final or time.monotonic() + pause_s > end:
                     raise ConnectionError(f"no answer from {self.url}: {reason}") from error
+            except BaseException:  # such as Ctrl-C: the next request must not be given the answer of this one
+                self.close()
+                raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 1.0)
 

@@ -179,7 +179,8 @@ class RealtimeAgent:
         prefix, delay = None, 0
         if present >= self._past and in_flight + len(ahead):
             prefix = np.stack([*before, *ahead])
-            delay = in_flight + min(max(self.delays), len(ahead))
+            most = len(self._chunk) - self._past - 1  # so that the new chunk, too, has an action left to execute
+            delay = min(in_flight + min(max(self.delays), len(ahead)), most)
             delay = delay if self._max_delay is None else min(delay, self._max_delay)
         result = self._executor.submit(self._predictor.infer, obs, prefix=prefix, delay=delay)
         self._request = _Request(result, present, self._calls)

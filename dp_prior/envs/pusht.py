@@ -46,7 +46,6 @@ class PushTConfig(Config):
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
-        env_type = repeatable_env()
         shapes, sensors = dict(OBS_SHAPES), {"keypoint": keypoints}
         if self.embedding:
             from dp_prior.envs.pusht_pictures import DIMENSION, PictureEncoder  # imports torch
@@ -54,13 +53,16 @@ class PushTConfig(Config):
             shapes["embedding"], sensors["embedding"] = (DIMENSION,), PictureEncoder()
         if self.camera is not None:
             shapes["camera"], sensors["camera"] = (*self.camera, 3), PushTRendererConfig().create(self.camera)
+        return self._lockstep(repeatable_env(), shapes, partial(read_state, sensors=sensors))
+
+    def _lockstep(self, env_type: Any, shapes: dict[str, tuple[int, ...]], read_obs: Callable[[Any], Any]) -> Lockstep:
         size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
         return Lockstep(
             [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
             max_steps=self.max_steps,
             fps=env_type.metadata["render_fps"],
             obs_shapes=shapes,
-            read_obs=partial(read_state, sensors=sensors),
+            read_obs=read_obs,
             score="max",
             success_score=None,
         )

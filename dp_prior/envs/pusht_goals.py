@@ -39,17 +39,7 @@ class PushTGoalsConfig(PushTConfig):
         if self.camera is not None:
             draw = PushTWithoutGoalRendererConfig().create(self.camera)
             shapes["camera"], sensors["camera"] = (*self.camera, 3), draw
-        size = {"visualization_width": self.render_size, "visualization_height": self.render_size}
-        env_type = _env_with_goals()
-        return Lockstep(
-            [env_type(obs_type="state", render_mode="rgb_array", **size) for _ in range(self.n_envs)],
-            max_steps=self.max_steps,
-            fps=env_type.metadata["render_fps"],
-            obs_shapes=shapes,
-            read_obs=partial(_read, sensors=sensors),
-            score="max",
-            success_score=None,
-        )
+        return self._lockstep(_env_with_goals(), shapes, partial(_read, sensors=sensors))
 
 
 def _env_with_goals() -> Any:

@@ -7,7 +7,7 @@ a better one. Numbers of papers need their own features: see docs/sampling.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,6 +29,8 @@ from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, rank_and
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
+from dp_prior.tasks import TaskConfig
+from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.model import Samples
 
 PIXELS = "pixels"
@@ -94,6 +96,15 @@ class DrawnImagesConfig(SampledConfig):
         if isinstance(self.features, TransformersConfig):
             return Path(self.features.model.partition("@")[0]).name
         return PIXELS if self.features is None else self.features.type
+
+    def task_faults(self, task: TaskConfig) -> Iterator[str]:
+        """Guidance needs a model without label, too."""
+        yield from super().task_faults(task)
+        if self.guidance_scale not in (None, 1) and isinstance(task, ImageTaskConfig) and not task.label_dropout:
+            yield (
+                f"guidance_scale is {self.guidance_scale:g}, but training never drops the label; set "
+                f"task.label_dropout, for example to 0.1"
+            )
 
     def trial(self) -> Self:
         """See `HeldOutConfig`."""

@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from dp_prior.durable import replacing
+from dp_prior.evaluation.grid import import_pillow
 
 GIF_WIDTH, GIF_STRIDE, GIF_FRAMES = 320, 2, 400
 
@@ -70,21 +71,18 @@ def write_gif(video: Path, path: Path) -> None:
 
     It has the first `GIF_FRAMES` of every `GIF_STRIDE`-th frame, `GIF_WIDTH` pixels wide.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(f'GIFs need Pillow ({error}): pip install "dp_prior[plots]"') from error
+    image_of = import_pillow()
     with import_av().open(str(video)) as container:
         stream = container.streams.video[0]
         fps, size = float(stream.average_rate), (GIF_WIDTH, round(stream.height * GIF_WIDTH / stream.width))
         frames = itertools.islice(container.decode(stream), 0, GIF_STRIDE * GIF_FRAMES, GIF_STRIDE)
         arrays = (frame.to_ndarray(format="rgb24") for frame in frames)
-        pictures = [Image.fromarray(array).resize(size, Image.Resampling.LANCZOS) for array in arrays]
+        pictures = [image_of.fromarray(array).resize(size, image_of.Resampling.LANCZOS) for array in arrays]
     # One palette for all frames, taken from a sheet of several, keeps colours from flickering.
     picked = pictures[:: max(1, len(pictures) // 8)]
-    sheet = Image.fromarray(np.concatenate([np.asarray(picture) for picture in picked]))
-    palette = sheet.quantize(colors=128, method=Image.Quantize.MEDIANCUT)
-    indexed = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
+    sheet = image_of.fromarray(np.concatenate([np.asarray(picture) for picture in picked]))
+    palette = sheet.quantize(colors=128, method=image_of.Quantize.MEDIANCUT)
+    indexed = [picture.quantize(palette=palette, dither=image_of.Dither.NONE) for picture in pictures]
     duration_ms = max(20, round(1000 * GIF_STRIDE / fps))  # browsers slow down what is faster than 20 ms
     path.parent.mkdir(parents=True, exist_ok=True)
     looped = {"duration": duration_ms, "loop": 0, "optimize": True}

@@ -34,6 +34,7 @@ class Instructions:
                 policy's spec.
 
         Raises:
+            FileNotFoundError: there is no such folder.
             ValueError: the folder is of another model than the policy's embeddings.
         """
         self._keys = [key for key in spec.cond_shapes if spec.kind(key) == "text"]
@@ -42,6 +43,8 @@ class Instructions:
         self._embedders: dict[str, Embedder] = {}  # by the identity of the model
         self._known: dict[str, np.ndarray] | None = None
         if self._source is not None:
+            if not self._source.is_dir():
+                raise FileNotFoundError(f"there is no folder {self._source}; expected one of embeddings, or of a model")
             self._known = self._read(self._source)
         self._embed = lru_cache(REMEMBERED)(self._embed_one)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
-from dp_prior.config import ConfigError
+from dp_prior.config import ConfigError, an
 from dp_prior.data.frames.unused import UnusedCache, unused_caches
 from dp_prior.export.graphs import Format
 from dp_prior.export.write import write_export
@@ -144,12 +144,17 @@ def export_policy(reference: str, directory: Path, layout: Format, overrides: tu
         ConfigError: it is no policy, or an override changes something else.
     """
     source = resolve(reference, whole=False)
+    if not all(one.startswith("task.sampler") for one in overrides):
+        raise ConfigError("--set", ["only task.sampler can be changed in an export; the rest is trained"])
+    task = read_stored(source, overrides, with_data=False).task
+    if task.kind != "policy":
+        advice = "leave --format out to copy the checkpoint, or draw from it by dp-prior sample"
+        raise ConfigError(str(source), [f"holds {an(task.type)}, but only policies become graphs; {advice}"])
     try:
         policy = DiffusionPolicy.from_pretrained(source)
-    except ValueError as error:  # for example a prior
+    except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
-    sampler = read_stored(source, overrides, with_data=False).task.sampler
-    return write_export(policy, directory, layout, source=str(source), sampler=sampler)
+    return write_export(policy, directory, layout, source=str(source), sampler=task.sampler)
 
 
 def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:

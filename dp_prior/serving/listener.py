@@ -22,8 +22,8 @@ def bind(host: str, port: int, *, is_protected: bool, remedy: str = "say --insec
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise ConfigError("--host", [f"{host!r} is no address: {error.strerror}"]) from None
+    except (OSError, UnicodeError) as error:  # a name with an empty part, such as a..b, cannot be encoded
+        raise ConfigError("--host", [f"{host!r} is no address: {error}"]) from None
     if not (is_protected or ipaddress.ip_address(address[0].partition("%")[0]).is_loopback):
         raise ConfigError("--host", [f"other machines could reach {host!r}; {remedy}"])
     listener = socket.socket(family, kind, protocol)

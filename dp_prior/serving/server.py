@@ -26,7 +26,7 @@ from dp_prior.client.wire import OWN_FIELDS, pack
 from dp_prior.config import ConfigError
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
-from dp_prior.regular_files import read_small
+from dp_prior.regular_files import UnfitError, read_small
 from dp_prior.serving.session import History, Session, blank, metadata
 from dp_prior.serving.telemetry import Telemetry
 
@@ -34,7 +34,7 @@ SEND_S = 10.0
 """Seconds after which a client that does not read its answer is disconnected."""
 
 DRAIN_S = 30.0
-"""Most seconds that a stop waits for answers under way."""
+"""Seconds after which a stop drops the requests whose prediction has not begun."""
 
 MOST_UNREAD = 64 << 20
 """Bytes of answers waiting for a client at which the next frame from it ends the connection."""
@@ -105,7 +105,7 @@ class PolicyServer:
         self._limits = limits or Limits(message_bytes=most_bytes(policy.spec))
         self._report = report
         self._inboxes: dict[asyncio.Task[None], _Inbox] = {}  # by the task of the connection
-        self._is_ready = self._is_stopping = False
+        self._is_ready = self._is_stopping = self._is_late = False
 
     async def run(self, listener: socket.socket, stop: asyncio.Event) -> None:
         """Serve on a bound socket until `stop` is set; then answer what has arrived and close with 1001.
@@ -149,6 +149,7 @@ class PolicyServer:
                     inbox.close()
                 if self._inboxes:
                     await asyncio.wait(set(self._inboxes), timeout=DRAIN_S)
+                    self._is_late = True
 
     async def run_until_signal(self, listener: socket.socket) -> None:
         """`run` until SIGTERM or SIGINT; a second SIGINT raises KeyboardInterrupt."""
@@ -220,15 +221,17 @@ class PolicyServer:
             for _ in range(request.superseded):
                 self.telemetry.requests["superseded"] += 1
                 await self._send(connection, "superseded: a newer request arrived before this one was predicted")
-            reply = await self._work(self._answer, session, request, timing)
+            reply = await self._work(self._answer, session, request, timing, inbox)
             start = time.perf_counter()
             await self._send(connection, reply)
             end = time.perf_counter()
             self.telemetry.took("send", end - start)
             timing = {"prev_total_ms": 1e3 * (end - request.arrived)}
 
-    def _answer(self, session: Session, request: _Request, timing: dict[str, float]) -> bytes | str:
+    def _answer(self, session: Session, request: _Request, timing: dict[str, float], inbox: _Inbox) -> bytes | str:
         """The answer to one request; runs in the predicting thread."""
+        if self._is_late or inbox.is_gone:  # a client that waited too long asks again, on another connection
+            return "nobody waits for this answer"
         wait = time.perf_counter() - request.arrived
         try:
             answer = session.answer(request.message, {**timing, "wait_ms": 1e3 * wait})
@@ -263,12 +266,17 @@ class _Request:
 
 
 class _Inbox:
-    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive."""
+    """Reads a connection ahead of the answers and keeps only the newest request, however many arrive.
+
+    Attributes:
+        is_gone: whether the client has hung up.
+    """
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
         self._newest: _Request | None = None
         self._is_closed = False
+        self.is_gone = False
 
     async def fill(self, connection: Any) -> None:
         """Read until the connection closes."""
@@ -283,7 +291,7 @@ class _Inbox:
                 self._newest = _Request(message, time.perf_counter(), superseded)
                 self._changed.set()
         except ConnectionClosed:
-            self._newest = None
+            self._newest, self.is_gone = None, True
         finally:
             self.close()
 
@@ -340,13 +348,16 @@ def read_token(path: Path) -> str:
     """The key in a token file, without surrounding white space.
 
     Raises:
-        ConfigError: other users can read the file, or it does not hold one long word.
+        ConfigError: other users can read the file, it is no regular file, or it does not hold one long word.
         FileNotFoundError: there is none.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise ConfigError(str(path), [f"other users may use it (mode {mode:03o}); chmod 600 {path}"])
-    token = read_small(path, 4096).decode("ascii", "replace").strip()
+    try:
+        token = read_small(path, 4096).decode("ascii", "replace").strip()
+    except UnfitError as error:
+        raise ConfigError(str(path), [error.problem]) from None
     if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token or "\ufffd" in token:
         problem = f"expected one word of at least {LEAST_TOKEN} ASCII characters, for example of `openssl rand -hex 32`"
         raise ConfigError(str(path), [problem])

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, pack, unpack
 from dp_prior.config import an
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
+from dp_prior.observations import NUMPY
+from dp_prior.rotations import from_6d
 
 History = Literal["client", "server"]
 FIELDS = ("episode", "step", "prefix", "delay")
@@ -134,14 +137,15 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
 
 
 def blank(policy: Policy, merge: MergeConfig | None) -> bytes:
-    """A request with observations of zeros, to warm up; with a way of merging also a chunk to continue."""
-    zeros: dict[str, Any] = {}
+    """A request to warm up, of zeros and of rotations by nothing; with a way of merging also a chunk to continue."""
+    request: dict[str, Any] = {}
     for key, shape in policy.spec.cond_shapes.items():
-        dtype = np.uint8 if policy.spec.kind(key) == "image" else np.int64
-        zeros[key] = np.zeros((policy.n_obs_steps, *shape[1:]), dtype)
+        request[key] = np.zeros((policy.n_obs_steps, *shape[1:]), NUMPY[policy.spec.dtype(key)])
+        for one in policy.spec.rotations.get(key, ()):
+            request[key][:, slice(*one.slice)] = from_6d(torch.tensor([1.0, 0, 0, 0, 1, 0]), one.form)
     if merge is not None:
-        zeros[OWN_FIELDS] = {"prefix": np.zeros((policy.n_obs_steps, policy.spec.x_shape[-1])), "delay": 1}
-    return pack(zeros)
+        request[OWN_FIELDS] = {"prefix": np.zeros((policy.n_obs_steps, policy.spec.x_shape[-1])), "delay": 1}
+    return pack(request)
 
 
 def _own_fields(request: dict[str, Any]) -> dict[str, Any]:

@@ -190,9 +190,12 @@ class PolicyConfig(Config):
             raise ConfigError("task", problems)
 
     def _length_faults(self, spec: Spec, n_obs_steps: int) -> Iterator[str]:
-        if spec.x_shape[0] != self.horizon:
+        if len(spec.x_shape) != 2:
+            yield f"a policy predicts chunks (horizon, action_dim), but these data have shape {spec.x_shape}"
+        elif spec.x_shape[0] != self.horizon:
             yield f"task.horizon is {self.horizon}, but a chunk of these data has {spec.x_shape[0]} actions"
-        other = {key: shape[0] for key, shape in spec.cond_shapes.items() if shape[0] != n_obs_steps}
+        lengths = {key: shape[0] if shape else 0 for key, shape in spec.cond_shapes.items()}
+        other = {key: length for key, length in lengths.items() if length != n_obs_steps}
         if other:
             yield f"{n_obs_steps} steps of each observation are read, but these data have {other}"
 

@@ -95,7 +95,7 @@ class Pretrained(nn.Module):
         source = f"{directory / 'config.json'}, task"
         task = {PARTS: config.get(PARTS, {}), **config["task"]}
         record_type = _record_type(task, cls.record_type, directory)
-        name, tensors = _read_weights(directory, weights, list(config.get("train", {}).get("ema", {})))
+        name, tensors = _read_weights(directory, weights, _averages(directory, config))
         what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
@@ -227,8 +227,18 @@ def _record_type(task: dict[str, Any], wanted: type[Config], directory: Path) ->
         advice = unknown_type(found, origins) or f"this version does not know it; it knows {', '.join(known)}"
         raise ValueError(f"{directory} holds {an(str(found))}: {advice}")
     if not issubclass(record, wanted):
-        raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; load it with load_{record.kind}")
+        advice = f"load_{record.kind} loads it, and dp-prior sample draws from it"
+        raise ValueError(f"{directory} holds {an(found)}, not {an(expected)}; {advice}")
     return record
+
+
+def _averages(directory: Path, config: dict[str, Any]) -> list[str]:
+    """The names of a run's averages. Raises ValueError if `train.ema` is malformed."""
+    train = config.get("train", {})
+    found = train.get("ema", {}) if isinstance(train, dict) else None
+    if not isinstance(found, dict):
+        raise ValueError(f"{directory / 'config.json'}: train.ema is {found!r:.80}; expected averages by name")
+    return list(found)
 
 
 def _read_weights(directory: Path, name: str | None, averages: list[str]) -> tuple[str, dict[str, Tensor]]:

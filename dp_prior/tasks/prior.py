@@ -22,7 +22,7 @@ from dp_prior.diffusion.objective import X0, ObjectiveConfig
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
-from dp_prior.networks.encoders.text import EMBEDDING, TextTokens
+from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.model import DiffusionModel, Samples
@@ -126,6 +126,10 @@ class PriorConfig(Config):
         odd = {key: kind for key, kind in spec.kinds.items() if kind != "text"}
         if odd:
             raise ConfigError("task", [f"a prior reads vectors; found {odd}"])
+        axes = {EMBEDDING: 1, ENCODINGS: 2}
+        if len(spec.x_shape) != 1 or any(len(shape) != axes.get(key, 0) for key, shape in spec.cond_shapes.items()):
+            wanted = f"image embeddings (D,) from {EMBEDDING!r} (D,) and {ENCODINGS!r} (n, D)"
+            raise ConfigError("task", [f"a prior predicts {wanted}; found {spec.x_shape} and {spec.cond_shapes}"])
         text = spec.cond_shapes.get(EMBEDDING)
         if self.candidates > 1 and text != spec.x_shape:
             found = "there are none" if text is None else f"these have {text[0]} numbers, an image's {spec.x_shape[0]}"

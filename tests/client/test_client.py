@@ -1,6 +1,7 @@
 """The client gives the actions of `Agent` in one process, and keeps doing so when the line drops."""
 
 import itertools
+import signal
 import socket
 import threading
 from concurrent.futures import Future
@@ -99,6 +100,19 @@ def test_a_restart_of_the_server_changes_no_action():
     thread.join()
 
 
+def test_the_answer_of_an_interrupted_request_is_not_taken_for_that_of_the_next():
+    policy, agent, go = Fake(n_action_steps=1), Agent(Fake(n_action_steps=1)), threading.Event()
+    first, *others = observations(4)
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        policy.before = lambda: (signal.pthread_kill(threading.main_thread().ident, signal.SIGINT), go.wait(30))
+        with pytest.raises(KeyboardInterrupt):
+            robot.act(first)
+        policy.before = lambda: None
+        go.set()
+        for obs in others:
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+
+
 def test_a_chunk_can_be_asked_for_without_history_and_queue():
     with running(Fake()) as server, PolicyClient(port=server.port) as robot:
         history = {key: np.stack([value, value]) for key, value in observations(1)[0].items()}
@@ -165,6 +179,11 @@ def test_reasons_of_a_refusal_are_told_without_trying_again():
         with pytest.raises(ConnectionError, match="message too big"):
             robot.infer({"pos": np.zeros((2, 3)), "a b/c": np.zeros((2, 1)), "more": np.zeros(1000)})
         assert robot.act(observations(1)[0]).shape == (2,)
+
+
+def test_an_address_of_ipv6_is_one_without_brackets_too():
+    with pytest.raises(ConnectionError, match=r"no answer from ws://\[::1\]:1: "):
+        PolicyClient("::1", 1, patience_s=0)
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_told_in_time():

@@ -48,6 +48,8 @@ class World:
         state = obs["state"].round(6)
         self.requests.append((self.tick, state, prefix, delay))
         past = len(state) - 1
+        if prefix is not None:  # else `next_chunk` refuses the request, as it does on a server
+            assert past + delay <= len(prefix) <= self.horizon and 0 <= delay < self.horizon - past
         return {"chunk": state[-1] + np.arange(-past, self.horizon - past, dtype=np.float32)[:, None]}
 
     def observe(self):

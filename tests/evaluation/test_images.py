@@ -15,6 +15,7 @@ from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.evaluation.distance import frechet_distance, kernel_distance
 from dp_prior.evaluation.grid import grid
 from dp_prior.evaluation.images import DrawnImagesConfig, nearest
+from dp_prior.tasks.image import ImageTaskConfig
 from tests.evaluation.fakes import NOW, on_ranks
 
 SPEC = Spec(x_shape=(4, 3, 3), cond_shapes={"label": ()}, kinds={"label": "label"})
@@ -142,6 +143,14 @@ def test_nearest_are_those_of_brute_force():
 )
 def test_every_knob_changes_the_measurement(change):
     assert measure(**change).metrics != measure().metrics
+
+
+def test_guidance_that_was_not_trained_is_a_fault_of_the_configuration():
+    record = DrawnImagesConfig(guidance_scale=2.0)
+    assert list(record.task_faults(ImageTaskConfig(label_dropout=0.1))) == []
+    (fault,) = record.task_faults(ImageTaskConfig())
+    assert fault.startswith("guidance_scale is 2, but training never drops the label; set task.label_dropout")
+    assert not list(DrawnImagesConfig(guidance_scale=1.0).task_faults(ImageTaskConfig()))
 
 
 def test_other_knobs_change_no_number(tmp_path):

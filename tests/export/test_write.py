@@ -7,9 +7,11 @@ import sys
 import pytest
 import torch
 
+from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.export.write import write_export
+from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from tests.export.policies import SMALL, SPEC, build
 from tests.test_cli import command
@@ -78,6 +80,16 @@ def test_guidance_and_self_conditioning_are_in_the_graphs(tmp_path):
     assert write_export(policy, tmp_path / "out", "torch_export", source="run")["largest_error"] < 1e-5
 
 
+def test_a_model_that_is_no_policy_is_refused_with_what_to_do_instead(tmp_path):
+    image = ImageTaskConfig.from_json('{"backbone": {"type": "dit2d", "embed_dim": 16, "n_layers": 1, "n_heads": 2}}')
+    source = image.create(Spec(x_shape=(4, 4, 3), cond_shapes={})).save_pretrained(tmp_path / "image")
+    done = command("export", source, tmp_path / "out", "--format", "onnx")
+    assert done.exit_code == 64 and done.output.endswith(
+        "holds an image, but only policies become graphs; leave --format out to copy the checkpoint, or draw from it "
+        "by dp-prior sample\n"
+    )
+
+
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "out").mkdir()
     assert "out exists; choose another directory for the export" in refused(build(), tmp_path / "out", FileExistsError)
@@ -95,8 +107,9 @@ def test_the_command_exports_a_run_and_changes_its_sampler(tmp_path):
     assert json.loads((tmp_path / "out" / "policy.json").read_text())["sampler"]["steps"] == 2
     again = command("export", source, tmp_path / "out", "--format", "torch_export")
     assert again.exit_code == 64 and "exists; choose another directory" in again.output
-    other = command("export", source, tmp_path / "b", "--format", "onnx", "--set", "task.n_action_steps=2")
-    assert other.exit_code == 64 and "of the task only task.sampler can be changed" in other.output
+    for change in ("task.n_action_steps=2", "data.batch_size=2"):
+        other = command("export", source, tmp_path / "b", "--format", "onnx", "--set", change)
+        assert other.exit_code == 64 and "only task.sampler can be changed in an export" in other.output
     misspelt = command("export", source, tmp_path / "b", "--format", "onnx", "--set", "task.sampler.stepz=2")
     assert misspelt.exit_code == 64 and "stepz" in misspelt.output
     assert command("export", source, tmp_path / "b", "--format", "onnx", "--whole").exit_code == 2

@@ -84,6 +84,19 @@ def test_embeddings_of_another_model_are_refused(tmp_path):
     for policy in (Told(), Told(None)):
         with pytest.raises(ValueError, match="are of hashed hashed:16, but the policy reads 'b' of "):
             Instructions(policy.spec, other)
+    with pytest.raises(FileNotFoundError, match="there is no folder .*gone; expected one of embeddings, or of a model"):
+        Instructions(Told().spec, tmp_path / "gone")
+
+
+def test_a_server_is_refused_embeddings_of_another_model(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from dp_prior.cli import main
+
+    monkeypatch.setattr("dp_prior.inference.load.load_policy", lambda *reference, **how: Told())
+    texts = folder(tmp_path / "e", ["stop"], HashedConfig(dimension=16))
+    done = CliRunner().invoke(main, ["serve", "run", "--port", "0", "--texts", str(texts)])
+    assert done.exit_code == 64 and "--texts: 1 problem" in done.output and "hashed:16, but the policy" in done.output
 
 
 @pytest.mark.parametrize(

@@ -17,5 +17,7 @@ def test_addresses():
         bind("localhost", taken.getsockname()[1], is_protected=False)
     with pytest.raises(ConfigError, match="'no such host' is no address"):
         bind("no such host", 0, is_protected=False)
+    with pytest.raises(ConfigError, match=r"'192\.168\.\.1' is no address"):
+        bind("192.168..1", 0, is_protected=True)
     with pytest.raises(ConfigError, match="cannot be used: Cannot assign requested address"):
         bind("192.0.2.1", 0, is_protected=True)

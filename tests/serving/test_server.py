@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hmac
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import urllib.request
 import numpy as np
 import pytest
 
+from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
@@ -83,6 +85,28 @@ def test_every_connection_has_its_own_agent():
             for i, (end, agent) in enumerate(zip(ends, agents, strict=True)):
                 mine = {key: value + i for key, value in obs.items()}
                 np.testing.assert_array_equal(asked(end, pack(mine))["actions"][0], agent.act(mine))
+
+
+def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
+    spec = Fake(camera=(6, 8)).spec
+    policy = Fake(camera=(6, 8))
+    policy.spec = Spec(
+        **{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, "previous_actions": {"before": (1, 2)}}
+    )
+    url = "ws://127.0.0.1:{}"
+    with running(policy, name="mine", history="server") as server, connect(url.format(server.port)) as end:
+        assert unpack(end.recv(timeout=30)) == {
+            "protocol": "dp_prior/1",
+            "policy": "mine",
+            "obs": {
+                "pos": {"shape": [3], "dtype": "float32", "kind": "vector"},
+                "a b/c": {"shape": [1], "dtype": "float32", "kind": "vector"},
+                "cam.front": {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"},
+                "before": {"shape": [2], "dtype": "float32", "kind": "vector", "start": [1.0, 2.0]},
+            },
+            "n_obs_steps": 2, "horizon": 8, "n_action_steps": 4, "action_dim": 2,
+            "history": "server", "merge": "naive", "fields": ["episode", "step", "prefix", "delay"],
+        }  # fmt: skip
 
 
 def test_a_bad_request_is_answered_with_one_line_and_the_connection_lives():
@@ -204,6 +228,41 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
 
 
+def test_a_request_is_not_predicted_when_its_client_has_hung_up():
+    policy, started, go = Fake(), threading.Event(), threading.Event()
+    with running(policy) as server, joined(server) as end, joined(server) as gone:
+        policy.before = lambda: (started.set(), go.wait(30))
+        end.send(pack(GOOD))
+        assert started.wait(30)
+        gone.send(pack(GOOD))
+        assert gone.ping().wait(30)
+        gone.close()
+        assert end.ping().wait(30)
+        go.set()
+        assert unpack(end.recv(timeout=30))["actions"].shape == (4, 2)
+        while "dp_prior_connections 2" in get(server, "/metrics")[1]:
+            pass
+    assert policy.calls == 2  # with the warm-up
+
+
+def test_a_stop_that_takes_too_long_drops_what_is_not_being_predicted_yet(monkeypatch):
+    monkeypatch.setattr(module, "DRAIN_S", 0.05)
+    policy, started, go = Fake(), threading.Event(), threading.Event()
+    with running(policy) as server:
+        ends = [joined(server) for _ in range(3)]
+        policy.before = lambda: (started.set(), go.wait(30))
+        for end in ends:
+            end.send(pack(GOOD))
+            assert started.wait(30) and end.ping().wait(30)
+        server.stop()
+        for end in ends:
+            with pytest.raises(ConnectionClosed) as closed:
+                end.recv(timeout=30)
+            assert closed.value.rcvd.code == 1001
+        go.set()
+    assert policy.calls == 2  # the warm-up, and the one that was under way
+
+
 @pytest.mark.parametrize(
     ("headers", "is_welcome"),
     [
@@ -214,12 +273,15 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
         ({"Authorization": f"Api-Key {TOKEN}"}, True),
     ],
 )
-def test_a_token_is_asked_for_except_by_the_probes(headers, is_welcome):
+def test_a_token_is_asked_for_except_by_the_probes(headers, is_welcome, monkeypatch):
+    compared, compare = [], hmac.compare_digest  # in constant time
+    monkeypatch.setattr(hmac, "compare_digest", lambda given, own: compared.append(given) or compare(given, own))
     with running(Fake(), token=TOKEN) as server:
         assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 200
         expected = (200, "# TYPE") if is_welcome else (401, "expected the header `Authorization: Api-Key KEY` with")
         status, text = get(server, "/metrics", **headers)
         assert status == expected[0] and text.startswith(expected[1])
+        assert len(compared) == len(headers)
         if is_welcome:
             with joined(server, additional_headers=headers) as end:
                 assert asked(end)["actions"].shape == (4, 2)
@@ -402,6 +464,9 @@ def test_token_files(tmp_path):
             read_token(path)
     with pytest.raises(FileNotFoundError):
         read_token(tmp_path / "none")
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="is a named pipe, socket or device; expected a regular file"):
+        read_token(tmp_path / "pipe")
 
 
 def test_a_policy_may_not_use_a_name_of_the_protocol():
@@ -451,20 +516,37 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
     from click.testing import CliRunner
 
     from dp_prior.cli import main
+    from dp_prior.tasks.image import ImageTaskConfig
 
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o644)
+    export = tmp_path / "export"
+    export.mkdir()
+    (export / "policy.json").write_text("{}")
+    image = ImageTaskConfig.from_json('{"backbone": {"type": "dit2d", "embed_dim": 16, "n_layers": 1, "n_heads": 2}}')
+    image.create(Spec(x_shape=(4, 4, 3), cond_shapes={})).save_pretrained(tmp_path / "image")
     with bind("127.0.0.1", 0, is_protected=False) as taken:
         for arguments, line in [
             (["--port", taken.getsockname()[1]], "is in use by another process; name a free port with --port"),
             (["--host", "0.0.0.0"], "other machines could reach '0.0.0.0'; give --token-file"),
             (["--host", "0.0.0.0", "--token-file", token], "other users may use it (mode 644); chmod 600"),
             (["--token-file", tmp_path / "none"], "No such file or directory"),
+            (["--port", 0, "--device", "fpga:x"], "'fpga:x' cannot be used: Invalid device string"),
         ]:
             done = CliRunner().invoke(main, ["serve", str(run), *map(str, arguments)])
             assert done.exit_code == 64 and line in done.output, done.output
             assert len(done.output.splitlines()) <= 2
+    for source, line in [(export, "policy.json cannot be used"), (tmp_path / "image", "holds an image, not a policy")]:
+        done = CliRunner().invoke(main, ["serve", str(source), "--port", "0"])
+        assert done.exit_code == 64 and line in done.output and len(done.output.splitlines()) == 2, done.output
+    for arguments, line in [
+        ([export, "--device", "cuda"], "--guidance-scale and --device are for checkpoints"),
+        ([run, "--texts", tmp_path], "--texts is for policies that read instructions"),
+        ([run, "--idle", "0"], "0.0 is not in the range x>0"),
+    ]:
+        done = CliRunner().invoke(main, ["serve", *map(str, arguments), "--port", "0"])
+        assert done.exit_code == 2 and line in done.output, done.output
 
 
 def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serves():

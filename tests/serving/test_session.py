@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dp_prior.batch import Spec
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
-from dp_prior.serving.session import Session, metadata
+from dp_prior.rotations import FORMS, RotationSlice
+from dp_prior.serving.session import Session, blank, metadata
 from tests.serving.running import Continuing, Fake, observations
 
 pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
@@ -140,6 +142,16 @@ def test_a_request_continues_the_chunk_under_way_in_the_way_of_the_server():
     ):
         with pytest.raises(ValueError, match=line):
             ask(Session(Continuing(), merge=Prefix()), history, **{"step": 4, "prefix": prefix, "delay": 1, **change})
+
+
+@pytest.mark.parametrize("form", ["axis_angle", "quaternion_xyzw", "matrix", "6d_rows", "euler_xyz_degrees"])
+def test_the_first_request_of_the_server_itself_is_one_that_the_policy_reads(form):
+    policy, width = Continuing(camera=CAMERA), FORMS[form]
+    where = {"pose": (RotationSlice(slice=(3, 3 + width), form=form),)}
+    shapes = {**policy.spec.cond_shapes, "pose": (2, 4 + width)}
+    policy.spec = Spec(**{**dict(policy.spec), "cond_shapes": shapes, "rotations": where})
+    for merge in (None, Prefix()):
+        assert unpack(Session(policy, merge=merge).answer(blank(policy, merge)).reply)["chunk"].shape == (8, 2)
 
 
 def test_text_frames_are_refused():

@@ -240,10 +240,10 @@ def test_loaded_policy_is_an_inpainting_policy(uninterrupted, tmp_path):
 
 
 def test_model_of_another_task_is_refused_with_what_loads_it(uninterrupted, tmp_path):
-    with pytest.raises(ValueError, match="holds an inpainting_policy, not a prior; load it with load_policy"):
+    with pytest.raises(ValueError, match="holds an inpainting_policy, not a prior; load_policy loads it"):
         load_prior(uninterrupted)
     plain = experiment(tiny(tmp_path)).parts.model.save_pretrained(tmp_path / "plain")
-    with pytest.raises(ValueError, match="holds a policy, not an inpainting_policy; load it with load_policy"):
+    with pytest.raises(ValueError, match="holds a policy, not an inpainting_policy; load_policy loads it"):
         InpaintingPolicy.from_pretrained(plain)
     assert type(load_policy(plain)) is DiffusionPolicy
 

@@ -12,6 +12,7 @@ import torch
 from huggingface_hub import ModelHubMixin
 
 from dp_prior import load_policy
+from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, write_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.places.source import RemoteError
 from dp_prior.tasks import pretrained
@@ -56,6 +57,24 @@ def test_what_is_there_is_left_alone(policy, tmp_path):
     policy.save_pretrained(tmp_path / "empty")
     with pytest.raises(FileExistsError, match="exists and is not empty"):
         policy.save_pretrained(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "line"),
+    [
+        ("config.json", {"train": 3}, "config.json: train.ema is None; expected averages by name"),
+        ("config.json", {"train": {"ema": [1]}}, r"config.json: train.ema is \[1\]; expected averages by name"),
+        ("spec.json", {"x_shape": []}, r"a policy predicts chunks \(horizon, action_dim\), but these data have shape"),
+        ("spec.json", {"cond_shapes": {"state": []}}, "steps of each observation are read, but these data have"),
+    ],
+)
+def test_documents_of_another_form_are_refused(policy, tmp_path, document, change, line):
+    made = read_checkpoint(policy.save_pretrained(tmp_path / "policy"))
+    made.documents[document] |= change
+    manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at="2026-01-01T00:00:00+00:00")
+    write_checkpoint(tmp_path / "other", Snapshot(made.tensors, made.documents), manifest)
+    with pytest.raises(ValueError, match=line):
+        load_policy(tmp_path / "other")
 
 
 def test_pushed_it_is_one_commit_with_a_card_and_comes_back(policy, hub):

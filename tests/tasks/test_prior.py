@@ -63,6 +63,12 @@ def test_every_objective_and_sampler_gives_unit_embeddings(spec, objective, samp
     torch.testing.assert_close(found.norm(dim=1), torch.ones(8))
 
 
+@pytest.mark.parametrize("change", [{"x_shape": ()}, {"cond_shapes": {"text": ()}}, {"cond_shapes": {"text": (2, 6)}}])
+def test_data_of_other_shapes_are_refused(change):
+    with pytest.raises(ConfigError, match=r"a prior predicts image embeddings \(D,\) from 'text' \(D,\) and"):
+        build(SPEC.model_copy(update=change))
+
+
 def test_the_length_of_the_data_means_nothing_and_the_scale_is_the_root_of_the_dimension():
     prior, given = build(), batch()
     longer = Batch(x=3 * given.x, cond=given.cond, mask=given.mask, ids=given.ids)

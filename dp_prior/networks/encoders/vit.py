@@ -119,8 +119,8 @@ class VitEncoderConfig(CameraEncoderConfig):
         if self.architecture.get("num_channels", 3) != 3:
             yield f"architecture has num_channels {self.architecture['num_channels']}; expected 3, RGB"
         size, patch = self.image_size or self.architecture["image_size"], self.architecture["patch_size"]
-        if not isinstance(size, int) or not isinstance(patch, int):
-            yield f"architecture has image_size {size} and patch_size {patch}; expected square ones"
+        if not isinstance(size, int) or not isinstance(patch, int) or min(size, patch) < 1:
+            yield f"architecture has image_size {size} and patch_size {patch}; expected square ones of a pixel or more"
         elif size % patch:
             below = size - size % patch
             nearest = f"{below} or {below + patch}" if below else f"{patch}"
@@ -149,12 +149,22 @@ class VitEncoderConfig(CameraEncoderConfig):
         )
 
     def create(self, shape: tuple[int, ...]) -> VitEncoder:
-        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
+        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`.
+
+        Raises:
+            ValueError: the architecture contradicts itself.
+        """
         if self.architecture is None:
             raise RuntimeError("the architecture of a vit encoder is not known yet; create it from record.resolve()")
         family = FAMILIES[self.architecture["model_type"]]
         camera = self.camera(shape, mean=self.mean or family.mean, std=self.std or family.std)
-        return VitEncoder(self, camera)
+        try:
+            return VitEncoder(self, camera)
+        except (ImportError, ValueError):
+            raise
+        except Exception as error:  # each model of transformers has its own for sizes that do not fit
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"architecture: no model can be built of it: {problem}") from error
 
 
 class Source(NamedTuple):

@@ -425,6 +425,23 @@ def test_a_copy_is_independent(folder):
     assert not torch.equal(other(frames()), encoder(frames()))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"patch_size": 0},
+        {"num_attention_heads": 0},
+        {"num_attention_heads": 3},
+        {"hidden_size": "16"},
+        {"hidden_size": -16},
+        {"hidden_act": "import os"},
+    ],
+)
+def test_an_architecture_that_contradicts_itself_is_refused(change):
+    sizes = {name: value for name, value in TINY.items() if name not in ("intermediate_size", "num_register_tokens")}
+    with pytest.raises(ValueError, match="expected square ones of a pixel|architecture: no model can be built of it: "):
+        VitEncoderConfig(weights="a/b", architecture={"model_type": "dinov2", **sizes, **change}).create(SHAPE)
+
+
 def test_a_model_that_is_not_square_is_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "image_size": [28, 35]}))
