@@ -215,6 +215,12 @@ def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
     assert json.loads((tmp_path / "run" / "exit.json").read_text())["reason"] == "finished"
 
 
+@pytest.mark.parametrize("line", [["schema"], ["sweep", "config.json"], ["report", "runs/a"]])
+def test_each_command_imports_what_it_is_told_to(line):
+    found = command(*line, "--import", "no_such_parts")
+    assert found.exit_code == 64 and "error: --import no_such_parts: 1 problem" in found.output
+
+
 def test_help_names_the_commands():
     said = command("--help").output
     for name in ("train", "evaluate", "make-demonstrations"):
