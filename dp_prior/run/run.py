@@ -104,9 +104,10 @@ class Run:
         self._begun = time.time()
         self._handles_signals = stop is None
         place = RunDirectory(run_directory(config))
-        with recorded(place.path), place.explaining():
+        with recorded(place.path) as exits, place.explaining():
             place.inspect()
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout), stop)
+            exits.rank, exits.ranks = ranks.process_index, ranks.num_processes
             self.parts = Assembly(config, ranks, report=report)
 
     def run(self, resume: Resume = "auto", end: float | None = None, allow_changes: Iterable[str] = ()) -> Outcome:

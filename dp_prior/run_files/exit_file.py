@@ -147,15 +147,14 @@ class ExitFile:
 
 
 @contextlib.contextmanager
-def recorded(directory: Path) -> Iterator[None]:
+def recorded(directory: Path) -> Iterator[ExitFile]:
     """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates it.
 
-    The ranks do not know of each other yet; a launcher numbers them in the environment.
+    The file is that of rank 0 until `rank` and `ranks` of what this returns are set.
     """
-    rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
-    exits = ExitFile(directory, rank, ranks)
+    exits = ExitFile(directory)
     try:
-        yield
+        yield exits
     except BaseException as error:
         with contextlib.suppress(CheckpointError, OSError):
             if isinstance(error, StoppedEarly):

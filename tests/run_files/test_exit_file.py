@@ -167,11 +167,10 @@ def test_cause_stays_and_a_consequence_gives_way(tmp_path):
         assert (found["rank"], found["message"]) == (1, "ValueError: mine")
 
 
-def test_what_fails_before_the_run_begins_is_told_by_the_rank_where_it_did(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_what_fails_before_the_run_begins_is_told_by_the_rank_where_it_did(tmp_path):
     for rank, problem in ((1, "there are no data"), (0, "follows from it")):
-        monkeypatch.setenv("RANK", str(rank))
-        with pytest.raises(ConfigError, match=problem), recorded(tmp_path):
+        with pytest.raises(ConfigError, match=problem), recorded(tmp_path) as exits:
+            exits.rank, exits.ranks = rank, 2
             raise ConfigError("data", [problem])
         found = json.loads((tmp_path / "exit.json").read_text())
         assert (found["rank"], found["ranks"]) == (1, 2) and "there are no data" in found["message"]
