@@ -115,8 +115,8 @@ def read_story(directory: Path) -> Story:
     Raises:
         FileNotFoundError: the directory holds no run.
     """
-    if not (directory / CONFIG).is_file() and not (directory / ROWS).is_file():
-        raise FileNotFoundError(f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS}")
+    if not any((directory / name).is_file() for name in (CONFIG, ROWS, EXIT)):
+        raise FileNotFoundError(f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS} nor {EXIT}")
     gaps: list[str] = []
 
     def read(name: str, needed: bool = False) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Runs:
         """Runs are not searched for others, nor are hidden folders."""
         for folder, inside, files in os.walk(self.root):
             inside[:] = sorted(name for name in inside if not name.startswith("."))
-            if ROWS in files or (CONFIG in files and EXIT in files):
+            if ROWS in files or EXIT in files:
                 inside.clear()
                 yield "" if Path(folder) == self.root else Path(folder).relative_to(self.root).as_posix()
 

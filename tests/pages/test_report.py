@@ -254,7 +254,13 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_run(tmp_path, mo
     assert (tmp_path / "run" / "result.json").exists()
 
 
+def test_a_run_that_failed_before_it_began_has_a_page_with_the_reason(tmp_path):
+    (tmp_path / "exit.json").write_text(json.dumps({"reason": "bad data", "code": 65, "message": "there are no data"}))
+    texts = Outline(page_of(tmp_path, tmp_path=tmp_path)).texts
+    assert {"failed", "there are no data", "config.json is missing"} <= set(texts)
+
+
 def test_what_is_no_run_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no run at .*neither config.json nor metrics.jsonl"):
+    with pytest.raises(FileNotFoundError, match="there is no run at .* neither config.json nor metrics.jsonl nor exit"):
         write_report([tmp_path], tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
