@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,7 +56,11 @@ class Finding:
 def find(seen: Survey) -> list[Finding]:
     """All findings, the most severe first."""
     found = [Finding("error", problem) for problem in seen.problems]
-    found += [finding for check in CHECKS for finding in check(seen)]
+    return ranked([*found, *(finding for check in CHECKS for finding in check(seen))])
+
+
+def ranked(found: Iterable[Finding]) -> list[Finding]:
+    """The most severe first."""
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 

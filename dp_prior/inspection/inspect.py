@@ -19,7 +19,7 @@ from dp_prior.data.recorded import RecordedConfig
 from dp_prior.data.selection import KeyConfig
 from dp_prior.inspection.cameras import Strip, look
 from dp_prior.inspection.embeddings import Rows, embeddings_at, find_in_rows, read_rows
-from dp_prior.inspection.faults import SEVERITIES, Finding, find
+from dp_prior.inspection.faults import Finding, find, ranked
 from dp_prior.inspection.images import Gallery, find_in_images, images_at, read_gallery
 from dp_prior.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.inspection.survey import Role, Survey, survey
@@ -150,7 +150,7 @@ def _recorded(
     missing = [key for key in keys if is_remote and seen.store.dtype(key) == "video"]
     strips, findings, gaps = look(seen, [key for key in keys if key not in missing], are_named=cameras is not None)
     gaps += [f"{key}: videos on the Hub are downloaded if a configuration names them" for key in missing]
-    found = sorted([*find(seen), *findings], key=lambda finding: SEVERITIES.index(finding.severity))
+    found = ranked([*find(seen), *findings])
     if normalizers is None:
         normalizers = {signal.name: Limits() for signal in seen.of("observation", "action")}
     if not data:
@@ -167,8 +167,7 @@ def _embeddings(name: str, data: dict[str, Any], readable: dict[str, Any]) -> In
     rows = read_rows(record)
     if "text" not in data and "text_encodings" not in data:
         rows = rows[:1]
-    findings = sorted(find_in_rows(rows, record), key=lambda finding: SEVERITIES.index(finding.severity))
-    return Inspection(name, None, rows, findings, [], [], {}, data)
+    return Inspection(name, None, rows, ranked(find_in_rows(rows, record)), [], [], {}, data)
 
 
 def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Inspection:
@@ -188,5 +187,4 @@ def _images(name: str, data: dict[str, Any], given: ImagesConfig | None) -> Insp
         record.create()
     except DataError as error:
         findings += [Finding("error", problem) for problem in error.problems]
-    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Inspection(name, None, [], findings, [], [], {}, data, galleries)
+    return Inspection(name, None, [], ranked(findings), [], [], {}, data, galleries)

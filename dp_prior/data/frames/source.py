@@ -38,4 +38,5 @@ def open_source(store: EpisodeStore, key: str, ends: np.ndarray) -> FrameSource:
             return lerobot_frames(store, key, ends)
         case RobomimicStore():
             return robomimic_frames(store, key, ends)
-    raise TypeError(f"no frames are read from {type(store).__name__}")
+    problem = f"frames are not read by {type(store).__name__}; give them as files in data.images.*.folder"
+    raise DataError(str(store.describe()["path"]), [problem])

@@ -218,6 +218,18 @@ def test_an_unknown_key_names_the_nearest(tmp_path):
         open_source(store, KEY, ends_of([]))
 
 
+def test_a_store_of_another_package_has_no_frames(tmp_path):
+    class Other:
+        def keys(self):
+            return {"image": (4, 4, 3)}
+
+        def describe(self):
+            return {"path": "there"}
+
+    with pytest.raises(DataError, match="frames are not read by Other; give them as files in data.images"):
+        open_source(Other(), "image", np.array([3]))
+
+
 def test_a_camera_without_a_place_in_the_episode_list_is_named(tmp_path):
     store = lerobot(tmp_path, pictures(9), [3, 3, 3], "v3.0", "video")
     listing = store.path / "meta/episodes/chunk-000/file-000.parquet"
