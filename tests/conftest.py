@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configur
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+# A shell starts a suite in the background with Ctrl-C ignored, which every process of the tests would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _PREAMBLE = """
 import os, torch
