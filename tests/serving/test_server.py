@@ -24,7 +24,7 @@ from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
 from dp_prior.serving import server as module
 from dp_prior.serving.listener import bind
-from dp_prior.serving.server import Limits, PolicyServer, most_bytes, read_token
+from dp_prior.serving.server import Limits, PolicyServer, _Inbox, most_bytes, read_token
 from tests.serving.running import Fake, observations, running
 
 websockets = pytest.importorskip("websockets", reason="websockets is not installed: the policy server is NOT tested")
@@ -228,8 +228,10 @@ def test_a_stop_answers_what_has_arrived_and_closes_with_1001():
         socket.create_connection(("127.0.0.1", server.port), timeout=5)
 
 
-def test_a_request_is_not_predicted_when_its_client_has_hung_up():
-    policy, started, go = Fake(), threading.Event(), threading.Event()
+def test_a_request_is_not_predicted_when_its_client_has_hung_up(monkeypatch):
+    policy, started, go, noticed = Fake(), threading.Event(), threading.Event(), threading.Event()
+    close = _Inbox.close
+    monkeypatch.setattr(_Inbox, "close", lambda inbox: (close(inbox), noticed.set()))
     with running(policy) as server, joined(server) as end, joined(server) as gone:
         policy.before = lambda: (started.set(), go.wait(30))
         end.send(pack(GOOD))
@@ -237,7 +239,7 @@ def test_a_request_is_not_predicted_when_its_client_has_hung_up():
         gone.send(pack(GOOD))
         assert gone.ping().wait(30)
         gone.close()
-        assert end.ping().wait(30)
+        assert noticed.wait(30)
         go.set()
         assert unpack(end.recv(timeout=30))["actions"].shape == (4, 2)
         while "dp_prior_connections 2" in get(server, "/metrics")[1]:
