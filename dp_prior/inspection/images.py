@@ -155,9 +155,10 @@ def images_at(place: Path) -> dict[str, Any] | None:
 
 def _holds_episodes(path: Path) -> bool:
     try:
-        return NpzStoreConfig(path=path).create() is not None
+        NpzStoreConfig(path=path).create()
     except (DataError, OSError):
         return False
+    return True
 
 
 def _opened(source: dict[str, Any], labelled: bool) -> ImageSource | None:
@@ -207,7 +208,7 @@ def _copies(seen: Gallery, is_split: bool) -> Iterator[Finding]:
 
 
 def _some(seen: Gallery, which: np.ndarray) -> str:
-    """Rows, for a message, up to its verb."""
+    """The beginning of a message about some images, with the verb."""
     first = seen.source.locate(int(seen.numbers[np.flatnonzero(which)[0]]))
     return f"{seen.name}: {which.sum():,} of {len(which):,} images, first {first}, are"
 

@@ -82,7 +82,7 @@ def kind_of(source: Path) -> str:
 
 
 def known_kind(source: Path) -> str | None:
-    """The same, or None where there is nothing that is known."""
+    """The type of a data set by its files; None if there is nothing, or nothing that is known."""
     by_ending = {".npz": "npz", ".hdf5": "robomimic", ".h5": "robomimic", ".zip": "zarr"}
     if source.is_file():
         return by_ending.get(source.suffix)
