@@ -21,10 +21,13 @@ from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks
 from dp_prior.randomness import Randomness
 from dp_prior.run_files.config import TrainConfig
-from dp_prior.training.config import TrainingConfig
+from dp_prior.tasks.distilled import DistilledPolicy
 from dp_prior.training.trainer import PolicyTrainer
+from tests.tasks.test_distilled import distilled
+from tests.test_cameras import ENCODER, camera_run
+from tests.test_image import tiny as tiny_image
 from tests.test_prior import tiny as tiny_prior
-from tests.tiny import tiny
+from tests.tiny import experiment, tiny
 
 ELSEWHERE = torch.device("meta")
 aten = torch.ops.aten
@@ -85,8 +88,13 @@ class Accelerator:
 @pytest.fixture(autouse=True)
 def _no_autocast_there(monkeypatch):
     """torch knows autocast for real devices only."""
-    is_enabled = torch.is_autocast_enabled
+    is_enabled, autocast = torch.is_autocast_enabled, torch.autocast
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device="cpu": device != "meta" and is_enabled(device))
+    monkeypatch.setattr(
+        torch,
+        "autocast",
+        lambda device, **how: contextlib.nullcontext() if device == "meta" else autocast(device, **how),
+    )
 
 
 def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainConfig, SimpleNamespace]:
@@ -95,6 +103,8 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
     data = record.task.open(record.data)
     model = record.task.create(data.spec)
     model.fit(data.statistics(), data.train)
+    if isinstance(model, DistilledPolicy):  # compared with its teacher at the start, where numbers can be read
+        model.teacher.policy(model, torch.device("cpu")).to(ELSEWHERE)
     parts = SimpleNamespace(**{name: _moved(getattr(data, name)) for name in ("train", "val", "test")})
     parts.spec = data.spec
     loader = _loader(parts.train)
@@ -102,7 +112,7 @@ def train_elsewhere(config: dict, steps: int = 2) -> tuple[PolicyTrainer, TrainC
     trainer = PolicyTrainer(
         model,
         loader,
-        TrainingConfig.model_validate({"steps": 100, "ema": record.train.ema}),
+        record.train,
         ranks=Ranks(Accelerator()),
         tracker=nowhere,
         writer=nowhere,
@@ -160,8 +170,34 @@ TASKS = {
     "transformer": {"task__backbone": {"type": "transformer", "embed_dim": 16, "n_layers": 1, "n_heads": 2}},
     "dit": {"task__backbone": {"type": "dit", "embed_dim": 16, "n_layers": 1, "n_heads": 2}},
     "gaussian": {"task__normalizer": {"action": {"type": "gaussian"}}},
+    "prefix": {"task__prefix": {"max_delay": 2}},
+    "two steps, from zeros": {
+        "task__diffusion": {
+            "schedule": {"type": "flow", "steps": 2, "scale": 9},
+            "objective": {"type": "x0"},
+            "weighting": {"type": "uniform"},
+            "timesteps": {"type": "uniform", "stratified": True},
+            "start": "zeros",
+        },
+    },
+    "four draws": {"task__diffusion__draws": 4},
     "power function": {"train__ema": {"ema": {"type": "power_function"}}},
+    "muon": {"train__optimizer": {"type": "muon"}},
 }
+CAMERAS = {
+    "resnet": ENCODER,
+    "resnet, convolution, mean": {**ENCODER, "stem": "conv", "pool": "mean", "jitter": None, "crop": None},
+}
+IMAGES = {
+    "dit2d": {"task__diffusion__guidance": {"scale": 2.0}},
+    "unet2d, learned variance": {
+        "task__backbone": {
+            "type": "unet2d", "channels": 8, "channel_mult": [1, 2], "attention_resolutions": [4], "head_dim": 8,
+            "n_groups": 4,
+        },
+        "task__diffusion__variance": {"type": "learned_range"},
+    },
+}  # fmt: skip
 
 
 def test_the_device_is_as_strict_as_a_real_one():
@@ -198,6 +234,24 @@ def test_every_kind_of_policy_trains_and_predicts_there(tmp_path, task):
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler.values())))
 def test_every_sampler_draws_there(tmp_path, sampler):
     trainer, _, parts = train_elsewhere(tiny(tmp_path, task__sampler=sampler), steps=1)
+    _predicts_and_is_measured(trainer, parts)
+
+
+@pytest.mark.parametrize("encoder", CAMERAS)
+def test_a_policy_with_a_camera_trains_and_predicts_there(tmp_path, encoder):
+    trainer, _, parts = train_elsewhere(camera_run(tmp_path, task__encoders={"front": CAMERAS[encoder]}))
+    _predicts_and_is_measured(trainer, parts)
+
+
+def test_a_distilled_policy_trains_there(tmp_path):
+    experiment(tiny(tmp_path, evaluate=[])).run()
+    trainer, _, parts = train_elsewhere(tiny(tmp_path, **distilled(tmp_path / "run")))
+    _predicts_and_is_measured(trainer, parts)
+
+
+@pytest.mark.parametrize("model", IMAGES)
+def test_a_model_of_images_trains_and_draws_there(tmp_path, model):
+    trainer, _, parts = train_elsewhere(tiny_image(tmp_path, **IMAGES[model]))
     _predicts_and_is_measured(trainer, parts)
 
 
