@@ -80,8 +80,8 @@ class Study:
         self._is_over = False
 
     def wanted(self, run: Run) -> list[str]:
-        """Missing measures of a run. Several ways of running are measured on the rows of the screen."""
-        names = list(self.measures) if run.row.group in ("screen", "mirror") else [OWN]
+        """Missing measures of a run."""
+        names = list(self.measures) if run.row.is_run_otherwise else [OWN]
         return self.results.missing(run, [CHEAP, *names])
 
     def finish(self, run: Run, position: str) -> None:

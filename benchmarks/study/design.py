@@ -147,6 +147,11 @@ class Row(NamedTuple):
     code: str = "ours"
     """Whose classes are trained: one of `PEERS`."""
 
+    @property
+    def is_run_otherwise(self) -> bool:
+        """Whether its weights are also run in other ways than their own."""
+        return self.group in ("screen", "mirror") or self.name == MAIN_JOB
+
 
 def plackett_burman() -> np.ndarray:
     """(12, 11) of 1 and -1: rows are runs, columns factors."""

@@ -48,6 +48,7 @@ MEASURES = {
     OWN: Measure(),  # DDIM of 8 evaluations, 8 actions, average of decay 0.999, last weights
     "2 evaluations": Measure(DDIM(steps=2)),
     "16 evaluations": Measure(DDIM(steps=16)),
+    "noise between the evaluations (eta 1)": Measure(DDIM(steps=8, eta=1.0)),
     "warm start, 4 evaluations": Measure(DDIM(steps=8), warm_start=True),
     "4 actions": Measure(n_action_steps=4),
     "12 actions": Measure(n_action_steps=12),

@@ -141,20 +141,19 @@ def probes(rows: list[Measured]) -> Iterator[str]:
     yield from _table(["change of the base", "score", *(f"{name}, difference" for name in STATISTICS)], cells())
 
 
-def ways(results: Results, rows: list[Measured]) -> Iterator[str]:
+WAYS = ["way of running", "trainings", *(f"{name}, difference" for name in STATISTICS)]
+
+
+def ways(results: Results, rows: list[Measured]) -> Iterator[list[str]]:
     """Ways of running the same weights: paired differences over the trainings that were measured so."""
-
-    def cells() -> Iterator[list[str]]:
-        for name in list(MEASURES)[1:]:
-            pairs = []
-            for row in rows:
-                for line, own in zip(row.trainings, row.scores, strict=True):
-                    if (other := results.scores(line["run"], name)) is not None:
-                        pairs.append((own, other))
-            if pairs:
-                yield [name, str(len(pairs)), *(_with_interval(*_paired(pairs, one)) for one in STATISTICS.values())]
-
-    yield from _table(["way of running", "trainings", *(f"{name}, difference" for name in STATISTICS)], cells())
+    for name in list(MEASURES)[1:]:
+        pairs = []
+        for row in rows:
+            for line, own in zip(row.trainings, row.scores, strict=True):
+                if (other := results.scores(line["run"], name)) is not None:
+                    pairs.append((own, other))
+        if pairs:
+            yield [name, str(len(pairs)), *(_with_interval(*_paired(pairs, one)) for one in STATISTICS.values())]
 
 
 def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) -> tuple[float, np.ndarray]:
@@ -210,8 +209,9 @@ def tables(results: Results) -> Iterator[str]:
             yield from ("", "### The screen", "", *screen(halves))
         if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
             yield from ("", "### One change at a time", "", *probes(ours))
-        if ours:
-            yield from ("", "### Without training again", "", *ways(results, ours))
+        for title, which in (("the main job", peers), ("the rows of the screen", ours)):
+            if others := list(ways(results, which)):
+                yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
         if sum(len(row.scores) for row in ours) >= 4:
             yield from ("", "### Cheap measures", "", *relations(ours))
 

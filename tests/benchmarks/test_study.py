@@ -173,7 +173,7 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
         measures = {name: rng.normal() for name in ("training loss", "validation loss", "action error")}
         measures["action error by step"] = rng.normal(size=8).tolist()
         results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
-        for name in MEASURES if row.group in ("screen", "mirror") else [OWN]:
+        for name in MEASURES if row.is_run_otherwise else [OWN]:
             scores = [thousandths(score) for score in np.minimum(1, rng.beta(4, 1, episodes) * 1.05)]
             results.add({"run": run.id, "measure": name, "scores": scores})
     return results
@@ -195,6 +195,7 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
         *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 24 |", "| action error | 68 |"),
+        *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
 
@@ -203,9 +204,9 @@ def test_thousandths_keep_what_is_solved():
     assert [thousandths(score) for score in (0.0, 0.12345, 0.99999, 1.0, math.nan)] == [0, 123, 999, 1000, 0]
 
 
-def test_a_study_of_two_data_sets_and_seeds_takes_less_than_a_megabyte(tmp_path):
+def test_a_study_of_two_data_sets_and_seeds_takes_little_room(tmp_path):
     one = made_up(tmp_path / "results.jsonl", episodes=200)  # of one data set
-    assert 2 * one.path.stat().st_size < 1e6
+    assert 2 * one.path.stat().st_size < 1.25e6
 
 
 def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
