@@ -1,7 +1,7 @@
 """Rollouts: the policy runs in an environment, with the same agent that runs it on a robot.
 
-Episodes are fixed by their seeds and run in blocks of `n_envs`. Ranks take whole blocks, so the arithmetic of a block,
-and with it every score, is the same bit for bit on any number of ranks.
+Episodes are fixed by their seeds and run in blocks of `n_envs`, which ranks divide: every score is the same bit for bit
+on any number of ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import nn
 
@@ -26,7 +25,9 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.envs import EnvConfig
 from dp_prior.envs.vector import VectorEnv
 from dp_prior.envs.workers import Workers, cores, is_divisible
+from dp_prior.evaluation import by_instruction
 from dp_prior.evaluation.blind import blinded, refuse_blinding
+from dp_prior.evaluation.blocks import run_blocks
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement, write_report
@@ -40,15 +41,12 @@ from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
 from dp_prior.inference.instructions import Instructions
 from dp_prior.metric_names import Metric
-from dp_prior.metrics import Ranks, pad_gather_reduce
+from dp_prior.metrics import Ranks
 from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.tasks.policy import PolicyConfig
 
 log = logging.getLogger(__name__)
-
-TASK_CHARACTERS = 256
-"""Longer instructions are cut in the table of scores by instruction."""
 
 
 class RolloutConfig(Config):
@@ -270,9 +268,23 @@ class RolloutEvaluator:
         env = self._open(policy, ranks)
         try:
             with evaluation_mode(policy):
-                rows, film = self._run_blocks(env, policy, ranks, stem)
+                rows, film = self._run_episodes(env, policy, ranks, stem)
         finally:
             env.close()
+        result = self._measurement(rows)
+        if film is not None:
+            result.media[f"{config.name}/video"] = film.path
+            picture = film.path.with_suffix(".png")
+            table = result.tables[f"{config.name}/by_seed"]
+            draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
+            result.media[f"{config.name}/picture"] = picture
+        if stem is not None:
+            write_report(stem.with_suffix(".json"), config, progress, result)
+        return result
+
+    def _measurement(self, rows: np.ndarray) -> Measurement:
+        """Metrics and tables of all episodes, see `_run_episodes`."""
+        config = self.config
         if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
@@ -293,17 +305,11 @@ class RolloutEvaluator:
         ]
         result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
         if rows[:, 4:].any():
-            texts = [_text(row) for row in rows[:, 4:]]
+            texts = [by_instruction.decode(row) for row in rows[:, 4:]]
             for line, text in zip(table, texts, strict=True):
                 line["instruction"] = text
-            result.tables[f"{config.name}/by_instruction"] = _by_instruction(texts, scores, successes)
-        if film is not None:
-            result.media[f"{config.name}/video"] = film.path
-            picture = film.path.with_suffix(".png")
-            draw_rollouts(picture, film.strips, table, self._headline(metrics))
-            result.media[f"{config.name}/picture"] = picture
-        if stem is not None:
-            write_report(stem.with_suffix(".json"), config, progress, result)
+            found = by_instruction.scores_by_instruction(texts, scores, successes)
+            result.tables[f"{config.name}/by_instruction"] = found
         return result
 
     def _open(self, policy: Any, ranks: Ranks | None) -> VectorEnv:
@@ -324,48 +330,27 @@ class RolloutEvaluator:
         share = "" if math.isnan(solved) else f", solved {solved:.0%}"
         return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
 
-    def _run_blocks(
+    def _run_episodes(
         self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
     ) -> tuple[np.ndarray, Film | None]:
         """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
 
-        An environment with instructions adds `TASK_CHARACTERS` columns, the characters of the episode's instruction.
+        An environment with instructions adds columns, the characters of the episode's instruction.
         """
         config = self.config
-        rank, size = rank_and_size(ranks)
-        starts = range(0, config.n_episodes, env.n_envs)
-        rounds = []
-        width = 4 + (TASK_CHARACTERS if () in env.obs_shapes.values() else 0)
+        width = 4 + (by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0)
         instructions = Instructions(policy.spec, config.instructions)
         film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
-        for first in range(0, len(starts), size):
-            rows = np.zeros((env.n_envs, width))
-            rows[:, 0] = -1.0  # no episode
-            error = None
-            if first + rank < len(starts):
-                start = starts[first + rank]
-                episodes = range(start, min(start + env.n_envs, config.n_episodes))
-                try:
-                    shown = film if start == 0 else None
-                    found = self._run_block(env, policy, instructions, episodes, shown, ranks)
-                    rows[: len(episodes), : found.shape[1]] = found
-                except Exception as caught:  # reported to the other ranks first: they wait in the gather
-                    error = caught
-                    seeds = config.first_seed + start, config.first_seed + episodes[-1]
-                    error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
-                    rows[:, 0] = -2.0  # -2: failed
-            places = np.zeros((1, size, env.n_envs, width))  # every rank fills its own place, so the sum holds them all
-            places[0, rank] = rows
-            gathered = pad_gather_reduce(ranks, torch.from_numpy(places), "sum", dim=0).cpu().numpy()
-            if error is not None:
-                raise error
-            failed = np.flatnonzero((gathered[:, :, 0] == -2).any(axis=1))
-            if len(failed):
-                raise RuntimeError(f"evaluator {config.name!r} failed on rank {failed[0]}; see the output of that rank")
-            rounds.append(gathered.reshape(-1, width))
-        rows = np.concatenate(rounds)
-        rows = rows[rows[:, 0] >= 0]
-        return rows[np.argsort(rows[:, 0])], film
+
+        def run(episodes: range) -> np.ndarray:
+            try:
+                return self._run_block(env, policy, instructions, episodes, film if 0 in episodes else None, ranks)
+            except Exception as error:
+                seeds = config.first_seed + episodes[0], config.first_seed + episodes[-1]
+                error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
+                raise
+
+        return run_blocks(run, config.n_episodes, env.n_envs, width, ranks, config.name), film
 
     def _run_block(
         self,
@@ -376,7 +361,7 @@ class RolloutEvaluator:
         film: Film | None,
         ranks: Ranks | None,
     ) -> np.ndarray:
-        """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_blocks`."""
+        """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_episodes`."""
         config = self.config
         _check_fit(env, policy.spec, config.env.type)
         refuse_blinding(policy.spec, config.blind)
@@ -402,7 +387,7 @@ class RolloutEvaluator:
         n = len(episodes)
         first = env.reset([config.first_seed + episode for episode in episodes])
         obs = self._seen(first, policy)
-        codes = [_codes(values) for values in first.values() if values.dtype.kind == "U"][:1]
+        codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
         rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
         broken = np.zeros(n, dtype=bool)
         done = np.zeros(n, dtype=bool)
@@ -426,29 +411,6 @@ class RolloutEvaluator:
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
         """What the policy gets of the observations."""
         return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
-
-
-def _codes(texts: np.ndarray) -> np.ndarray:
-    """(n, TASK_CHARACTERS) numbers of the characters of n texts, 0 after the end, for a sum over ranks."""
-    return texts.astype(f"<U{TASK_CHARACTERS}").view("<u4").reshape(len(texts), -1).astype(np.float64)
-
-
-def _text(codes: np.ndarray) -> str:
-    """The text that `_codes` made numbers of."""
-    return "".join(chr(int(code)) for code in codes if code)
-
-
-def _by_instruction(texts: Sequence[str], scores: np.ndarray, successes: np.ndarray) -> list[dict[str, Any]]:
-    """Mean score with its 95 % interval, share solved and number of episodes of each instruction."""
-    table = []
-    for text in sorted(set(texts)):
-        own = np.array([other == text for other in texts])
-        low, high = mean_interval(scores[own]) if own.sum() > 1 else (math.nan, math.nan)
-        found = {"score": float(scores[own].mean()), "score_ci_low": low, "score_ci_high": high}
-        table.append(
-            {"instruction": text, **found, "success_rate": float(successes[own].mean()), "episodes": int(own.sum())}
-        )
-    return table
 
 
 def _has_keypoints(encoder: CameraEncoderConfig) -> bool:

@@ -1,0 +1,40 @@
+"""Scores by the instruction of an episode.
+
+Ranks exchange numbers, so a text is sent as the numbers of its characters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dp_prior.evaluation.interval import mean_interval
+
+CHARACTERS = 256
+"""Longer instructions are cut."""
+
+
+def encode(texts: np.ndarray) -> np.ndarray:
+    """(n, CHARACTERS) numbers of the characters of n texts, 0 after the end."""
+    return texts.astype(f"<U{CHARACTERS}").view("<u4").reshape(len(texts), -1).astype(np.float64)
+
+
+def decode(numbers: np.ndarray) -> str:
+    """The text that `encode` made (CHARACTERS,) numbers of."""
+    return "".join(chr(int(number)) for number in numbers if number)
+
+
+def scores_by_instruction(texts: Sequence[str], scores: np.ndarray, successes: np.ndarray) -> list[dict[str, Any]]:
+    """Mean score with its 95 % interval, share solved and number of episodes of each instruction."""
+    table = []
+    for text in sorted(set(texts)):
+        own = np.array([other == text for other in texts])
+        low, high = mean_interval(scores[own]) if own.sum() > 1 else (math.nan, math.nan)
+        found = {"score": float(scores[own].mean()), "score_ci_low": low, "score_ci_high": high}
+        table.append(
+            {"instruction": text, **found, "success_rate": float(successes[own].mean()), "episodes": int(own.sum())}
+        )
+    return table

@@ -1,0 +1,40 @@
+"""Blocks of episodes come back whole and in order, whichever rank ran them."""
+
+import numpy as np
+import pytest
+
+from dp_prior.evaluation.blocks import run_blocks
+from tests.evaluation.fakes import on_ranks
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("n_episodes", "block"), [(1, 4), (4, 4), (7, 3), (9, 2)])
+def test_every_episode_is_run_once_on_one_rank(size, n_episodes, block):
+    def run(models, ranks):
+        seen = []
+
+        def rows(episodes):
+            seen.append(list(episodes))
+            return np.stack([np.array(episodes), np.square(episodes)], axis=1)
+
+        return run_blocks(rows, n_episodes, block, 3, ranks, "rollout"), seen
+
+    results = on_ranks(size, run, {})
+    expected = [[episode, episode**2, 0] for episode in range(n_episodes)]
+    assert all(found.tolist() == expected for found, _ in results)
+    blocks = sorted(block for _, seen in results for block in seen)
+    assert sum(blocks, []) == list(range(n_episodes)) and all(one[0] % block == 0 for one in blocks)
+
+
+def test_a_failed_block_fails_every_rank():
+    def run(models, ranks):
+        def rows(episodes):
+            if 4 in episodes:
+                raise OSError("the simulator is gone")
+            return np.array(episodes)[:, None]
+
+        return run_blocks(rows, 8, 2, 1, ranks, "rollout")
+
+    first, second, third = on_ranks(3, run, {})
+    assert isinstance(third, OSError), "block 2 is that of rank 2"
+    assert all(isinstance(found, RuntimeError) and "failed on rank 2" in str(found) for found in (first, second))
