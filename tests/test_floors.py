@@ -13,7 +13,7 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders", "layers"}
+    {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
     | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
     | {"resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
@@ -83,7 +83,8 @@ ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 METADATA = {  # of installed packages: their records, and a version; only the command line names a module
     ("importlib", "cli/command.py"),
-    ("importlib.metadata", "config.py"),
+    ("importlib.metadata", "config/families.py"),
+    ("importlib.metadata", "config/origins.py"),
     ("importlib.metadata", "export/write.py"),
     ("importlib.metadata", "renderers/pusht.py"),
 }

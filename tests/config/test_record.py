@@ -493,7 +493,7 @@ class Untyped(Config):
 def installed(monkeypatch, *names):
     """Pretend that a package names these objects of this file as members of the family `things`."""
     entries = [EntryPoint(name.lower(), f"{__name__}:{name}", "dp_prior.things") for name in names]
-    monkeypatch.setattr("dp_prior.config._entry_points", lambda: EntryPoints(entries))
+    monkeypatch.setattr("dp_prior.config.families._entry_points", lambda: EntryPoints(entries))
 
 
 def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):

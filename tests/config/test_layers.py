@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from dp_prior.config import Config, ConfigError
-from dp_prior.layers import Layers
+from dp_prior.config.layers import Layers
 
 
 class Small(Config):

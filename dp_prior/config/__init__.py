@@ -1,0 +1,31 @@
+"""Records: JSON in, frozen and fully checked objects out.
+
+Every part of the package is described by a `Config`. Unknown keys and wrong types are refused, and all problems of a
+file are reported together, each with its JSON path. A family of interchangeable parts is a union told apart by `type`.
+"""
+
+from dp_prior.config.annotations import Change, Kind, change_of, child, members, records_in
+from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, PartError, an
+from dp_prior.config.families import family, member_of
+from dp_prior.config.origins import PARTS, unknown_type
+from dp_prior.config.read import EXTENDS
+from dp_prior.config.record import Config
+
+__all__ = [
+    "EXTENDS",
+    "MOST_PROBLEMS",
+    "PARTS",
+    "Change",
+    "Config",
+    "ConfigError",
+    "Kind",
+    "PartError",
+    "an",
+    "change_of",
+    "child",
+    "family",
+    "member_of",
+    "members",
+    "records_in",
+    "unknown_type",
+]

@@ -1,0 +1,87 @@
+"""Annotations of a record's fields: the records that they admit, what lies below them, and what a change means."""
+
+from __future__ import annotations
+
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from dp_prior.config.record import Config
+
+Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change of a setting means for a run that resumes; `Annotated[int, Change("harmless")]` on its field.
+
+    It holds for everything inside the field that says nothing else; see `dp_prior.run_files.changes`.
+
+    Attributes:
+        inside: kinds of some fields of the record that the field holds, where only this holder can tell.
+    """
+
+    kind: Kind
+    inside: Mapping[str, Kind] = field(default_factory=dict)
+
+
+def change_of(annotation: Any) -> Change | None:
+    """The `Change` in the metadata of an annotation."""
+    return next((part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Change)), None)
+
+
+class Members(ABC):
+    """Metadata of an annotation that admits records which are not written in it; see `family`."""
+
+    @property
+    @abstractmethod
+    def records(self) -> dict[str, type[Config]]:
+        """The records by their type."""
+
+
+def records_in(annotation: Any) -> list[type[Config]]:
+    """The record classes an annotation admits, through Annotated, unions and optionals."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    families = [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Members)]
+    if families:
+        return list(families[0].records.values())
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return [record for part in get_args(annotation) for record in records_in(part)]
+    return []
+
+
+def members(annotation: Any) -> dict[str, type[Config]]:
+    """The records of a family by their type."""
+    return {record.model_fields["type"].default: record for record in records_in(annotation)}
+
+
+def record_for(annotation: Any, value: Any) -> type[Config] | None:
+    """The record class that describes `value`, by its `type` where there are several."""
+    records = records_in(annotation)
+    tag = value.get("type") if isinstance(value, dict) else None
+    tagged = [r for r in records if "type" in r.model_fields and r.model_fields["type"].default == tag]
+    return (tagged or (records if len(records) == 1 else [None]))[0]
+
+
+def child(annotation: Any, key: str | int) -> Any:
+    """The annotation one level below, for a field name, a key or an index; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        found = annotation.model_fields.get(str(key))
+        if found is None:
+            return None
+        return Annotated[(found.annotation, *found.metadata)] if found.metadata else found.annotation
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Annotated, Union, types.UnionType):
+        arguments = records_in(annotation) or arguments
+        return next((below for part in arguments if (below := child(part, key)) is not None), None)
+    if origin is dict:
+        return arguments[1]
+    if origin in (list, tuple) and str(key).isdecimal():
+        return arguments[min(int(key), len(arguments) - 1)] if Ellipsis not in arguments else arguments[0]
+    return None

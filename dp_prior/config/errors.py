@@ -1,0 +1,43 @@
+"""The errors of records, and how their messages name things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_PROBLEMS = 50
+"""A report shows this many problems and counts the others."""
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; `problems` holds one line per fault, the first `MOST_PROBLEMS` of them."""
+
+    def __init__(self, source: str, problems: list[str], more: int = 0):
+        """Args: more: number of faults beyond `problems`."""
+        total = len(problems) + more
+        self.source = source
+        self.problems = problems[:MOST_PROBLEMS]
+        if total > len(self.problems):
+            self.problems.append(f"and {total - len(self.problems)} more")
+        count = f"{total} problem" + ("s" if total != 1 else "")
+        super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]))
+
+
+class PartError(TypeError):
+    """A record that cannot be a member of a family; the message is one line."""
+
+
+def an(name: str) -> str:
+    """A name with its indefinite article, for messages: an image, a policy."""
+    return f"{'an' if name[:1].lower() in ('a', 'e', 'i', 'o') else 'a'} {name}"
+
+
+def short(value: Any) -> str:
+    """The text of a value for a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]} ... ({len(text)} characters)"
+
+
+def key_text(part: str | int) -> str:
+    """A part of a JSON path for a message."""
+    text = str(part)
+    return text if 0 < len(text) <= 80 else '""' if not text else short(text)

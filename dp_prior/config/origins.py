@@ -1,0 +1,50 @@
+"""Where the records of other packages come from, so that a file can say what it needs."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import sys
+from typing import Any
+
+from pydantic import BaseModel
+
+from dp_prior.config.errors import short
+
+PARTS = "$parts"
+"""Key of a written record: the package, version and module of each `type` in it that another package adds. Only error
+messages and comparisons use it; nothing is imported because a file names it."""
+
+
+def origins_of(value: Any) -> dict[str, str]:
+    """Package, version and module of every record in a value that is not ours, by type."""
+    if isinstance(value, BaseModel):
+        inside, record = value.arguments(), type(value)
+        top = record.__module__.partition(".")[0]
+        is_ours = top == __package__.partition(".")[0]
+        own = {} if is_ours or "type" not in record.model_fields else {value.type: _origin(record, top)}
+    elif isinstance(value, (dict, list, tuple)):
+        inside, own = value if isinstance(value, dict) else dict(enumerate(value)), {}
+    else:
+        return {}
+    return own | {kind: origin for part in inside.values() for kind, origin in origins_of(part).items()}
+
+
+@functools.cache  # reading the metadata of all installed packages takes 100 ms
+def _origin(record: type[BaseModel], top: str) -> str:
+    """Args: top: the first part of the record's module."""
+    for package in importlib.metadata.packages_distributions().get(top, ()):
+        return f"{package} {importlib.metadata.version(package)}, module {record.__module__}"
+    version = vars(sys.modules[top]).get("__version__", "without __version__")
+    return f"{top} {version}, module {record.__module__}"
+
+
+def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
+    """What to do about a type that is not known but, as its file says, is of another package; None if it does not."""
+    if not isinstance(kind, str) or kind not in origins:
+        return None
+    return (
+        f"{short(kind)} is of another package: {short(origins[kind])}. Install that, or import that module first: "
+        f"--import MODULE or DP_PRIOR_IMPORT on the command line, `import MODULE` in Python. Nothing that a file names "
+        f"is imported by itself"
+    )

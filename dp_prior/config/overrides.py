@@ -1,0 +1,84 @@
+"""Overrides of a configuration from the command line, such as `train.lr.peak=3e-4`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from dp_prior.config.annotations import child, record_for
+from dp_prior.config.errors import ConfigError, key_text, short
+from dp_prior.config.read import parse_json
+
+if TYPE_CHECKING:
+    from dp_prior.config.record import Config
+
+
+def rank_of_override(override: str) -> float:
+    """Sort key: an object before its fields and `type` before its siblings, so that no override undoes another."""
+    keys = override.partition("=")[0].split(".")
+    return len(keys) - 0.5 * (keys[-1] == "type")
+
+
+def apply_override(cls: type[Config], data: dict[str, Any], override: str) -> tuple[str, ...]:
+    """Set `a.b.c=value` in place; returns the path of what is replaced.
+
+    Parts that the file omits start from their default; changing a `type` resets that part to its defaults.
+    """
+    source = f"--set {override if len(override) <= 200 else short(override)}"
+    path, equals, text = override.partition("=")
+    keys = path.split(".")
+    if not equals or not all(keys):
+        raise ConfigError(source, ["expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"])
+    annotation: Any = cls
+    here: Any = data
+    for depth, key in enumerate(keys):
+        if not isinstance(here, (dict, list)):
+            where = ".".join(map(key_text, keys[:depth]))
+            raise ConfigError(source, [f"{where} is {short(here)}, which has no key {short(key)}"])
+        record = record_for(annotation, here)
+        annotation = child(record if record is not None else annotation, key)
+        place: Any = key
+        if isinstance(here, list):
+            if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < len(here)):
+                raise ConfigError(source, [f"{short(key)} is no index into a list of {len(here)}"])
+            place = int(key)
+        elif depth < len(keys) - 1 and here.get(key) is None:
+            here[key] = _default_of(record, key)
+        if depth < len(keys) - 1:
+            here = here[place]
+    value = _typed(text, annotation, source)
+    is_other = place == "type" and here.get("type") not in (None, value)
+    if is_other:
+        here.clear()
+    here[place] = value
+    return tuple(keys[:-1] if is_other else keys)
+
+
+def _typed(text: str, annotation: Any, source: str) -> Any:
+    """The value of an override: parsed as JSON, or the text itself where only text is valid."""
+    try:
+        value = parse_json(text, source)
+    except ConfigError as error:
+        if "not JSON: " in str(error):
+            return text
+        raise
+    if annotation is None or isinstance(value, str):
+        return value
+    for candidate in (value, text):
+        try:
+            TypeAdapter(annotation).validate_json(json.dumps(candidate), strict=True)
+        except ValidationError:
+            continue
+        return candidate
+    return value
+
+
+def _default_of(record: type[Config] | None, key: str) -> Any:
+    """The default of a field as mutable JSON; {} if it has none."""
+    if record is None or key not in record.model_fields or record.model_fields[key].is_required():
+        return {}
+    default = to_jsonable_python(record.model_fields[key].get_default(call_default_factory=True))
+    return {} if default is None else default

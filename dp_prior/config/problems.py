@@ -1,0 +1,81 @@
+"""The errors of pydantic as lines for whoever wrote the file: JSON path, what was found, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from dp_prior.config.annotations import child, members, record_for, records_in
+from dp_prior.config.errors import key_text, short
+from dp_prior.config.origins import unknown_type
+
+if TYPE_CHECKING:
+    from dp_prior.config.record import Config
+
+
+def describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
+    """The path of a pydantic error, and its lines, usually one: JSON path, problem and remedy.
+
+    Args:
+        origins: of types that other packages add.
+    """
+    keys, annotation, record = _place(cls, data, problem)
+    path = [key_text(part) for part in keys]
+    at = [*keys, "type"] if problem["type"] == "union_tag_invalid" else keys
+    return at, _lines(problem, path, annotation, record, origins)
+
+
+def _place(cls: type[Config], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Config] | None]:
+    """Where a pydantic error lies: its path, the annotation there, and the record around it."""
+    kind, location = problem["type"], problem["loc"]
+    annotation, value, record, keys = cls, data, None, []
+    for depth, part in enumerate(location):
+        if isinstance(value, dict):
+            if len(records_in(annotation)) > 1 and part == value.get("type"):
+                annotation = record_for(annotation, value)  # pydantic names the union member; the file does not
+                continue
+            if part not in value and not (kind == "missing" and depth == len(location) - 1):
+                continue
+        elif not (isinstance(value, list) and isinstance(part, int)):
+            continue
+        record = record_for(annotation, value)
+        annotation = child(record if record is not None else annotation, part)
+        keys.append(part)
+        value = value.get(part) if isinstance(value, dict) else next(iter(value[part : part + 1]), None)
+    return keys, annotation, record
+
+
+def _lines(
+    problem: Any, path: list[str], annotation: Any, record: type[Config] | None, origins: dict[str, str]
+) -> list[str]:
+    kind, found = problem["type"], problem.get("input")
+    where = ".".join(path) or "the file"
+    if kind == "value_error":
+        lines = str(problem["ctx"]["error"]).splitlines()
+        return [f"{where}: {line}" if path else line for line in lines]
+    if kind == "extra_forbidden":
+        return [f"{where}: unknown key.{_nearest(record, path[-1])}"]
+    if kind == "missing":
+        return [f"{where}: missing; it has no default"]
+    if kind == "union_tag_not_found":
+        return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
+    if kind == "union_tag_invalid":
+        tag = found.get("type") if isinstance(found, dict) else found
+        advice = unknown_type(tag, origins) or f"{short(tag)} is not known; expected one of {_tags(annotation)}"
+        return [f"{where}.type: {advice}"]
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return [f"{where}: input should be an object; found {short(found)}"]
+    return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {short(found)}"]
+
+
+def _tags(annotation: Any) -> str:
+    return ", ".join(map(repr, members(annotation)))
+
+
+def _nearest(record: type[Config] | None, key: str) -> str:
+    """A hint: what replaces a key of another library, the closest known key, or all known keys."""
+    if record is not None and key in record.replaced:
+        return f" {record.replaced[key]}"
+    known = list(record.model_fields) if record is not None else []
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"

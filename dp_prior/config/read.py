@@ -1,0 +1,85 @@
+"""JSON from files: stricter than `json.loads`, and with the files that one extends."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from dp_prior.config.errors import ConfigError, an, short
+
+EXTENDS = "extends"
+"""Key of a configuration file: the file that it is laid over, relative to its own directory."""
+
+MOST_CHARACTERS = 4_000_000
+"""Maximum length of a configuration; checking one with that many unknown keys takes seconds."""
+
+TOO_DEEP = "is nested too deeply to be a configuration"
+
+
+def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """A file and those that it extends, each with its object; the last one extends nothing."""
+    found: list[tuple[Path, dict[str, Any]]] = []
+    asked = ""
+    while True:
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a path that no file can have
+            raise ConfigError(str(path), [f"cannot be read{asked}: {error}"]) from None
+        data = parse_object(text, str(path))
+        base = data.pop(EXTENDS, None)
+        found.append((path, data))
+        if base is None:
+            return found
+        if not isinstance(base, str) or not base:
+            raise ConfigError(str(path), [f"{EXTENDS}: expected the path of a file; found {short(base)}"])
+        asked, path = f", which {path} extends", path.parent / base
+        if path.resolve() in [file.resolve() for file, _ in found]:
+            circle = " extends ".join(str(file) for file in [*(file for file, _ in found), path])
+            raise ConfigError(str(found[0][0]), [f"{EXTENDS}: a circle: {circle}"])
+
+
+def parse_object(text: str, source: str) -> dict[str, Any]:
+    """A JSON object without its `$schema`."""
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
+    data = parse_json(text, source)
+    if not isinstance(data, dict):
+        raise ConfigError(source, [f"holds {an(type(data).__name__)}; expected an object {{...}}"])
+    data.pop("$schema", None)
+    return data
+
+
+def parse_json(text: str, source: str) -> Any:
+    """Any JSON value; stricter than `json.loads`, which takes repeated keys, NaN and 1e999."""
+
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            repeated = sorted(key for key in found if counts[key] > 1)
+            lines = [f"key {short(key)} is written twice in one object; keep one" for key in repeated]
+            raise ConfigError(source, lines)
+        return found
+
+    def refuse_constant(name: str) -> float:
+        raise ConfigError(source, [f"{name} is not a JSON number; write a finite number or null"])
+
+    def finite(digits: str) -> float:
+        if math.isinf(float(digits)):
+            raise ConfigError(source, [f"{short(digits)} is too large for a number"])
+        return float(digits)
+
+    hooks = {"object_pairs_hook": refuse_duplicates, "parse_constant": refuse_constant, "parse_float": finite}
+    try:
+        return json.loads(text, **hooks)
+    except json.JSONDecodeError as error:
+        raise ConfigError(source, [f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"]) from None
+    except RecursionError:
+        raise ConfigError(source, [TOO_DEEP]) from None
+    except ConfigError:
+        raise
+    except ValueError:  # Python's limit on integers, 4300 digits
+        raise ConfigError(source, ["an integer has too many digits"]) from None

@@ -1,0 +1,117 @@
+"""`Config`, the record that every part of the package is described by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, short
+from dp_prior.config.layers import Layers
+from dp_prior.config.origins import PARTS, origins_of
+from dp_prior.config.overrides import apply_override, rank_of_override
+from dp_prior.config.problems import describe
+from dp_prior.config.read import EXTENDS, TOO_DEEP, files_of, parse_object
+
+
+class Config(BaseModel):
+    """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
+
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    replaced: ClassVar[Mapping[str, str]] = {}
+    """Keys of other libraries that a file may hold by mistake, and what replaces them here."""
+
+    @classmethod
+    def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
+        """Read a record from a JSON file, with dotted overrides such as `train.lr.peak=3e-4` applied first.
+
+        `"extends": "base.json"`, relative to the file, lays it over another one, as `Layers` does.
+
+        Raises:
+            ConfigError: a file is missing, is not plain JSON, or they do not describe this record.
+        """
+        (base, data), *others = reversed(files_of(Path(path)))
+        layers = Layers(data, str(base))
+        for file, given in others:
+            cls.complete(layers.data)
+            layers.lay(given, str(file))
+        return cls._of(layers, overrides)
+
+    @classmethod
+    def from_json(cls, text: str, overrides: Iterable[str] = (), source: str = "config") -> Self:
+        """Read a record from JSON text; see `from_json_path`. A `$schema` line, which editors read, is allowed."""
+        data = parse_object(text, source)
+        if EXTENDS in data:
+            raise ConfigError(source, [f"{EXTENDS}: only a file that is read from its path can extend another"])
+        return cls._of(Layers(data, source), overrides)
+
+    @classmethod
+    def _of(cls, layers: Layers, overrides: Iterable[str]) -> Self:
+        data, source = layers.data, layers.top
+        origins = data.pop(PARTS, {})
+        if not isinstance(origins, dict):
+            raise ConfigError(source, [f"{PARTS}: expected an object; found {short(origins)}"])
+        cls.complete(data)
+        problems = []
+        for override in sorted(overrides, key=rank_of_override):
+            try:
+                layers.replaced(apply_override(cls, data, override))
+            except ConfigError as error:
+                problems += [f"{error.source}: {problem}" for problem in error.problems]
+        cls.complete(data)
+        try:
+            record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
+        except ValidationError as error:
+            faults = error.errors(include_url=False)
+            if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
+                raise ConfigError(source, [TOO_DEEP]) from None
+            lines = []
+            for fault in faults[:MOST_PROBLEMS]:
+                path, found = describe(cls, data, fault, origins)
+                lines += [line + layers.remark(path) for line in found]
+            raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
+        except UnicodeEncodeError:
+            raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
+        except RecursionError:
+            raise ConfigError(source, [TOO_DEEP]) from None
+        if problems:
+            raise ConfigError(source, problems)
+        return record
+
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """Fill in, in place, omitted keys whose default depends on other keys; nothing by default."""
+
+    def faults(self) -> Iterable[str]:
+        """Contradictions between fields that are each valid, one line per fault; none by default.
+
+        The lines of all records are reported together. A record is asked only if its fields, records among them, are
+        valid, since its lines may depend on them.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _has_no_faults(self) -> Self:
+        lines = list(self.faults())
+        if lines:
+            raise ValueError("\n".join(lines))
+        return self
+
+    def to_json(self) -> str:
+        """The resolved record, defaults included, as indented JSON, with `PARTS` if other packages have parts in it."""
+        text, origins = self.model_dump_json(indent=2), origins_of(self)
+        return (json.dumps({PARTS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
+
+    def digest(self) -> str:
+        """SHA-256 of the resolved record, independent of the order of keys."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields by name without the discriminator `type`: keyword arguments for the class this record makes."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
