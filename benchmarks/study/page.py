@@ -199,7 +199,8 @@ def tables(results: Results) -> Iterator[str]:
         episodes = rows[0].scores.shape[1]
         machines = sorted({line["machine"] for row in rows for line in row.trainings})
         yield from ("", f"## {data}, {budget}, {episodes} test seeds", "")
-        yield f"{sum(len(row.scores) for row in rows)} trainings on {' and '.join(machines)}, one thread each."
+        count = sum(len(row.scores) for row in rows)
+        yield f"{count} training{'s' * (count > 1)} on {' and '.join(machines)}, one thread each."
         peers = [row for row in rows if row.group == "peers"]
         ours = [row for row in rows if row.group != "peers"]
         halves = complete(ours)
