@@ -20,6 +20,7 @@ from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
 from dp_prior.serving import server as module
@@ -167,6 +168,22 @@ def test_probes_and_metrics():
     status, page = early.metrics
     assert status == 200 and "dp_prior_ready 1\n" in page
     assert 'dp_prior_stage_seconds_bucket{stage="predict",le="+Inf"} 0\n' in page
+
+
+def test_ready_means_that_the_model_of_the_instructions_is_loaded_or_that_texts_are_refused(monkeypatch):
+    loaded, create = [], HashedConfig.create
+    monkeypatch.setattr(HashedConfig, "create", lambda record: loaded.append(record) or create(record))
+    told = {"kinds": {"a b/c": "text"}, "cond_shapes": {"pos": (2, 3), "a b/c": (2, 8)}, "x_shape": (8, 2)}
+    policy = Fake()
+    policy.spec = Spec(**told, embedders={"a b/c": HashedConfig(dimension=8)})
+    with running(policy) as server:
+        assert loaded == [HashedConfig(dimension=8)]
+        assert "actions" in asked(joined(server), pack({"pos": np.zeros(3), "a b/c": "go left"}))
+        assert len(loaded) == len(server.lines) == 1
+    policy.spec = Spec(**told)
+    with running(policy) as server:
+        assert server.lines[0].startswith("only embeddings are answered: observation 'a b/c' is a text, but nothing")
+        assert "actions" in asked(joined(server), pack({"pos": np.zeros(3), "a b/c": np.zeros(8)}))
 
 
 def test_metrics_count_every_stage():
