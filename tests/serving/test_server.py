@@ -23,6 +23,7 @@ from dp_prior.config import ConfigError
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
+from dp_prior.rotations import RotationSlice
 from dp_prior.serving import server as module
 from dp_prior.serving.listener import bind
 from dp_prior.serving.server import Limits, PolicyServer, _Inbox, most_bytes, read_token
@@ -35,6 +36,7 @@ from websockets.sync.client import connect  # noqa: E402
 
 GOOD = observations(1)[0]
 TOKEN = "0123456789abcdef"
+TURN = RotationSlice(slice=(0, 3), form="axis_angle")
 
 
 def joined(server, **options):
@@ -91,9 +93,8 @@ def test_every_connection_has_its_own_agent():
 def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
     spec = Fake(camera=(6, 8)).spec
     policy = Fake(camera=(6, 8))
-    policy.spec = Spec(
-        **{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, "previous_actions": {"before": (1, 2)}}
-    )
+    more = {"previous_actions": {"before": (1, 2)}, "rotations": {"pos": (TURN,)}}
+    policy.spec = Spec(**{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, **more})
     url = "ws://127.0.0.1:{}"
     with running(policy, name="mine", history="server") as server, connect(url.format(server.port)) as end:
         assert unpack(end.recv(timeout=30)) == {
@@ -105,6 +106,7 @@ def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
                 "cam.front": {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"},
                 "before": {"shape": [2], "dtype": "float32", "kind": "vector", "start": [1.0, 2.0]},
             },
+            "rotations": {"pos": [[0, 3, "axis_angle"]], "a b/c": [], "cam.front": [], "before": []},
             "n_obs_steps": 2, "horizon": 8, "n_action_steps": 4, "action_dim": 2,
             "history": "server", "merge": "naive", "fields": ["episode", "step", "prefix", "delay"],
         }  # fmt: skip
