@@ -1,6 +1,7 @@
 """load_policy: what was saved is what acts, and nothing else gets in."""
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,11 @@ def test_loaded_policy_is_the_saved_one(policy, save):
     assert torch.equal(predict(loaded), predict(policy))
     assert (loaded.n_obs_steps, loaded.n_action_steps, loaded.horizon, loaded.spec) == (2, 4, 8, SPEC)
     assert not loaded.training and not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+def test_a_policy_can_be_sent_to_another_process(policy):
+    expected = predict(policy)  # the steps of its sampler are remembered
+    assert torch.equal(predict(pickle.loads(pickle.dumps(policy))), expected)
 
 
 def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
