@@ -97,7 +97,7 @@ class VectorAgent:
         """Start one episode per number; forgets observations and queued actions."""
         self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
-        nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu")
+        nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu", dtype=torch.float32)
         starts = self.policy.spec.previous_actions
         self._previous = {key: torch.tensor(start, device="cpu") + nothing for key, start in starts.items()}
         self._executed = deque([nothing], maxlen=self.policy.n_obs_steps)
@@ -188,7 +188,7 @@ class VectorAgent:
             previous=previous,
             guidance_scale=self.guidance_scale,
         )
-        chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu")
+        chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu", dtype=torch.float32)
         chunks[rows] = chunk.float().cpu()
         return chunks
 

@@ -14,6 +14,7 @@ from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import CheckpointError, Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.chunking import Guided
 from dp_prior.inference.load import load_policy
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
@@ -85,6 +86,23 @@ def test_loaded_policy_is_the_saved_one(policy, save):
 def test_a_policy_can_be_sent_to_another_process(policy):
     expected = predict(policy)  # the steps of its sampler are remembered
     assert torch.equal(predict(pickle.loads(pickle.dumps(policy))), expected)
+
+
+def test_acting_in_a_program_whose_default_is_float64(save):
+    directory, obs = save(), {key: value[0, 0].numpy() for key, value in observations(1).items()}
+
+    def actions():
+        agent = Agent(load_policy(directory), n_action_steps=1, merge=Guided(), warm_start=True)
+        return np.stack([agent.act(obs) for _ in range(3)])
+
+    expected = actions()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = actions()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
