@@ -315,6 +315,6 @@ def _finite(actions: np.ndarray) -> np.ndarray:
     if not np.isfinite(actions).all():
         raise RuntimeError(
             f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the weights "
-            f"are damaged"
+            f"are damaged, or float16 overflows"
         )
     return actions
