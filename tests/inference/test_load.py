@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from dp_prior.inference.chunking import Guided
 from dp_prior.inference.load import load_policy
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
+from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import PolicyConfig
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
@@ -55,7 +57,9 @@ def save(policy, tmp_path):
             config["train"] = {"ema": {average: {} for average in ["fast", *averages]}}
             others = {f"model_{average}.safetensors": state for average, state in averages.items()}
         documents = {"config.json": config, "spec.json": spec or json.loads(SPEC.to_json())}
-        manifest = Manifest(sequence=1, step=100, samples_seen=1600, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+        step = int(name[-3:]) if "step_" in name else 100
+        when = "2025-01-01T00:00:00+00:00"
+        manifest = Manifest(sequence=step, step=step, samples_seen=1600, world_size=1, saved_at=when)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         snapshot = Snapshot({"model.safetensors": weights, **others}, documents)
         return write_checkpoint(tmp_path / name, snapshot, manifest)[0]
@@ -107,6 +111,23 @@ def test_acting_in_a_program_whose_default_is_float64(save):
 
 def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
     assert torch.equal(predict(load_policy(str(save("run/checkpoints/step_00000100").parents[1]))), predict(policy))
+
+
+@pytest.mark.parametrize("moment", ["resolve", "_read_weights"])
+def test_a_checkpoint_deleted_by_retention_gives_way_to_another(policy, save, tmp_path, monkeypatch, moment):
+    save(name="run/checkpoints/step_00000099")
+    doomed, original = save(name="run/checkpoints/step_00000100"), getattr(pretrained, moment)
+
+    def late(*arguments, **options):
+        if moment == "resolve":
+            found = original(*arguments, **options)
+        shutil.rmtree(doomed, ignore_errors=True)
+        return found if moment == "resolve" else original(*arguments, **options)
+
+    monkeypatch.setattr(pretrained, moment, late)
+    assert torch.equal(predict(load_policy(tmp_path / "run")), predict(policy))
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*step_00000100: there is no such directory"):
+        load_policy(doomed)
 
 
 def test_averages_are_loaded_by_name(policy, save):
