@@ -119,19 +119,25 @@ class VectorAgent:
         Raises:
             ValueError: an observation is refused by `check_obs`; nothing of it is remembered.
             RuntimeError: `reset` was not called.
+            Exception: whatever the policy raised; nothing is remembered, and the next call predicts.
         """
         if self._episodes is None:
             raise RuntimeError("act was called before reset; a VectorAgent must know its episodes first")
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
         obs = {**self._previous, **self.instructions.embedded(obs)}
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
+        before = self._history.copy()
         self._remember({key: value.clone() for key, value in checked.items()})  # environments reuse their arrays
         if self._step == self._due:
             begin = self._step + (self.delay if self._plans else 0)  # the robot waits for its first chunk
             present = begin if self.merge.stalls else self._step
+            try:
+                plans = [_Plan(present, begin, self._predict(torch.from_numpy(rows)))] if len(rows) else []
+            except BaseException:  # the chunk is still due, with whatever observation comes next
+                self._history = before
+                raise
+            self._plans.extend(plans)
             self._due = present + self.n_action_steps
-            if len(rows):
-                self._plans.append(_Plan(present, begin, self._predict(torch.from_numpy(rows))))
         action = self._action()
         self._executed.append(action)
         self._previous = dict.fromkeys(self._previous, action)
