@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,6 +62,19 @@ def make_directory(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
         sync_directory(made.parent)
+
+
+def try_writing(path: Path) -> None:
+    """Try to create a file in a directory, or in the nearest parent that exists; leaves nothing behind.
+
+    Raises:
+        OSError: it names what exists and cannot be written.
+    """
+    place = next(one for one in (path.absolute(), *path.absolute().parents) if os.path.lexists(one))
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise _naming(place, error) from error
 
 
 def append(file: io.FileIO, data: bytes, what: str) -> None:

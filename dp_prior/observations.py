@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Kind, Spec
-from dp_prior.rotations import is_rotation, not_a_rotation
+from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 
 MOST_NAMES_SHOWN = 20
 
@@ -157,9 +157,8 @@ def _check_rotations(values: Mapping[str, Tensor], spec: Spec, active: Tensor | 
             continue
         value = values[key] if active is None else values[key][active.to(values[key].device)]
         for rotation in rotations:
-            numbers = value[..., slice(*rotation.slice)]
-            bad = (~is_rotation(numbers, rotation.form)).nonzero()[:1].tolist()
-            for at in bad:
+            numbers = value[..., slice(*rotation.slice)].cpu().numpy()
+            for at in np.argwhere(~is_rotation(numbers, rotation.form))[:1].tolist():
                 row = at[0] if active is None else int(active[at[0]])
                 raise ValueError(
                     f"observation {key!r}, row {row}, slice {list(rotation.slice)}: "

@@ -33,12 +33,6 @@ ORDERS = [
 FORMS = {**WIDTHS, **{f"euler_{order}{unit}": 3 for order in ORDERS for unit in ("", "_degrees")}}
 """Numbers of every form, in radians unless it says degrees."""
 
-NOT_UNIT = 0.02
-"""Most that a length or a product of axes may be off; a mean of two quaternions 20 degrees apart has length 0.996."""
-
-MOST_RADIANS = 4 * math.pi
-"""Angles beyond this are taken for degrees."""
-
 
 def _known_form(form: str) -> str:
     if form not in FORMS:
@@ -114,31 +108,6 @@ class Layout:
             [part if form is None else part.amin(-1, keepdim=True).expand(*part.shape[:-1], 6) for part, form in parts],
             dim=-1,
         )
-
-
-def is_rotation(value: Tensor, form: str) -> Tensor:
-    """(..., width) -> (...) bool: whether the numbers can be a rotation, within `NOT_UNIT` and `MOST_RADIANS`."""
-    if form.startswith("quaternion"):
-        return (_length(value)[..., 0] - 1).abs() <= NOT_UNIT
-    if FORMS[form] == 3:
-        limit = math.degrees(MOST_RADIANS) if form.endswith("degrees") else MOST_RADIANS
-        return (value.abs() <= limit).all(-1)
-    axes = value.unflatten(-1, (-1, 3))
-    products = (axes[..., :, None, :] * axes[..., None, :, :]).sum(-1)
-    is_unit = ((products - torch.eye(axes.shape[-2]).to(value)).abs() <= NOT_UNIT).flatten(-2).all(-1)
-    return is_unit & (torch.linalg.det(axes) > 0) if form == "matrix" else is_unit
-
-
-def not_a_rotation(value: list[float], form: str) -> str:
-    """What is wrong with numbers that `is_rotation` refuses, and the remedy."""
-    numbers = [float(f"{number:.4g}") for number in value]
-    if form.startswith("quaternion"):
-        length = math.sqrt(sum(number**2 for number in value))
-        return f"{numbers} is no rotation of form {form!r}: its length is {length:.4g}; expected 1"
-    if FORMS[form] == 3:
-        remedy = "" if form.endswith("degrees") else "; are they degrees?"
-        return f"{numbers} are angles beyond two turns, read as {form!r}{remedy}"
-    return f"{numbers} is no rotation of form {form!r}: its axes should have length 1, right angles and no mirror image"
 
 
 def to_6d(value: Tensor, form: str) -> Tensor:

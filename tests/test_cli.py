@@ -58,6 +58,18 @@ def test_check_does_everything_once_prints_the_plan_and_leaves_nothing(tmp_path,
         assert line in checked.output
 
 
+def test_check_says_which_directories_cannot_be_written(tmp_path):
+    config, file = write(tmp_path), tmp_path / "toy.npz"
+    for place in (file, file / "run"):
+        refused = train(config, "--check", "--set", f"tracker.data_path={place}")
+        assert refused.exit_code == 74 and f"cannot write in run directory {place}: Not a directory" in refused.output
+    savers = [{"type": "local", "save_latest_to": f"{file}/a", "save_best_to": "exports/best"}]
+    checked = train(config, "--check", "--set", f"tracker.save={json.dumps(savers)}")
+    assert f"also to       {file}/a cannot be written to: Not a directory ({file})" in checked.output
+    assert "also to       exports/best can be written to" in checked.output
+    assert checked.exit_code == 0 and not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("part", ["evaluate", "test"])
 def test_check_runs_every_evaluator_and_fails_where_the_run_would(tmp_path, monkeypatch, part):
     config = write(tmp_path, evaluate=MEASURED) if part == "evaluate" else write(tmp_path, test=MEASURED[1:])

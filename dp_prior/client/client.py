@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, WireError, pack, unpack
 
 FINAL = (1002, 1003, 1007, 1008, 1009)
@@ -87,8 +88,10 @@ class PolicyClient:
             (action_dim,) float32, data units.
 
         Raises:
-            ValueError: an observation is missing, not finite, or of another shape; nothing of it is remembered.
-            ServerError: the server refuses the observations; nothing of them is remembered.
+            ValueError: an observation is missing, not finite, of another shape, or no rotation where the policy reads
+                one; nothing of it is remembered.
+            ServerError: the server refuses the observations, such as an instruction that it does not know, perhaps of
+                an earlier call; all are forgotten, and the next one begins a history as at the start of an episode.
             ConnectionError: there is no answer within `patience_s`.
         """
         checked = self._checked({**self._previous, **obs})
@@ -96,7 +99,11 @@ class PolicyClient:
         if not self._queue:
             past = history[-self._history.maxlen :]
             stacked = {key: np.stack([one[key] for one in past]) for key in checked}
-            self._queue.extend(self.infer(stacked, step=self._step)["actions"])
+            try:
+                self._queue.extend(self.infer(stacked, step=self._step)["actions"])
+            except ServerError:
+                self._history.clear()  # else one that nobody can name would be refused for ever
+                raise
         self._history.extend(history[len(self._history) :])
         self._step += 1
         action = self._queue.popleft()
@@ -167,14 +174,21 @@ class PolicyClient:
             if array.dtype.kind == "U" and about["kind"] == "text" and array.ndim == 0:
                 found[key] = array  # the server embeds it
                 continue
+            if about["dtype"] == "float32" and array.dtype.kind in "biuf":
+                with np.errstate(over="ignore"):  # what is too large is reported as not finite
+                    array = array.astype(np.float32)
             if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
                 raise ValueError(f"observation {key!r} is not of finite numbers; it was not remembered")
-            if about["dtype"] != "float32" and array.dtype.name != about["dtype"]:
+            if array.dtype.name != about["dtype"]:
                 raise ValueError(f"observation {key!r} holds {array.dtype}; the policy reads {about['dtype']}")
             wanted = self._history[-1][key].shape if self._history else tuple(about["shape"])
             axes = range(len(wanted))
             if array.ndim != len(wanted) or any(wanted[i] not in (None, array.shape[i]) for i in axes):
                 raise ValueError(f"observation {key!r} has shape {array.shape}; expected {wanted}")
+            for start, stop, form in self.metadata.get("rotations", {}).get(key, ()):
+                if not is_rotation(array[start:stop], form):
+                    problem = not_a_rotation(array[start:stop].tolist(), form)
+                    raise ValueError(f"observation {key!r}, slice [{start}, {stop}]: {problem}; it was not remembered")
             found[key] = array
         return found
 

@@ -128,7 +128,8 @@ class RealtimeAgent:
             (action_dim,) float32.
 
         Raises:
-            ValueError: obs_latency names an observation that is missing, or the chunk is not one of finite actions.
+            ValueError: an observation is missing that obs_latency names or an earlier call of the episode gave, or the
+                chunk is not one of finite actions.
             Exception: whatever the predictor raised.
         """
         now = self._clock()
@@ -162,6 +163,9 @@ class RealtimeAgent:
         missing = sorted(set(self._obs_latency) - set(obs))
         if missing:
             raise ValueError(f"obs_latency names {missing}, but the observations are {sorted(obs)}")
+        missing = sorted(set(self._observations) - set(obs))
+        if missing:  # else every prediction would see the world as it was when the key was last given
+            raise ValueError(f"earlier calls of this episode gave {missing}, but the observations are {sorted(obs)}")
         for key, value in obs.items():
             past = self._observations.setdefault(key, deque(maxlen=self._kept))
             past.append((now - self._obs_latency.get(key, 0.0), np.array(value)))

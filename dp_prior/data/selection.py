@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
+from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.rotations import RotationSlice, is_rotation, not_a_rotation
+from dp_prior.rotations import RotationSlice
 from dp_prior.slices import Slice, slice_faults
 
 ACTION = "x"
@@ -194,7 +194,7 @@ def _not_rotations(
     """For each rotation, how many rows hold none, and the first of them; rows that are not finite are told already."""
     for index, rotation in enumerate(wanted.rotations):
         values = array[: ends[-1] if len(ends) else None, slice(*rotation.slice)]
-        is_good = is_rotation(torch.from_numpy(values), rotation.form).numpy() | ~np.isfinite(values).all(1)
+        is_good = is_rotation(values, rotation.form) | ~np.isfinite(values).all(1)
         bad = np.flatnonzero(~is_good)
         if len(bad):
             episode, frame = step_of(int(bad[0]), ends)

@@ -43,6 +43,10 @@ class NoiseTable:
     def __len__(self) -> int:
         return len(self.alpha)
 
+    def __reduce__(self) -> tuple[type[NoiseTable], tuple[Tensor, Tensor]]:
+        """Copies and pickles have a cache of their own, so that policies can be sent to other processes."""
+        return type(self), (self.alpha, self.sigma)
+
     def transition(self, t: int, s: int, eta: float) -> tuple[float, float, float]:
         """(c_x, c_0, std) of the step x_s = c_x x_t + c_0 x_0 + std n from timestep t to s.
 

@@ -55,13 +55,15 @@ class ExportAgent:
         obs = {**self._previous, **obs}
         rows = {key: np.asarray(value)[None] for key, value in obs.items() if key in self.policy.shapes}
         checked = self.policy.check(rows or obs, 1, has_steps=False)
-        for _ in range(1 if self._history else self.policy.n_obs_steps):  # the first observation fills the history
-            self._history.append({key: value.copy() for key, value in checked.items()})
+        history = self._history.copy()
+        for _ in range(1 if history else self.policy.n_obs_steps):  # the first observation fills the history
+            history.append({key: value.copy() for key, value in checked.items()})
         place = self._step % self.n_action_steps
         if place == 0:
-            past = {key: np.stack([one[key] for one in self._history], axis=1) for key in self.policy.shapes}
+            past = {key: np.stack([one[key] for one in history], axis=1) for key in self.policy.shapes}
             random = Randomness.from_counts(self.seed, "agent", [self.episode]).stream("chunk", self._step)
             self._chunk = self.policy.predict(past, random)[0]
+        self._history = history
         self._step += 1
         action = self._chunk[self.policy.n_obs_steps - 1 + place]
         if not np.isfinite(action).all():

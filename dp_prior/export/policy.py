@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.durable import unseal
 from dp_prior.export.randomness import Randomness, step_noise
 from dp_prior.regular_files import UnfitError, open_regular, read_small
@@ -128,9 +129,10 @@ class ExportedPolicy:
             obs: (rows, *shape) by key, or with steps (rows, n_obs_steps, *shape).
 
         Raises:
-            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, or is not finite.
+            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, is not finite, or is no
+                rotation where the policy reads one.
         """
-        checked = {}
+        checked, rotations = {}, self.document["spec"].get("rotations", {})
         for key, shape in self.shapes.items():
             if key not in obs:
                 close = difflib.get_close_matches(key, map(str, obs), n=1)
@@ -155,6 +157,11 @@ class ExportedPolicy:
                     f"observation {key!r}, row {row}, element {element} is {checked[key][tuple(bad[0])]}; expected a "
                     f"finite number"
                 )
+            for rotation in rotations.get(key, ()):
+                numbers = checked[key][..., slice(*rotation["slice"])]
+                for at in np.argwhere(~is_rotation(numbers, rotation["form"]))[:1].tolist():
+                    problem = not_a_rotation(numbers[tuple(at)].tolist(), rotation["form"])
+                    raise ValueError(f"observation {key!r}, row {at[0]}, slice {rotation['slice']}: {problem}")
         return checked
 
     def _sample(

@@ -97,7 +97,7 @@ class VectorAgent:
         """Start one episode per number; forgets observations and queued actions."""
         self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
         self._history: deque[dict[str, Tensor]] = deque(maxlen=self.policy.n_obs_steps)
-        nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu")
+        nothing = torch.zeros(len(self._episodes), self.policy.spec.x_shape[-1], device="cpu", dtype=torch.float32)
         starts = self.policy.spec.previous_actions
         self._previous = {key: torch.tensor(start, device="cpu") + nothing for key, start in starts.items()}
         self._executed = deque([nothing], maxlen=self.policy.n_obs_steps)
@@ -119,19 +119,25 @@ class VectorAgent:
         Raises:
             ValueError: an observation is refused by `check_obs`; nothing of it is remembered.
             RuntimeError: `reset` was not called.
+            Exception: whatever the policy raised; nothing is remembered, and the next call predicts.
         """
         if self._episodes is None:
             raise RuntimeError("act was called before reset; a VectorAgent must know its episodes first")
         rows = np.arange(len(self._episodes)) if active is None else np.flatnonzero(active)
         obs = {**self._previous, **self.instructions.embedded(obs)}
         checked = check_obs(obs, self.policy.spec, rows=len(self._episodes), active=None if active is None else rows)
+        before = self._history.copy()
         self._remember({key: value.clone() for key, value in checked.items()})  # environments reuse their arrays
         if self._step == self._due:
             begin = self._step + (self.delay if self._plans else 0)  # the robot waits for its first chunk
             present = begin if self.merge.stalls else self._step
+            try:
+                plans = [_Plan(present, begin, self._predict(torch.from_numpy(rows)))] if len(rows) else []
+            except BaseException:  # the chunk is still due, with whatever observation comes next
+                self._history = before
+                raise
+            self._plans.extend(plans)
             self._due = present + self.n_action_steps
-            if len(rows):
-                self._plans.append(_Plan(present, begin, self._predict(torch.from_numpy(rows))))
         action = self._action()
         self._executed.append(action)
         self._previous = dict.fromkeys(self._previous, action)
@@ -188,7 +194,7 @@ class VectorAgent:
             previous=previous,
             guidance_scale=self.guidance_scale,
         )
-        chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu")
+        chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu", dtype=torch.float32)
         chunks[rows] = chunk.float().cpu()
         return chunks
 
@@ -315,6 +321,6 @@ def _finite(actions: np.ndarray) -> np.ndarray:
     if not np.isfinite(actions).all():
         raise RuntimeError(
             f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the weights "
-            f"are damaged"
+            f"are damaged, or float16 overflows"
         )
     return actions

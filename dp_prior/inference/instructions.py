@@ -20,7 +20,8 @@ REMEMBERED = 1024
 
 
 class Instructions:
-    """Embeds the texts that a policy reads, by the model that made its embeddings, which is loaded at the first text.
+    """Embeds the texts that a policy reads, by the model that made its embeddings, which is loaded at the first text
+    or by `warm_up`.
 
     Embeddings given in place of texts are left as they are.
     """
@@ -77,6 +78,15 @@ class Instructions:
             ValueError: a text is empty, too long or unknown, or its model is not known or not the policy's.
         """
         return {key: self._replaced(key, value) if key in self._keys else value for key, value in obs.items()}
+
+    def warm_up(self) -> str | None:
+        """Embed a text of each key, so that no later one waits for its model. Returns why texts are refused, if so."""
+        try:
+            for key in self._keys if self._known is None else ():
+                self._embed_one(key, "warm up")
+        except ValueError as error:
+            return str(error)
+        return None
 
     def _replaced(self, key: str, value: Any) -> Any:
         if not _is_text(value):

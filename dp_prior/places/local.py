@@ -29,7 +29,14 @@ from dp_prior.checkpoints.format import (
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
-from dp_prior.durable import exchange, remove_leftovers, replace_file, sync_directory, temporary_directory
+from dp_prior.durable import (
+    exchange,
+    remove_leftovers,
+    replace_file,
+    sync_directory,
+    temporary_directory,
+    try_writing,
+)
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
 from dp_prior.regular_files import read_small
@@ -85,6 +92,17 @@ class LocalSaverConfig(Config):
             yield "a local saver needs save_latest_to or save_best_to; the run keeps its own checkpoints"
         elif self.save_latest_to == self.save_best_to:
             yield f"save_latest_to and save_best_to are both {self.save_latest_to!r}; they need two places"
+
+    def check(self, directory: Path) -> list[str]:
+        """Try once whether each place of the run in `directory` can be written to; returns a line for each."""
+        lines = []
+        for template in filter(None, (self.save_latest_to, self.save_best_to)):
+            try:
+                try_writing((directory / Path(template).expanduser()).parent)
+                lines.append(f"{template} can be written to")
+            except OSError as error:
+                lines.append(f"{template} cannot be written to: {error.strerror} ({error.filename})")
+        return lines
 
     def create(self, directory: Path, monitor: str | None) -> LocalSaver:
         """A saver for the run in `directory` whose `{metric}` is `monitor`."""

@@ -66,8 +66,12 @@ class RemoteResumeConfig(Config):
         return without_password(reference)
 
     def recall(self, directory: Path) -> str:
-        """As for `LocalResumeConfig`; only the remote place knows whether it has a checkpoint. Opens no socket."""
-        return LocalResumeConfig().recall(directory) or self.reference
+        """As for `LocalResumeConfig`; only the remote place knows whether it has a checkpoint. Opens no socket.
+
+        Until the run has begun, which its `config.json` says, its checkpoints may be a part of what is copied.
+        """
+        has_begun = (directory / "config.json").exists()
+        return (LocalResumeConfig().recall(directory) if has_begun else None) or self.reference
 
 
 def _holds_checkpoints(path: Path) -> bool:

@@ -19,6 +19,7 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
 from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.directory import RunDirectory
 from dp_prior.training.measure import measure
 
 
@@ -29,9 +30,12 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
         allow_changes: see `Run.run`; compared with the checkpoint on this machine that the run would resume from.
 
     Raises:
+        CheckpointError: the run directory cannot be written.
         RuntimeError: the result of a step is not finite, or a saved model differs from itself.
     """
     directory = run_directory(config)
+    ranks.decide(RunDirectory(directory).inspect)
+    ranks.decide(RunDirectory(directory).try_writing)
     source = ranks.decide(lambda: config.tracker.load.recall(directory))
     ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
     trial = config.model_copy(

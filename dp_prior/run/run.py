@@ -31,6 +31,7 @@ from dp_prior.run_files.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card, write_result
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
+from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.guard import UnusableStepsError
 from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
@@ -158,6 +159,8 @@ class Run:
                 self._test(trainer, best)
             except Abandoned:  # only the result is missing; the next start measures it
                 status = "stopped"
+        elif best is not None and status == "complete" and parts.exits.was_cut_short:  # perhaps before it delivered
+            self._deliver(services.tracker, best)
         with ranks.busy():
             failures = services.tracker.close(
                 self._end - time.time() - LAST_WORDS_S,
@@ -264,16 +267,21 @@ class Run:
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media), end)
-            self._write_page()
-            tracker.complete(best, *shown_on_card(parts.directory, best))
+        self._deliver(tracker, best)
 
-    def _write_page(self) -> None:
-        """Write the page of the run, unless it is not wanted; whatever goes wrong, the run has its result."""
-        if self.parts.config.tracker.report:
-            try:
-                write_last_page(self.parts.directory)
-            except Exception as error:  # of drawing libraries, or a full disk
-                self.parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
+    def _deliver(self, tracker: Tracker, best: Path) -> None:
+        """Write the page of the run, unless it is not wanted, and pass the best checkpoint and the result to the
+        savers. Both may be repeated; whatever goes wrong with the page, the run has its result."""
+        parts, ranks = self.parts, self.parts.ranks
+        if not ranks.is_main_process:
+            return
+        with ranks.busy():
+            if parts.config.tracker.report:
+                try:
+                    write_last_page(parts.directory)
+                except Exception as error:  # of drawing libraries, or a full disk
+                    parts.report(f"warning: no report was written: {type(error).__name__}: {error}")
+            tracker.complete(best, *shown_on_card(parts.directory, best))
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))

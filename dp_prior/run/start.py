@@ -29,7 +29,7 @@ def find_checkpoint(
 ) -> Path | None:
     """The checkpoint to resume from, None for a fresh start. Call it on the main rank only: it renames damaged ones.
 
-    The run's own newest checkpoint wins over the one that `load` names.
+    The own newest checkpoint of a run that has begun wins over the one that `load` names.
 
     Raises:
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none; or the run is an import.
@@ -45,18 +45,18 @@ def find_checkpoint(
                 ],
             )
         return None
-    if own is not None:
+    reference = load.recall(directory)
+    if own is not None and "://" not in (reference or ""):
         if "training.safetensors" not in read_manifest(own).files:
             problem = f"{directory} is an imported policy, which has no training state to resume"
             raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
-    reference = load.recall(directory)
     if reference is None and resume == "must":
         problem = f"there is no checkpoint in {directory}; start with --resume auto"
         raise ConfigError("--resume must", [problem])
     if reference is None or "://" not in reference:
         return None if reference is None else resolve(reference, prefer="latest")
-    return _adopt(store, reference, resume, report)
+    return _adopt(store, reference, resume, report) or own
 
 
 def initialise(model: nn.Module, config: TrainConfig, ranks: Ranks, report: Callable[[str], None]) -> None:

@@ -12,6 +12,7 @@ from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
+from dp_prior.durable import try_writing
 from dp_prior.run_files.config import CONFIG
 from dp_prior.run_files.exit_file import EXIT
 from dp_prior.run_files.scores import MEDIA, RESULT
@@ -38,6 +39,14 @@ class RunDirectory(HeldDirectory):
         media = self.path / MEDIA
         if os.path.lexists(media) and not media.is_dir():
             raise CheckpointError(f"{media} is not a directory, but the run writes its pictures there; move it away")
+
+    def try_writing(self) -> None:
+        """Raises CheckpointError if the directory can be neither written nor created; leaves nothing behind."""
+        try:
+            try_writing(self.path)
+        except OSError as error:
+            problem = f"cannot write in run directory {self.path}: {error.strerror} ({error.filename})"
+            raise CheckpointError(f"{problem}. Make it writable, free space, or choose another.") from None
 
     def explain(self, error: BaseException) -> BaseException:
         """The error to report: the state of the directory or its disk, if that caused `error`; else `error`."""

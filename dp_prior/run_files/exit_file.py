@@ -61,12 +61,17 @@ def classify(error: BaseException) -> tuple[str, int]:
 
 
 class ExitFile:
-    """`exit.json` of a run, for one of its ranks."""
+    """`exit.json` of a run, for one of its ranks.
+
+    Attributes:
+        was_cut_short: whether the previous process was killed, stopped, or ended with an error; False before `begin`.
+    """
 
     def __init__(self, directory: Path, rank: int = 0, ranks: int = 1):
         self.path = directory / EXIT
         self.rank, self.ranks = rank, ranks
         self.clock: Callable[[], Progress] = Progress
+        self.was_cut_short = False
         self._started = _now()
         self._is_closed = False
         self._lock = threading.Lock()
@@ -74,6 +79,7 @@ class ExitFile:
     def begin(self) -> str | None:
         """Write `running`. Returns a line if the previous process was killed."""
         before = read_object(self.path)
+        self.was_cut_short = before.get("code", DONE) != DONE
         with contextlib.suppress(OSError):
             self._write({"reason": RUNNING, "code": None, "message": "the run is in progress, or was killed"})
         host, pid = before.get("host"), before.get("pid")

@@ -141,6 +141,9 @@ class PolicyServer:
                     await self._work(Session(self.policy, **self._session).answer, request)
                 except ValueError as error:
                     raise ConfigError("the policy", [str(error)]) from None
+                refusal = await self._work(self._session["instructions"].warm_up)
+                if refusal is not None:
+                    self._report(f"only embeddings are answered: {refusal}")
                 self._is_ready = True
                 self._report(f"ready: ws://{f'[{host}]' if ':' in host else host}:{port}")
                 await stop.wait()

@@ -126,6 +126,7 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
         "protocol": PROTOCOL,
         "policy": name,
         "obs": obs,
+        "rotations": {key: [[*one.slice, one.form] for one in spec.rotations.get(key, ())] for key in obs},
         "n_obs_steps": policy.n_obs_steps,
         "horizon": policy.horizon,
         "n_action_steps": policy.n_action_steps,

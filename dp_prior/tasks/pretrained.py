@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
+from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import PARTS, Config, an, members, unknown_type
 from dp_prior.places.hub import REPO, publish
@@ -82,12 +83,30 @@ class Pretrained(nn.Module):
         asked = str(pretrained_model_name_or_path)
         reference = _hub_or_path(asked, revision)
         hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
-        try:
-            directory = resolve(reference, whole=weights is not None, **hub, local_files_only=local_files_only)
-        except RemoteError as error:
-            if "://" in asked:
-                raise
-            raise RemoteError(f"there is no directory {asked}, and the Hub failed: {error}") from None
+        while True:
+            try:
+                directory = resolve(reference, whole=weights is not None, **hub, local_files_only=local_files_only)
+            except RemoteError as error:
+                if "://" in asked:
+                    raise
+                raise RemoteError(f"there is no directory {asked}, and the Hub failed: {error}") from None
+            try:
+                model = cls._loaded(directory, weights)
+                break
+            except (FileNotFoundError, GoneError):
+                if directory.is_dir():
+                    raise  # else a training in progress has deleted it: the run has a better one
+        if guidance_scale is not None:
+            model.guide(guidance_scale)
+        model.requires_grad_(False).eval().to(device)
+        if dtype is not None:
+            for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
+                parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
+        return model
+
+    @classmethod
+    def _loaded(cls, directory: Path, weights: str | None) -> Self:
+        """The model of a directory, see `from_pretrained`."""
         files = read_checkpoint(directory, ["config.json", "spec.json"])
         config = files.documents["config.json"]
         if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
@@ -107,12 +126,6 @@ class Pretrained(nn.Module):
         except (RuntimeError, OverflowError, MemoryError) as error:  # for example a size that no tensor can have
             raise ValueError(f"{what}: no model can be built of it ({error})") from error
         load_weights(model, tensors, what, hint)
-        if guidance_scale is not None:
-            model.guide(guidance_scale)
-        model.requires_grad_(False).eval().to(device)
-        if dtype is not None:
-            for parameter in [*model.encoder.parameters(), *model.backbone.parameters()]:
-                parameter.data = parameter.data.to(dtype)  # not `.to`: buffers such as frequencies keep their precision
         return model
 
     def guide(self, scale: float) -> None:

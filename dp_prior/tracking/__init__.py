@@ -10,6 +10,7 @@ from pydantic import Field
 
 from dp_prior.config import Config, family
 from dp_prior.places import ResumeConfig, SaverConfig
+from dp_prior.places.local import LocalSaverConfig
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.upload import UploadConfig
 from dp_prior.tracking.accelerate import AccelerateConfig
@@ -82,8 +83,10 @@ class TrackerConfig(Config):
         return max(savers, default=0.0) + self.patience_s * is_behind_a_queue
 
     def check(self) -> list[str]:
-        """Try once whether each remote place can be written to; returns a line for each."""
-        return [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
+        """Try once whether each place of a saver can be written to; returns a line for each."""
+        directory = Path(self.data_path).expanduser()
+        local = [line for one in self.save if isinstance(one, LocalSaverConfig) for line in one.check(directory)]
+        return local + [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
 
     def create(
         self,

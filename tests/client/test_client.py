@@ -13,8 +13,10 @@ from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient, ServerError, client
 from dp_prior.client.realtime import RealtimeAgent
 from dp_prior.client.wire import OWN_FIELDS, pack
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
+from dp_prior.rotations import RotationSlice
 from dp_prior.serving.server import Limits
 from tests.serving.running import Continuing, Fake, observations, running
 
@@ -60,6 +62,42 @@ def test_previous_actions_are_filled_in_as_by_the_agent(history):
             ServerError, match=r"'before' is missing; .* executed before each observation, first \[0.25, -"
         ):
             robot.infer({key: np.stack([value] * 3) for key, value in obs.items()})
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"pos": [1e39, 0, 0]}, "observation 'pos' is not of finite numbers; it was not remembered"),
+        ({"pos": [0, 0, 90]}, r"observation 'pos', slice \[0, 3\]: .*are they degrees\?; it was not remembered"),
+    ],
+)
+@pytest.mark.parametrize("step", [4, 6])
+def test_an_observation_that_the_agent_refuses_is_refused_at_once_and_acting_goes_on(change, line, step):
+    policy = Fake()
+    turns = {"pos": (RotationSlice(slice=(0, 3), form="axis_angle"),)}
+    policy.spec = Spec(**{**dict(policy.spec), "rotations": turns})
+    agent = Agent(policy)
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        for i, obs in enumerate(observations(12)):
+            if i == step:
+                for one, error in ((robot, line), (agent, "observation ")):
+                    with pytest.raises(ValueError, match=error):
+                        one.act({**obs, **change})
+            np.testing.assert_array_equal(robot.act(obs), agent.act(obs))
+
+
+def test_a_text_that_only_the_server_can_refuse_does_not_stop_the_robot_for_ever():
+    policy = Fake()
+    shapes, texts = {"pos": (2, 3), "a b/c": (2, 8)}, {"a b/c": HashedConfig(dimension=8)}
+    policy.spec = Spec(x_shape=(8, 2), cond_shapes=shapes, kinds={"a b/c": "text"}, embedders=texts)
+    seen = [{"pos": obs["pos"], "a b/c": "go"} for obs in observations(5)]
+    with running(policy) as server, PolicyClient(port=server.port) as robot:
+        for obs in [*seen[:3], {**seen[3], "a b/c": "?"}]:
+            robot.act(obs)
+        with pytest.raises(ServerError, match="has no letter or digit"):
+            robot.act(seen[4])
+        twice = {"pos": np.stack([seen[4]["pos"]] * 2), "a b/c": "go"}
+        np.testing.assert_array_equal(robot.act(seen[4]), Agent(policy).infer(twice, step=4)["chunk"][1])
 
 
 def test_several_robots_share_a_server():

@@ -275,6 +275,17 @@ def test_a_reset_forgets_the_episode_and_the_prediction_under_way():
     assert world.requests[-1][2] is None
 
 
+def test_an_observation_that_is_no_longer_given_is_refused_instead_of_acting_on_the_past():
+    world = World(itertools.repeat(0))
+    settings = {"fps": 1 / PERIOD, "n_obs_steps": 2, "n_action_steps": 4}
+    agent = RealtimeAgent(world, clock=world.clock, executor=world, **settings)
+    agent.act({**world.observe(), "camera": np.zeros(1)})
+    with pytest.raises(ValueError, match=r"earlier calls of this episode gave \['camera'\], but the .* \['state'\]"):
+        agent.act(world.observe())
+    agent.reset()
+    agent.act(world.observe())
+
+
 def test_actions_belong_to_the_caller():
     world = World(itertools.repeat(0))
     agent = RealtimeAgent(world, fps=10, n_obs_steps=1, n_action_steps=4, clock=world.clock, executor=world)

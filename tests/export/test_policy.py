@@ -208,6 +208,17 @@ def test_the_agent_refuses_what_agents_refuse(policy):
         ExportAgent(broken).act(steps(policy)[0])
 
 
+def test_a_prediction_that_fails_is_made_by_the_next_call(policy):
+    exported, obs = ByTorch.of(policy), steps(policy, 3)
+    agent, expected, predict = ExportAgent(exported, 1), ExportAgent(ByTorch.of(policy), 1), exported.predict
+    for one in obs:
+        exported.predict = None
+        with pytest.raises(TypeError):
+            agent.act({key: value + 1 for key, value in one.items()})
+        exported.predict = predict
+        assert np.array_equal(agent.act(one), expected.act(one))
+
+
 def test_the_steps_of_an_export_are_fixed(policy):
     fixed = AgentPolicy(ByTorch.of(policy))
     with pytest.raises(ValueError, match="an export has the steps of its own sampler.*--set task.sampler"):

@@ -68,6 +68,28 @@ def test_actions_are_those_of_the_definition(n_obs_steps, n_action_steps):
     assert action.dtype == np.float32 and action.shape == (2, 2)
 
 
+@pytest.mark.parametrize("n_action_steps", [1, 4])
+def test_a_prediction_that_fails_is_made_by_the_next_call(n_action_steps):
+    """It was taken for made, and the robot told to go to the origin."""
+    broken, policy = Fake(), Fake()
+    predict, calls = broken.predict, []
+
+    def sometimes(*arguments, **options):
+        calls.append(None)
+        if len(calls) % 2:
+            raise MemoryError("no memory is left")
+        return predict(*arguments, **options)
+
+    broken.predict = sometimes
+    found, expected = (Agent(one, n_action_steps=n_action_steps) for one in (broken, policy))
+    for step, obs in enumerate(stream(1, 9)):
+        obs = {key: value[0] for key, value in obs.items()}
+        if step % n_action_steps == 0:
+            with pytest.raises(MemoryError):
+                found.act({key: value + 1 for key, value in obs.items()})
+        np.testing.assert_array_equal(found.act(obs), expected.act(obs))
+
+
 def test_one_robot_gets_the_actions_of_its_row_in_a_batch():
     together = VectorAgent(Fake(), seed=5)
     together.reset(range(6))

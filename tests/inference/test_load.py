@@ -1,6 +1,8 @@
 """load_policy: what was saved is what acts, and nothing else gets in."""
 
 import json
+import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,11 @@ from dp_prior.batch import Spec
 from dp_prior.checkpoints.format import CheckpointError, Manifest, Snapshot, write_checkpoint
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.chunking import Guided
 from dp_prior.inference.load import load_policy
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
+from dp_prior.tasks import pretrained
 from dp_prior.tasks.policy import PolicyConfig
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
@@ -53,7 +57,9 @@ def save(policy, tmp_path):
             config["train"] = {"ema": {average: {} for average in ["fast", *averages]}}
             others = {f"model_{average}.safetensors": state for average, state in averages.items()}
         documents = {"config.json": config, "spec.json": spec or json.loads(SPEC.to_json())}
-        manifest = Manifest(sequence=1, step=100, samples_seen=1600, world_size=1, saved_at="2025-01-01T00:00:00+00:00")
+        step = int(name[-3:]) if "step_" in name else 100
+        when = "2025-01-01T00:00:00+00:00"
+        manifest = Manifest(sequence=step, step=step, samples_seen=1600, world_size=1, saved_at=when)
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         snapshot = Snapshot({"model.safetensors": weights, **others}, documents)
         return write_checkpoint(tmp_path / name, snapshot, manifest)[0]
@@ -81,8 +87,47 @@ def test_loaded_policy_is_the_saved_one(policy, save):
     assert not loaded.training and not any(parameter.requires_grad for parameter in loaded.parameters())
 
 
+def test_a_policy_can_be_sent_to_another_process(policy):
+    expected = predict(policy)  # the steps of its sampler are remembered
+    assert torch.equal(predict(pickle.loads(pickle.dumps(policy))), expected)
+
+
+def test_acting_in_a_program_whose_default_is_float64(save):
+    directory, obs = save(), {key: value[0, 0].numpy() for key, value in observations(1).items()}
+
+    def actions():
+        agent = Agent(load_policy(directory), n_action_steps=1, merge=Guided(), warm_start=True)
+        return np.stack([agent.act(obs) for _ in range(3)])
+
+    expected = actions()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = actions()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_run_directory_stands_for_its_checkpoint(policy, save, tmp_path):
     assert torch.equal(predict(load_policy(str(save("run/checkpoints/step_00000100").parents[1]))), predict(policy))
+
+
+@pytest.mark.parametrize("moment", ["resolve", "_read_weights"])
+def test_a_checkpoint_deleted_by_retention_gives_way_to_another(policy, save, tmp_path, monkeypatch, moment):
+    save(name="run/checkpoints/step_00000099")
+    doomed, original = save(name="run/checkpoints/step_00000100"), getattr(pretrained, moment)
+
+    def late(*arguments, **options):
+        if moment == "resolve":
+            found = original(*arguments, **options)
+        shutil.rmtree(doomed, ignore_errors=True)
+        return found if moment == "resolve" else original(*arguments, **options)
+
+    monkeypatch.setattr(pretrained, moment, late)
+    assert torch.equal(predict(load_policy(tmp_path / "run")), predict(policy))
+    with pytest.raises(FileNotFoundError, match="no checkpoint at .*step_00000100: there is no such directory"):
+        load_policy(doomed)
 
 
 def test_averages_are_loaded_by_name(policy, save):

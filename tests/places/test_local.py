@@ -281,6 +281,8 @@ def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
     for fields in ({}, other, {**other, "choose": "best"}, single):
         assert recalled(**fields) == f"{run.directory}@latest"
         assert resolve(recalled(**fields)).name == "step_00000001"
+    assert remote.recall(run.directory) == "hf://me/x", "the run has not begun: perhaps a part of what is there"
+    (run.directory / "config.json").write_text("{}")
     assert remote.recall(run.directory) == f"{run.directory}@latest"
 
 

@@ -1,6 +1,7 @@
 """The assembly: what a finished run leaves is what was measured, and it acts."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
 from dp_prior.run.run import Run
+from dp_prior.tracking.tracker import Tracker
 from tests.tiny import assert_equal, experiment, rows, state, tiny
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
@@ -120,6 +122,20 @@ def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_
     (tmp_path / "run").rename(tmp_path / "moved")
     experiment(tiny(tmp_path, train__steps=6, test=test, tracker__data_path=str(tmp_path / "moved"))).run()
     assert (tmp_path / "moved" / "result.json").stat().st_mtime_ns == measured, "measured once"
+
+
+def test_run_killed_before_it_delivered_its_result_delivers_it_at_the_next_start_and_only_then(tmp_path, monkeypatch):
+    config = tiny(tmp_path, train__steps=2, tracker__save=[{"type": "local", "save_best_to": "exports/best"}])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Tracker, "complete", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        experiment(config).run()
+    measured = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "run" / "exports")
+    for status in ("delivered", "nothing left to do"):
+        assert experiment(config).run().status == "complete"
+        assert (tmp_path / "run" / "exports" / "best").exists() == (status == "delivered")
+        shutil.rmtree(tmp_path / "run" / "exports", ignore_errors=True)
+    assert (tmp_path / "run" / "result.json").stat().st_mtime_ns == measured, "measured once"
 
 
 def test_same_seed_gives_the_same_weights_and_another_one_does_not(tmp_path):

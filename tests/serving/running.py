@@ -72,7 +72,8 @@ class Running:
 
     def _report(self, line):
         self.lines.append(line)
-        self.ready.set()
+        if line.startswith("ready: "):
+            self.ready.set()
 
     async def _run(self):
         self.loop, self.halt = asyncio.get_running_loop(), asyncio.Event()

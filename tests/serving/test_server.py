@@ -20,8 +20,10 @@ from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
+from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
+from dp_prior.rotations import RotationSlice
 from dp_prior.serving import server as module
 from dp_prior.serving.listener import bind
 from dp_prior.serving.server import Limits, PolicyServer, _Inbox, most_bytes, read_token
@@ -34,6 +36,7 @@ from websockets.sync.client import connect  # noqa: E402
 
 GOOD = observations(1)[0]
 TOKEN = "0123456789abcdef"
+TURN = RotationSlice(slice=(0, 3), form="axis_angle")
 
 
 def joined(server, **options):
@@ -90,9 +93,8 @@ def test_every_connection_has_its_own_agent():
 def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
     spec = Fake(camera=(6, 8)).spec
     policy = Fake(camera=(6, 8))
-    policy.spec = Spec(
-        **{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, "previous_actions": {"before": (1, 2)}}
-    )
+    more = {"previous_actions": {"before": (1, 2)}, "rotations": {"pos": (TURN,)}}
+    policy.spec = Spec(**{**dict(spec), "cond_shapes": {**spec.cond_shapes, "before": (2, 2)}, **more})
     url = "ws://127.0.0.1:{}"
     with running(policy, name="mine", history="server") as server, connect(url.format(server.port)) as end:
         assert unpack(end.recv(timeout=30)) == {
@@ -104,6 +106,7 @@ def test_metadata_says_what_the_policy_reads_and_how_it_is_served():
                 "cam.front": {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"},
                 "before": {"shape": [2], "dtype": "float32", "kind": "vector", "start": [1.0, 2.0]},
             },
+            "rotations": {"pos": [[0, 3, "axis_angle"]], "a b/c": [], "cam.front": [], "before": []},
             "n_obs_steps": 2, "horizon": 8, "n_action_steps": 4, "action_dim": 2,
             "history": "server", "merge": "naive", "fields": ["episode", "step", "prefix", "delay"],
         }  # fmt: skip
@@ -167,6 +170,22 @@ def test_probes_and_metrics():
     status, page = early.metrics
     assert status == 200 and "dp_prior_ready 1\n" in page
     assert 'dp_prior_stage_seconds_bucket{stage="predict",le="+Inf"} 0\n' in page
+
+
+def test_ready_means_that_the_model_of_the_instructions_is_loaded_or_that_texts_are_refused(monkeypatch):
+    loaded, create = [], HashedConfig.create
+    monkeypatch.setattr(HashedConfig, "create", lambda record: loaded.append(record) or create(record))
+    told = {"kinds": {"a b/c": "text"}, "cond_shapes": {"pos": (2, 3), "a b/c": (2, 8)}, "x_shape": (8, 2)}
+    policy = Fake()
+    policy.spec = Spec(**told, embedders={"a b/c": HashedConfig(dimension=8)})
+    with running(policy) as server:
+        assert loaded == [HashedConfig(dimension=8)]
+        assert "actions" in asked(joined(server), pack({"pos": np.zeros(3), "a b/c": "go left"}))
+        assert len(loaded) == len(server.lines) == 1
+    policy.spec = Spec(**told)
+    with running(policy) as server:
+        assert server.lines[0].startswith("only embeddings are answered: observation 'a b/c' is a text, but nothing")
+        assert "actions" in asked(joined(server), pack({"pos": np.zeros(3), "a b/c": np.zeros(8)}))
 
 
 def test_metrics_count_every_stage():

@@ -219,6 +219,9 @@ def test_the_graphs_of_an_export_act_alike(trained):
     acts_alike(policy, ByTorch.of(policy), observed(trained[1], 5)[0])
     described = ByTorch.of(policy).document
     assert described["format"] == 2 and described["transforms"] == {"x_dim": 10, "references": ["eef_pos", "eef_rot"]}
+    obs = {key: value[0, 1].numpy() for key, value in observed(trained[1], 1)[0].cond.items()}
+    with pytest.raises(ValueError, match=r"'eef_rot', row 0, slice \[0, 4\]: .*its length is 0; expected 1"):
+        ExportAgent(ByTorch.of(policy)).act({**obs, "eef_rot": np.zeros(4)})
 
 
 @pytest.mark.slow
