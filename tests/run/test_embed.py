@@ -201,6 +201,26 @@ def test_texts_of_a_csv_are_embedded_as_they_are_written(tmp_path):
         assert np.array_equal(found, HashedConfig().create().texts(texts))
 
 
+def test_the_lines_of_a_text_file_end_where_editors_end_them(tmp_path):
+    texts = ["a dog", "a\u2028cat\x0cand\x85more", "the end"]
+    (tmp_path / "t.txt").write_bytes("\r\n".join(texts).encode("utf-8-sig"))
+    code, said = embed("--model", "hashed", "--texts", tmp_path / "t.txt", "--out", tmp_path / "e")
+    assert code == 0, said
+    assert parquet.read_table(next((tmp_path / "e").glob("*.parquet"))).column("text").to_pylist() == texts
+
+
+def test_the_ending_of_a_file_says_what_it_holds(tmp_path):
+    for name, code, message in (
+        ("t.CSV", 0, "2 of 2 rows"),
+        ("t.tsv", 65, "t.tsv: 1 problem\n  is no table that is read; expected .txt .*, .csv or .parquet"),
+        ("t.jsonl", 65, "is no table that is read"),
+    ):
+        (tmp_path / name).write_text("caption\na dog\na cat\n")
+        how = ("--texts", tmp_path / name, "--column", "caption", "--out", tmp_path / f"of {name}")
+        found, said = embed("--model", "hashed", *how)
+        assert found == code and re.search(message, said), said
+
+
 def test_texts_in_another_encoding_or_of_another_type_are_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes("caption\ngr\xfcn\n".encode("latin-1"))
     pictures = [{"bytes": b"x", "path": None}]
