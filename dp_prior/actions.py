@@ -208,13 +208,15 @@ class Transforms:
                 read.append((_called(key), value[:, start:stop], form))
             (_, action, form), (_, observed, form_observed) = read
             angle = _median_angle(to_6d(action, form), to_6d(observed, form_observed))
+            if angle <= SUSPICIOUS:
+                continue
             others = []
             for (told, value, form), (_, fixed, form_fixed) in (read, read[::-1]):
                 for other in (one for one in FORMS if FORMS[one] == FORMS[form]):
                     turned = _median_angle(to_6d(value, other), to_6d(fixed, form_fixed))
                     others.append((turned, told, form, other))
             best, told, form, other = min(others)
-            if angle > SUSPICIOUS and best < angle / 5:
+            if best < angle / 5:
                 yield (
                     f"task.arms.{index}.rotation: actions turn {angle:.2f} rad (median) from the observed rotation, "
                     f"but {best:.2f} if {told} is read as {other!r} instead of {form!r}; correct the form there"

@@ -44,6 +44,20 @@ class Services:
     writer: CheckpointWriter
 
 
+def with_local_data(config: TrainConfig, ranks: Ranks) -> TrainConfig:
+    """The configuration with recorded data on this machine, those of the Hub at the commit that the run began with.
+
+    Raises:
+        DataError, UnreadableError: they cannot be downloaded.
+    """
+    data = config.data
+    if not isinstance(data, RecordedConfig | MixtureConfig):
+        return config
+    pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
+    pinned = ranks.decide(lambda: pinned_commits(json.loads(data.downloaded(pinned).model_dump_json())))
+    return config.model_copy(update={"data": data.downloaded(pinned)})
+
+
 class Assembly:
     """The parts of one run.
 
@@ -58,12 +72,8 @@ class Assembly:
         self, config: TrainConfig, ranks: Ranks, *, report: Callable[[str], None], directory: Path | None = None
     ):
         self.directory = directory or run_directory(config)
-        data = config.data
-        if isinstance(data, RecordedConfig | MixtureConfig):
-            pinned = pinned_commits(read_object(run_directory(config) / CONFIG).get("data"))
-            pinned = ranks.decide(lambda: pinned_commits(json.loads(data.downloaded(pinned).model_dump_json())))
-            data = data.downloaded(pinned)
-        config = config.model_copy(update={"task": config.task.resolve(), "data": data})
+        config = with_local_data(config, ranks)
+        config = config.model_copy(update={"task": config.task.resolve()})
         self.config, self.ranks = config, ranks
         self.report = report if ranks.is_main_process else lambda line: None
         self.place = RunDirectory(self.directory)

@@ -15,7 +15,7 @@ from dp_prior.clock import Progress
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
-from dp_prior.run.assembly import Assembly
+from dp_prior.run.assembly import Assembly, with_local_data
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
 from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
@@ -36,6 +36,7 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     directory = run_directory(config)
     ranks.decide(RunDirectory(directory).inspect)
     ranks.decide(RunDirectory(directory).try_writing)
+    config = with_local_data(config, ranks)
     source = ranks.decide(lambda: config.tracker.load.recall(directory))
     ranks.decide(config.data.integrity(directory).check, PATIENCE * config.train.dist_timeout)
     trial = config.model_copy(

@@ -3,8 +3,9 @@ configuration."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dp_prior.config import Config, ConfigError
+from dp_prior.config import Config, ConfigError, an
 from dp_prior.data.embeddings.metadata import read_table
 from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
@@ -35,6 +36,7 @@ def embed_texts(model: str, out: Path, table: Path, column: str, report: Callabl
 
     Raises:
         DataError: the file cannot be read, or a text is empty.
+        ConfigError: the model cannot be loaded, or does not read these texts.
         FileExistsError: see `write_embeddings`.
     """
     columns, texts = _read(table, column)
@@ -71,11 +73,15 @@ def _read(table: Path, column: str) -> tuple[dict[str, Any], list[str]]:
     """All columns of a file by name, and the texts of one of them.
 
     Raises:
-        DataError: it cannot be read, or a text is empty.
+        DataError: it cannot be read, or a text is empty or no text.
     """
     columns = read_table(table, column)
     if COLUMN in columns:
         raise DataError(str(table), [f"has a column {COLUMN!r}, which is the name of what is written; rename it"])
+    odd = [row for row, text in enumerate(columns[column]) if isinstance(text, (bytes, list, dict))]
+    if odd:
+        kind = type(columns[column][odd[0]]).__name__
+        raise DataError(str(table), [f"row {odd[0]}: the {column} is {an(kind)}; expected a text in UTF-8"])
     found = ["" if text is None else str(text) for text in columns[column]]
     empty = [row for row, text in enumerate(found) if not text.strip()]
     if empty or not found:
@@ -140,4 +146,22 @@ def _write(
     record: Config = named(model).resolve()
     count = len(next(iter(columns.values())))
     described = EmbeddingsRecord(embedder=record, source=source, rows=count)
-    return write_embeddings(out, Job(described, columns, embed(record.create())), report)
+    with _refusing(model):
+        rows = embed(record.create())
+
+    def embedded(first: int, stop: int) -> np.ndarray:
+        with _refusing(model):
+            return rows(first, stop)
+
+    return write_embeddings(out, Job(described, columns, embedded), report)
+
+
+@contextlib.contextmanager
+def _refusing(model: str) -> Iterator[None]:
+    """Report what an embedder refuses: files that are no model, frames for a model of texts, a text without a word."""
+    try:
+        yield
+    except DataError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"--model {model}", [str(error)]) from error

@@ -340,6 +340,8 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         if transforms.changes_x or transforms.keys:
             samples = samples.seeing(transforms.keys | transforms.references)  # no camera frame is read
             found: dict[str, list[Tensor]] = {key: [] for key in ["x"] * transforms.changes_x + [*transforms.keys]}
+            newest: list[Tensor] = []
+            references: dict[str, list[Tensor]] = {key: [] for key in transforms.references}
             count = min(len(samples), MOST_WINDOWS_FITTED)
             for ids in (torch.arange(count) * len(samples) // count).split(WINDOWS_AT_ONCE):
                 batch = samples.fetch(ids.to(samples.device))
@@ -348,8 +350,12 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
                 seen = transforms.encode_obs(batch.cond)
                 for key in transforms.keys:
                     found[key].append(seen[key].flatten(0, 1))
-                if problems := list(transforms.form_faults(batch.x[:, self.n_obs_steps - 1], batch.cond)):
-                    raise ConfigError("task", problems)
+                newest.append(batch.x[:, self.n_obs_steps - 1])
+                for key, parts in references.items():
+                    parts.append(batch.cond[key])
+            seen = {key: torch.cat(parts) for key, parts in references.items()}
+            if problems := list(transforms.form_faults(torch.cat(newest), seen)):
+                raise ConfigError("task", problems)
             values = {key: torch.cat(parts).cpu().numpy() for key, parts in found.items()}
             statistics = {**statistics, **{key: Statistics.of(value) for key, value in values.items()}}
         super().fit(statistics, samples)

@@ -73,6 +73,20 @@ def test_texts_are_read_from_keys_and_lists(tmp_path, arrays, fields, expected):
     assert texts_of(write_npz(tmp_path / "d.npz", **arrays), embed(tmp_path / "e"), **fields) == expected
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("dtype", [str, "U8"])
+@pytest.mark.filterwarnings("ignore:The data type")  # zarr: U8 has no specification in v3
+def test_texts_of_zarr_may_be_of_any_length(tmp_path, version, dtype):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "d.zarr", mode="w", zarr_format=version)
+    numbers = np.random.default_rng(0).normal(size=(12, 2))
+    for key, values in (("data/state", numbers), ("data/action", numbers), ("meta/episode_ends", ENDS)):
+        group.create_array(key, data=values)
+    group.create_array("data/told", shape=(12,), chunks=(5,), dtype=dtype)[:] = np.array(EXPECTED)
+    episodes = {"type": "zarr", "path": str(tmp_path / "d.zarr")}
+    assert texts_of(episodes, embed(tmp_path / "e"), key="told") == EXPECTED
+
+
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 @pytest.mark.parametrize("column", ["task", "__index_level_0__"])
 def test_texts_of_lerobot_are_its_tasks(tmp_path, version, column, monkeypatch):

@@ -19,6 +19,9 @@ from dp_prior.inference.agent import Agent
 from tests.embedders.models import save_model
 from tests.tiny import experiment, tiny, write_data
 
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
 TEXTS = ("go to the left", "go to the right")
 
 
@@ -165,3 +168,67 @@ def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
     code, said = embed("--model", tmp_path / "none", *texts, *out)
     assert code == 65 or "is no folder, and no Hub id" in said
     assert not (tmp_path / "e").exists()
+
+
+def test_a_model_that_does_not_read_what_it_is_given_is_one_clear_line(tmp_path):
+    frames = np.zeros((4, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "toy.npz", state=np.eye(4), action=np.eye(4, 2), frames=frames, episode_ends=[2, 4])
+    path = write(tmp_path, tiny(tmp_path, data__images={"front": {"key": "frames", "size": [8, 8]}}))
+    (tmp_path / "t.txt").write_text("a dog\n(!)\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    texts = ("--texts", tmp_path / "t.txt")
+    for model, arguments, message in (
+        ("hashed", ("--config_file", path, "--key", "front"), "reads texts only; name a model that reads frames"),
+        ("hashed", texts, r"the text '\(!\)' has no letter or digit"),
+        (tmp_path / "model", texts, "holds no model that transformers can load"),
+    ):
+        code, said = embed("--model", model, *arguments, "--out", tmp_path / "e" / str(len(message)))
+        assert code == 64 and re.search(f"error: --model {model}: 1 problem\n  .*{message}", said), said
+
+
+def test_texts_of_a_csv_are_embedded_as_they_are_written(tmp_path):
+    written = ["007", "1.50", "true", "2024-01-01"]
+    for texts in (written[:1], written[1:2], written[2:3], written[3:], written):
+        rows = "".join(f"{text},{number}\n" for number, text in enumerate(texts))
+        (tmp_path / "t.csv").write_text(f"caption,image\n{rows}")
+        out = tmp_path / f"e{texts}"
+        code, said = embed("--model", "hashed", "--texts", tmp_path / "t.csv", "--column", "caption", "--out", out)
+        assert code == 0, said
+        table = parquet.read_table(next(out.glob("*.parquet")))
+        assert table.column("caption").to_pylist() == texts
+        found = np.stack(table.column("embedding").to_numpy())
+        assert np.array_equal(found, HashedConfig().create().texts(texts))
+
+
+def test_the_lines_of_a_text_file_end_where_editors_end_them(tmp_path):
+    texts = ["a dog", "a\u2028cat\x0cand\x85more", "the end"]
+    (tmp_path / "t.txt").write_bytes("\r\n".join(texts).encode("utf-8-sig"))
+    code, said = embed("--model", "hashed", "--texts", tmp_path / "t.txt", "--out", tmp_path / "e")
+    assert code == 0, said
+    assert parquet.read_table(next((tmp_path / "e").glob("*.parquet"))).column("text").to_pylist() == texts
+
+
+def test_the_ending_of_a_file_says_what_it_holds(tmp_path):
+    for name, code, message in (
+        ("t.CSV", 0, "2 of 2 rows"),
+        ("t.tsv", 65, "t.tsv: 1 problem\n  is no table that is read; expected .txt .*, .csv or .parquet"),
+        ("t.jsonl", 65, "is no table that is read"),
+    ):
+        (tmp_path / name).write_text("caption\na dog\na cat\n")
+        how = ("--texts", tmp_path / name, "--column", "caption", "--out", tmp_path / f"of {name}")
+        found, said = embed("--model", "hashed", *how)
+        assert found == code and re.search(message, said), said
+
+
+def test_texts_in_another_encoding_or_of_another_type_are_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes("caption\ngr\xfcn\n".encode("latin-1"))
+    pictures = [{"bytes": b"x", "path": None}]
+    parquet.write_table(pyarrow.table({"caption": [b"gr\xfcn"], "image": pictures}), tmp_path / "t.parquet")
+    for given, message in (
+        (("--texts", tmp_path / "t.csv", "--column", "caption"), "t.csv: 1 problem\n  cannot be read: .*UTF8"),
+        (("--texts", tmp_path / "t.parquet", "--column", "caption"), "row 0: the caption is a bytes; expected a text"),
+        (("--images", tmp_path / "t.parquet"), "row 0: the image is a dict; expected a text in UTF-8"),
+    ):
+        code, said = embed("--model", "hashed", *given, "--out", tmp_path / "e")
+        assert code == 65 and re.search(message, said), said

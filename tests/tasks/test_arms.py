@@ -1,7 +1,7 @@
 """Policies with arms and rotations: trained, sampled, exported and refused in data units, which are absolute."""
 
+import copy
 import importlib.util
-import json
 
 import numpy as np
 import pytest
@@ -244,7 +244,7 @@ def test_graphs_of_rotations_alone_need_no_observations(tmp_path):
 
 def opened(place, **changes):
     write_arm(place / "toy.npz", n=4)
-    return experiment(tiny(place, **{**DATA, **changes}))
+    return experiment(tiny(place, **copy.deepcopy({**DATA, **changes})))
 
 
 def test_normalizers_of_slices_count_in_data_units(tmp_path):
@@ -279,7 +279,20 @@ def test_normalizers_of_slices_count_in_data_units(tmp_path):
 )  # fmt: skip
 def test_what_contradicts_is_refused_at_the_start(changes, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
-        opened(tmp_path, **json.loads(json.dumps(changes))).parts  # noqa: B018
+        opened(tmp_path, **changes).parts  # noqa: B018
+
+
+def test_one_odd_episode_does_not_make_a_form_wrong_wherever_it_lies(tmp_path, monkeypatch):
+    arrays = dict(np.load(write_arm(tmp_path / "toy.npz", n=10)))
+    arrays["quat"][-14:] = arrays["quat"][-14:, [3, 0, 1, 2]]  # its writer had the other order
+    np.savez(tmp_path / "toy.npz", **arrays)
+    fitted = []
+    for at_once in (8192, 1):
+        monkeypatch.setattr("dp_prior.tasks.policy.WINDOWS_AT_ONCE", at_once)
+        parts = experiment(tiny(tmp_path, **DATA)).parts
+        assert 9 in parts.data.split_ids["train"]
+        fitted.append(parts.model.normalizer.state_dict())
+    assert all(torch.equal(value, fitted[1][key]) for key, value in fitted[0].items())
 
 
 def test_an_inpainting_policy_refuses_rotations():

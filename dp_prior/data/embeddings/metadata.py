@@ -80,16 +80,28 @@ def check_columns(path: str, known: list[str], names: list[str]) -> None:
 def read_table(path: Path, column: str) -> dict[str, Any]:
     """All columns of one parquet or CSV file, or the lines of a text file as `column`; (N,) lists by name.
 
+    Args:
+        column: of texts; those of a CSV stay as they are written, such as 007. Types of other columns are guessed.
+
     Raises:
-        DataError: the file cannot be read, or has no such column.
+        DataError: the file cannot be read, is of another kind, or has no such column.
     """
+    kind = path.suffix.lower()
+    if kind not in (".txt", ".csv", ".parquet"):
+        raise DataError(str(path), ["is no table that is read; expected .txt (a text in each line), .csv or .parquet"])
     with reading(path), decoding(path):
-        if path.suffix not in (".csv", ".parquet"):
-            return {column: path.read_text(encoding="utf-8").splitlines()}
-        if path.suffix == ".csv":
+        if kind == ".txt":
+            with open(path, encoding="utf-8-sig") as file:  # not splitlines, which knows ten other ends of a line
+                return {column: [line.removesuffix("\n") for line in file]}
+        if kind == ".csv":
+            import pyarrow as pa
             from pyarrow import csv
 
-            table = csv.read_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True))
+            parse, convert = (
+                csv.ParseOptions(newlines_in_values=True),
+                csv.ConvertOptions(column_types={column: pa.string()}),
+            )
+            table = csv.read_csv(path, parse_options=parse, convert_options=convert)
         else:
             from pyarrow import parquet
 

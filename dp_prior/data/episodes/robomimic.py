@@ -120,7 +120,8 @@ class RobomimicStore:
                 elif missing := _missing(array):
                     problems.append(f"data/{name}/{key} {missing}; the file is incomplete, copy or write it again")
         if dtype.kind not in "biuf":
-            problems.append(f"key {key!r} holds {dtype}, which is not a number type")
+            remedy = "; list the text of each demonstration in data.language.*.texts" if dtype.kind in "OS" else ""
+            problems.append(f"key {key!r} holds {dtype}, which is not a number type{remedy}")
         if problems:
             raise DataError(str(self.path), problems)
         return (int(self.episode_ends[-1]), *feature), dtype

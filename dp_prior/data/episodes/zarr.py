@@ -152,7 +152,8 @@ class ZarrStore:
     def _open(self, name: str) -> zarr.Array:
         where, metadata = f"{self.path}/{name}", self._metadata[name]
         coding = [metadata.get(field) for field in ("dtype", "data_type", "filters", "compressor", "codecs")]
-        if "pickle" in json.dumps(coding) or metadata.get("dtype") == "|O":
+        is_text = metadata.get("filters") == [{"id": "vlen-utf8"}]
+        if "pickle" in json.dumps(coding) or (metadata.get("dtype") == "|O" and not is_text):
             raise DataError(where, ["holds Python objects; they are never decoded. Save it as a plain numeric array"])
         if len(metadata["shape"]) > MOST_AXES:
             raise DataError(where, [f"shape is {str(metadata['shape'])[:120]}; expected at most {MOST_AXES} axes"])

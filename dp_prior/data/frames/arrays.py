@@ -139,13 +139,17 @@ def _not_pictures(shape: tuple[int, ...], dtype: np.dtype, read_some: Callable[[
     stored = f"holds {dtype.name} of shape {tuple(shape)}"
     if len(shape) == 3 or (len(shape) == 4 and 1 in (shape[1], shape[3])):
         if dtype == np.uint8:
-            return f"{stored}, which is greyscale; {expected}. Repeat the channel: np.stack([grey] * 3, axis=-1)"
+            channels = f"np.repeat(x, 3, axis={3 if shape[-1] == 1 else 1})"
+            remedy = "np.stack([x] * 3, axis=3)" if len(shape) == 3 else channels
+            return f"{stored}, which is greyscale; {expected}. Repeat the channel: {remedy}"
         return f"{stored}, which may be depth; {expected}"
     if len(shape) != 4 or 0 in shape[1:]:
-        return f"{stored}, which is no array of pictures; {expected}"
+        remedy = '. If they are PNG or JPEG, decode them, or write them to files and name their "folder"'
+        return f"{stored}, which is no array of pictures; {expected}{remedy if len(shape) < 3 else ''}"
     if shape[3] != 3 and shape[1] != 3:
         if 4 in (shape[1], shape[3]):
-            return f"{stored}, which has 4 channels (alpha or depth); only RGB is read. Save x[..., :3]"
+            rgb = "x[..., :3]" if shape[3] == 4 else "x[:, :3]"
+            return f"{stored}, which has 4 channels (alpha or depth); only RGB is read. Save {rgb}"
         return f"{stored}, which has no axis of 3 channels; {expected}"
     if shape[3] == 3 and shape[1] == 3:
         return f"{stored}: whether channels come first or last cannot be told; {expected} with H other than 3"

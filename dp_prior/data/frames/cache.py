@@ -17,12 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
-from dp_prior.data.frames.pictures import need_pillow
+from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
@@ -179,7 +182,32 @@ class FrameCache:
         if verify == "hashes" and rows.damage():  # checked by all processes at once; again by the one that repairs it
             self.build(tell=log.warning, verify=verify)
             rows = FrameRows(self.directory)
+        self._refuse_others(rows)
         return rows
+
+    def _refuse_others(self, rows: FrameRows) -> None:
+        """Compare some frames if the cache was made from other files that are still there: files of one size and time
+        have one cache, as of unpacked archives, which keep whole seconds.
+
+        Raises:
+            DataError: it holds other frames.
+        """
+        plan, other = self._plan, Path(rows.index.source)
+        source = plan.source
+        if not source.files() or not other.exists() or os.path.samefile(other, source.root):
+            return
+        for part in (source.parts[0], source.parts[-1]):
+            number = part.episodes[0]
+            found = plan.frames(next(source.read(part, 0)))[: plan.lengths[number]]
+            first = int(source.ends[number] - plan.lengths[number])
+            stored = rows.rows(torch.arange(first, first + len(found)))
+            if plan.encoding.type == "jpeg":
+                encoded = [decode_picture(plan.encoding.encode(frame), str(source.root), None) for frame in found]
+                found = torch.from_numpy(np.stack(encoded))
+            if not torch.equal(found, stored):
+                problem = f"has files of the same sizes and times as {other}, whose frames are in {self.directory}"
+                remedy = "touch them (their times change), or name another data.frame_cache"
+                raise DataError(str(source.root), [f"{problem}; {remedy}"])
 
     def _damage(self, verify: Verify) -> str | None:
         """Why the cache cannot be used as it is."""

@@ -106,6 +106,20 @@ def test_a_run_keeps_the_commit_that_it_began_with_and_evaluate_measures_on_it(h
     assert newest.exit_code != 0 and "data.fingerprint" in newest.output
 
 
+def test_a_check_reads_the_commit_of_its_run_and_the_newest_before_there_is_one(hub, tmp_path):
+    first = publish(hub, toy(tmp_path))
+    config = configuration(tmp_path)
+    checked = train(config, "--check")
+    assert checked.exit_code == 0 and "one sample, one save and one load" in checked.output, checked.output
+    assert train(config).exit_code == 0
+    publish(hub, toy(tmp_path, seed=4))
+    again = train(config, "--set", "train.steps=6", "--check")
+    assert again.exit_code == 0 and "revision" not in again.output, again.output
+    assert stored(tmp_path / "run")["revision"] == first
+    named = train(config, "--set", "data.episodes.revision=main", "--check")
+    assert named.exit_code != 0 and "data.fingerprint" in named.output
+
+
 def test_without_network_a_cached_copy_is_used_and_without_one_the_error_says_so(hub, tmp_path, monkeypatch):
     publish(hub, toy(tmp_path))
     config = configuration(tmp_path)

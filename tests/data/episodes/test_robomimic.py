@@ -158,7 +158,7 @@ def test_text_is_refused(path):
     with h5py.File(path, "a") as file:
         for number, length in enumerate(LENGTHS):
             file[f"data/demo_{number}/words"] = np.array([b"lift"] * length)
-    with pytest.raises(DataError, match="key 'words' holds .*which is not a number type"):
+    with pytest.raises(DataError, match="key 'words' holds .*which is not a number type; list the text of each"):
         opened(path).read("words")
 
 

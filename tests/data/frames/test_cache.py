@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -119,6 +120,27 @@ def test_progress_and_estimate_say_how_much_is_left(source):
     assert cache.estimate().frames_left == 0
     line = str(BuildProgress(1200, 54000, 310.4, 170.1))
     assert line == "1,200 of 54,000 frames, 310 frames/s, 3 min left"
+
+
+@encodings
+def test_a_cache_of_other_files_with_the_same_sizes_and_times_is_refused(source, encoding, tmp_path):
+    def of(name, seed):
+        (tmp_path / name).mkdir(exist_ok=True)
+        made = MadeFrames(tmp_path / name, LENGTHS, PARTS, seed=seed)
+        for path in (*source.files(), *made.files()):
+            os.utime(path, ns=(1, 1))
+        return cache_of(made, encoding)
+
+    other, copy = of("other", seed=1), of("copy", seed=0)
+    cache = cache_of(source, encoding)
+    assert cache.directory == other.directory == copy.directory
+    cache.build()
+    expected = contents(cache)
+    assert contents(copy) == expected
+    with pytest.raises(DataError, match="has files of the same sizes and times as .*set, whose frames are in .*touch"):
+        other.open()
+    shutil.rmtree(tmp_path / "set")
+    assert contents(copy) == expected  # moved, as far as one can tell
 
 
 def test_the_name_of_a_cache_follows_from_all_that_decides_about_its_pixels(source):

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from importlib.util import find_spec
@@ -131,8 +132,10 @@ def test_the_same_pixels_make_the_same_cache_from_every_format(tmp_path):
 
 ARRAYS = {
     "grey": (pictures(6)[..., 0], r"holds uint8 of shape \(6, 24, 32\), which is greyscale; expected .*np.stack"),
-    "grey channel": (pictures(6)[..., :1], r"of shape \(6, 24, 32, 1\), which is greyscale"),
+    "grey channel": (pictures(6)[..., :1], r"of shape \(6, 24, 32, 1\), which is greyscale; .*axis=3"),
+    "grey first": (pictures(6)[:, None, ..., 0], r"of shape \(6, 1, 24, 32\), which is greyscale; .*axis=1"),
     "alpha": (np.ones((6, 24, 32, 4), np.uint8), r"has 4 channels \(alpha or depth\).*x\[..., :3\]"),
+    "alpha first": (np.ones((6, 4, 24, 32), np.uint8), r"has 4 channels \(alpha or depth\).*x\[:, :3\]"),
     "depth": (np.ones((6, 24, 32), np.uint16), r"holds uint16 of shape \(6, 24, 32\), which may be depth"),
     "16 bit": (np.ones((6, 24, 32, 3), np.uint16), r"holds uint16 .*may be depth or 16 bit pictures; expected"),
     "unit": (pictures(6).astype(np.float32) / 255, r"holds float32 .* with values from 0 to 1; .*np.round\(x \* 255\)"),
@@ -140,7 +143,7 @@ ARRAYS = {
     "signed": (np.ones((6, 24, 32, 3), np.int8), r"holds int8 of shape .*; expected \(N, H, W, 3\) uint8"),
     "either": (np.ones((6, 3, 32, 3), np.uint8), r"whether channels come first or last cannot be told"),
     "five": (np.ones((6, 5, 32, 5), np.uint8), r"has no axis of 3 channels"),
-    "state": (np.ones((6, 2), np.uint8), r"is no array of pictures"),
+    "state": (np.ones((6, 2), np.uint8), r"is no array of pictures; .*If they are PNG or JPEG, decode them, or write"),
     "long": (pictures(7), r"holds 7 frames, but the episodes have 6 rows; expected one per row"),
     "short": (pictures(5), r"holds 5 frames, but the episodes have 6 rows"),
 }
@@ -152,6 +155,18 @@ def test_arrays_that_are_no_rgb_pictures_are_refused_by_name(format, name, tmp_p
     values, message = ARRAYS[name]
     with pytest.raises(DataError, match=message):
         written(format, tmp_path, values, [2, 4])
+
+
+@pytest.mark.parametrize("name", ["grey", "grey channel", "grey first", "alpha", "alpha first", "unit", "float"])
+def test_what_the_remedy_makes_of_them_is_read(name, tmp_path):
+    values, _ = ARRAYS[name]
+    with pytest.raises(DataError) as caught:
+        written("npz", tmp_path, values, [2, 4])
+    remedy = re.search(r"(np\.|x\[).*", str(caught.value))[0]
+    repaired = eval(remedy, {"np": np, "x": values})
+    found = gathered(written("npz", tmp_path, repaired, [2, 4]))
+    expected = np.ones_like(found) if "alpha" in name else pictures(6)
+    np.testing.assert_array_equal(found[..., 0], expected[..., 0])
 
 
 def test_missing_and_short_chunks_are_named(tmp_path):
