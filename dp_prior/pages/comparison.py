@@ -14,7 +14,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.pages.charts import overlay, svg
 from dp_prior.pages.page import Page
 from dp_prior.pages.run_page import headlines, points, short, timed
-from dp_prior.pages.story import Story
+from dp_prior.pages.story import Story, is_number
 
 
 def comparison_page(stories: list[Story]) -> Page:
@@ -58,7 +58,7 @@ def _distinct(stories: list[Story]) -> list[str]:
 
 
 def _seen(story: Story) -> int:
-    return story.rows[-1].get("samples_seen", 0) if story.rows else 0
+    return story.rows[-1]["samples_seen"] if story.rows else 0
 
 
 def _scores(story: Story) -> tuple[str, str]:
@@ -131,7 +131,7 @@ def _value(story: Story) -> tuple[str, float] | None:
     metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
     found = best.get("metrics") if isinstance(best, dict) else None
     value = found.get(metric) if isinstance(found, dict) else None
-    return (str(metric), float(value)) if isinstance(value, (int, float)) else None
+    return (str(metric), float(value)) if is_number(value) else None
 
 
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str]]:
