@@ -296,6 +296,14 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     assert f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})" in texts
     differing = page[page.index("Settings that differ") :]
     assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
+    third = shutil.copytree(run, tmp_path / "third")  # it has rollouts on the way, and no test yet
+    (third / "result.json").unlink()
+    assert read_story(third).tested.name == "second"
+    (third / "config.json").write_text(json.dumps(config | {"seed": 8}))
+    row = ["rollout/score", f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})"]
+    texts = [text for text in Outline(page_of(third, run, other, tmp_path=tmp_path)).texts if text.strip()]
+    place = texts.index(row[0], texts.index("Configurations, over seeds of training"))
+    assert texts[place - 1 : place + 2] == ["2", *row]
 
 
 def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path):
