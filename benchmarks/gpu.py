@@ -10,7 +10,6 @@ they are measured, and in OUT/report.md. `--device cpu --small` rehearses all of
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,8 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks import peers
+from benchmarks import peers, training
+from benchmarks.kept import Kept
 from benchmarks.steps import measure
 
 ROOT = Path(__file__).parent.parent
@@ -53,11 +53,9 @@ class Job:
     def __init__(self, out: Path, device: str, data: Path | None, is_small: bool, limit_s: float):
         self.out, self.device, self.is_small = out, device, is_small
         self._end = time.monotonic() + limit_s
-        self._file = out / "results.jsonl"
-        out.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        self.results: dict[str, Any] = {row["name"]: row["result"] for row in map(json.loads, lines)}
         self.data = data if data is not None and data.exists() else None
+        kept = Kept(out / "results.jsonl", device=device, small=is_small, recorded_data=self.data is not None)
+        self.results, self.note = kept.results, kept.note
 
     @property
     def left_s(self) -> float:
@@ -66,15 +64,6 @@ class Job:
     def needs(self, seconds: float) -> None:
         if self.left_s < seconds:
             raise OutOfTimeError
-
-    def note(self, name: str, result: Any) -> None:
-        """Keep a result; it is on disk when this returns."""
-        self.results[name] = result
-        with self._file.open("a") as file:
-            file.write(json.dumps({"name": name, "result": result}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        click.echo(f"{name}: {json.dumps(result)}")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -203,9 +192,7 @@ def train(job: Job, recipe: str) -> None:
     job.needs(120)
     settings = run_settings(job, recipe)
     settings["train.max_runtime"] = max(10.0, job.left_s - 10)
-    command = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{recipe}.json"]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    command = training.command(recipe, settings)
     begun = time.monotonic()
     with (job.out / f"{recipe}.log").open("a") as log:
         code = subprocess.run(command, cwd=ROOT, env=job.environment, stdout=log, stderr=subprocess.STDOUT).returncode

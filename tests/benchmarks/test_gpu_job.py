@@ -4,9 +4,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from benchmarks import gpu
+from benchmarks.kept import Kept
 
 
 @pytest.fixture
@@ -19,6 +21,17 @@ def test_results_are_read_again_by_the_next_call(job):
     job.note("a", {"ms": 2.5})
     again = gpu.Job(job.out, "cpu", None, True, 1000.0)
     assert again.results == {"a": {"ms": 2.5}}
+
+
+def test_results_of_other_options_are_not_mixed_and_a_cut_line_is_measured_again(tmp_path):
+    path = tmp_path / "new" / "results.jsonl"
+    Kept(path, episodes=50).note("a", 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"name": "b", "res')
+    Kept(path, episodes=50).note("b", 2)
+    assert Kept(path, episodes=50).results == {"a": 1, "b": 2} and path.read_bytes().startswith(whole)
+    with pytest.raises(ClickException, match="holds results of {'episodes': 50}, not of {'episodes': 100}"):
+        Kept(path, episodes=100)
 
 
 def test_nothing_begins_that_would_not_end_in_time(tmp_path):
