@@ -96,3 +96,5 @@ def test_every_subject_runs(subject, tmp_path):
     assert done.returncode == 0, done.stderr
     cases = json.loads(output.read_text())["subjects"][subject]
     assert cases and all(math.isfinite(timing["median"]) for case in cases for timing in case["variants"].values())
+    counts = {case["name"]: len(case["variants"]["dp_prior"]["values"]) for case in cases if "save" in case["name"]}
+    assert counts == ({"the first save stops training for": 1} if subject == "saving" else {})
