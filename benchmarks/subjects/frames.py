@@ -105,6 +105,23 @@ def _reading(options: Options, place: Path) -> list[Case]:
     repeats = options.times(9)
     with _one_thread():
         warm, cropped = compare(False), compare(True)
+    from_disk = _from_disk(path, every, column, repeats)
+    shape = f"batches of {BATCH} windows of {STEPS} frames of {SIDE} x {SIDE}, one thread"
+    return [
+        Case("frames from the page cache", "windows/s", warm, more_is_better=True, note=shape),
+        Case("frames from the page cache, cropped", "windows/s", cropped, more_is_better=True),
+        Case("frames from the disk", "windows/s", from_disk, more_is_better=True, note="out of the page cache before"),
+    ]
+
+
+def _from_disk(
+    path: Path, every: Callable[[Callable[[torch.Tensor], Any]], Callable[[], int]], column: ImageColumn, repeats: int
+) -> dict[str, Timing]:
+    """Windows per second out of a file that is not in the page cache.
+
+    Args:
+        every: makes a function that gives all batches to another one, and returns how many windows they had.
+    """
     with open(path, "rb", buffering=0) as file:
 
         def one_by_one(ids: torch.Tensor) -> None:
@@ -120,13 +137,7 @@ def _reading(options: Options, place: Path) -> list[Case]:
             return read
 
         os.fsync(file.fileno())
-        from_disk = per_second({"one after another": cold(one_by_one), "dp_prior": cold(column.rows)}, repeats)
-    shape = f"batches of {BATCH} windows of {STEPS} frames of {SIDE} x {SIDE}, one thread"
-    return [
-        Case("frames from the page cache", "windows/s", warm, more_is_better=True, note=shape),
-        Case("frames from the page cache, cropped", "windows/s", cropped, more_is_better=True),
-        Case("frames from the disk", "windows/s", from_disk, more_is_better=True, note="out of the page cache before"),
-    ]
+        return per_second({"one after another": cold(one_by_one), "dp_prior": cold(column.rows)}, repeats)
 
 
 def _building(options: Options, place: Path) -> list[Case]:
@@ -198,9 +209,8 @@ def _write_video(path: Path, count: int) -> None:
         container.mux(stream.encode())
 
 
-def _waiting(options: Options, place: Path) -> list[Case]:
-    """Steps of the small image policy of configs/policy/pusht_image.json, its batches read in the loop or ahead."""
-    count, size = (60, 8) if options.quick else (2_000, 64)
+def _small_policy(place: Path, count: int, size: int) -> Assembly:
+    """A run of the policy of configs/policy/pusht_image.json on `count` frames of noise, `size` windows in a batch."""
     rng = np.random.default_rng(0)
     arrays = {
         "camera": rng.integers(0, 256, (count, SIDE, SIDE, 3), np.uint8),
@@ -222,9 +232,15 @@ def _waiting(options: Options, place: Path) -> list[Case]:
         "evaluate": [],
         "tracker": {"data_path": str(place / "run"), "log": []},
     }
-    parts = Assembly(
+    return Assembly(
         TrainConfig.from_json(json.dumps(config)), Ranks(make_accelerator("fp32")), report=lambda line: None
     )
+
+
+def _waiting(options: Options, place: Path) -> list[Case]:
+    """Steps of a small image policy, its batches read in the loop or ahead."""
+    count, size = (60, 8) if options.quick else (2_000, 64)
+    parts = _small_policy(place, count, size)
     sink = SimpleNamespace(log=lambda *_: None, log_images=lambda *_: None, submit=lambda *_: None)
     trainer = parts.trainer(sink, sink)
     ahead = parts.loader.from_sample(0)

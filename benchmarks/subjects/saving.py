@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,10 +29,11 @@ from dp_prior.training.state import take_snapshot
 
 def run(options: Options) -> list[Case]:
     with tempfile.TemporaryDirectory() as folder:
-        return _run(options, Path(folder))
+        return _cases(*_measured(options, Path(folder)))
 
 
-def _run(options: Options, folder: Path) -> list[Case]:
+def _measured(options: Options, folder: Path) -> tuple[dict[str, list[float]], float]:
+    """Milliseconds of everything that is compared, `peak` in MB, and the MB of a checkpoint."""
     data = baseline.WindowDataset(setting.arrays(), setting.HORIZON, setting.N_OBS_STEPS, setting.N_ACTION_STEPS)
     training, trainer = setting.baseline(options), setting.trainer(options)
     training.step(next(baseline.batches(data, 8)))
@@ -72,7 +72,11 @@ def _run(options: Options, folder: Path) -> list[Case]:
             _timed(times["load baseline"], lambda: training.load(folder / "theirs.pt"))
             _timed(times["load"], lambda: trainer.restore(read_checkpoint(newest)))
     size = sum(path.stat().st_size for path in newest.iterdir()) / 1e6
-    shutil.rmtree(folder / "ours")
+    return times, size
+
+
+def _cases(times: dict[str, list[float]], size: float) -> list[Case]:
+    """Args: see `_measured`; the first of all times but `first` and those of loading warms up."""
 
     def pair(first: str, ours: str, name: str = "baseline", skip: int = 1) -> dict[str, Timing]:
         return {name: Timing(times[first][skip:]), "dp_prior": Timing(times[ours][skip:])}
