@@ -25,7 +25,7 @@ BATCH = 256
 
 
 def write_sparse(folder: Path, rows: int, files: int = 5) -> None:
-    """Headers and, at the end of each file, one byte; zeros between."""
+    """Headers, and zeros that take no room."""
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(files):
         count = rows // files

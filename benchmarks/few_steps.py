@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +62,7 @@ ROWS = [
 ]
 
 
-def settings(directory: Path, samples: int) -> dict[str, Any]:
+def settings(samples: int) -> dict[str, Any]:
     """Changes to the configuration of every run: its budget, and no rollouts on the way, so the last weights count."""
     return {
         "train.samples": samples,
@@ -71,22 +70,16 @@ def settings(directory: Path, samples: int) -> dict[str, Any]:
         "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
         "evaluate": [{"type": "loss", "every": {"samples": samples}}],
         "test": [],
-        "tracker.data_path": str(directory),
     }
 
 
 def train(run: str, runs: Path, data: Path, samples: int) -> None:
-    """Train one policy, in a process of its own, unless it is finished."""
-    if (runs / run / "result.json").exists():
-        return
+    """Train one policy."""
     config, changes = CONFIGS[run]
     samples //= 4 if run == "distilled" else 1
     changes = {key: value.replace("{runs}", str(runs)) if isinstance(value, str) else value
                for key, value in changes.items()}  # fmt: skip
-    changes = {"data.episodes.path": str(data), **settings(runs / run, samples), **changes}
-    with open(runs / f"{run}.log", "a", encoding="utf-8") as log:
-        command, environment = training.command(config, changes), training.environment()
-        subprocess.run(command, cwd=training.ROOT, check=True, stdout=log, stderr=log, env=environment)
+    training.train(config, {"data.episodes.path": str(data), **settings(samples), **changes}, runs / run)
 
 
 def measure(row: Row, runs: Path, episodes: int, first_seed: int) -> dict[str, Any]:
@@ -136,6 +129,8 @@ def main(
     runs, store = runs.resolve(), runs / f"scores_{episodes}.json"
     runs.mkdir(parents=True, exist_ok=True)
     scores = json.loads(store.read_text(encoding="utf-8")) if store.exists() else {}
+    if scores.setdefault("first_seed", first_seed) != first_seed:
+        raise click.ClickException(f"{store} holds scores from seed {scores['first_seed']} on; use another --runs")
     for run in only or CONFIGS:
         train(run, runs, data.resolve(), samples)
     for row in [row for row in ROWS if row.run in (only or CONFIGS) and f"{row.run}, {row.name}" not in scores]:

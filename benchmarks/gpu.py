@@ -10,8 +10,8 @@ they are measured, and in OUT/report.md. `--device cpu --small` rehearses all of
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +22,8 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks import peers
+from benchmarks import peers, training
+from benchmarks.kept import Kept
 from benchmarks.steps import measure
 
 ROOT = Path(__file__).parent.parent
@@ -53,11 +54,9 @@ class Job:
     def __init__(self, out: Path, device: str, data: Path | None, is_small: bool, limit_s: float):
         self.out, self.device, self.is_small = out, device, is_small
         self._end = time.monotonic() + limit_s
-        self._file = out / "results.jsonl"
-        out.mkdir(parents=True, exist_ok=True)
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        self.results: dict[str, Any] = {row["name"]: row["result"] for row in map(json.loads, lines)}
         self.data = data if data is not None and data.exists() else None
+        kept = Kept(out / "results.jsonl", device=device, small=is_small, recorded_data=self.data is not None)
+        self.results, self.note = kept.results, kept.note
 
     @property
     def left_s(self) -> float:
@@ -66,15 +65,6 @@ class Job:
     def needs(self, seconds: float) -> None:
         if self.left_s < seconds:
             raise OutOfTimeError
-
-    def note(self, name: str, result: Any) -> None:
-        """Keep a result; it is on disk when this returns."""
-        self.results[name] = result
-        with self._file.open("a") as file:
-            file.write(json.dumps({"name": name, "result": result}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        click.echo(f"{name}: {json.dumps(result)}")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -104,7 +94,9 @@ def check(job: Job) -> None:
             job.note(name, {"passed": False, "summary": f"did not end within {time.monotonic() - begun:.0f} s"})
             raise OutOfTimeError from None
         (job.out / f"{name.replace(' ', '_')}.log").write_text(done.stdout + done.stderr)
-        job.note(name, {"passed": done.returncode == 0, "summary": done.stdout.strip().splitlines()[-1]})
+        summary = (done.stdout or done.stderr).strip().rpartition("\n")[2]
+        is_checked = done.returncode == 0 and re.search(r"\d passed", summary) is not None  # none if all were skipped
+        job.note(name, {"passed": is_checked, "summary": summary})
 
 
 def throughput(job: Job) -> None:
@@ -180,9 +172,7 @@ def _rendered(job: Job) -> Path:
 
         source = ROOT / "demonstrations/pusht.npz"
         frames = write_pictures(_first_episodes(source, job.out, 4) if job.is_small else source, path, (96, 96))
-        job.note(
-            "data", f"the scripted demonstrations of this repository, {frames} frames; recorded ones were not found"
-        )
+        job.note("frames", frames)
     return path
 
 
@@ -203,9 +193,7 @@ def train(job: Job, recipe: str) -> None:
     job.needs(120)
     settings = run_settings(job, recipe)
     settings["train.max_runtime"] = max(10.0, job.left_s - 10)
-    command = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{recipe}.json"]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    command = training.command(recipe, settings)
     begun = time.monotonic()
     with (job.out / f"{recipe}.log").open("a") as log:
         code = subprocess.run(command, cwd=ROOT, env=job.environment, stdout=log, stderr=subprocess.STDOUT).returncode
@@ -260,6 +248,10 @@ def report(job: Job) -> Iterator[str]:
         ": a rehearsal, no figure means anything" * job.is_small
     )
     yield ""
+    if job.data is None:
+        yield "- the recorded demonstrations were not found: trained on the scripted ones of this repository"
+    if "LeRobot" in job.results:
+        yield f"- LeRobot's step: {job.results['LeRobot']}"
     for which in CHECKS:
         found = job.results.get(f"check {which}")
         yield f"- check, {which}: {'passed' if found['passed'] else 'FAILED'}, {found['summary']}" if found else ""
@@ -276,9 +268,10 @@ def report(job: Job) -> Iterator[str]:
         if trained:
             yield f"- {recipe}: trained in {trained['seconds']} s, {trained['starts']} starts"
         if tested:
+            card = "; LeRobot's card: 0.957, 64.2 %" if job.data is not None else ""  # trained on the same data
             yield (
                 f"- {recipe}: score {tested['score']:.3f} ({tested['low']:.3f} to {tested['high']:.3f}), "
-                f"{tested['solved']:.1%} solved of {tested['episodes']} episodes; LeRobot's card: 0.957, 64.2 %"
+                f"{tested['solved']:.1%} solved of {tested['episodes']} episodes{card}"
             )
 
 

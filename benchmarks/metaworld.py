@@ -8,9 +8,6 @@ is not done again, so the command may be stopped and repeated.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,27 +15,17 @@ from pathlib import Path
 import click
 import numpy as np
 
+from benchmarks import training
 from dp_prior.envs.metaworld import MetaWorldConfig
 from dp_prior.envs.metaworld_demonstrations import write_demonstrations
 from dp_prior.evaluation.interval import share_interval
 
 TASKS = ("reach-v3", "button-press-v3", "drawer-open-v3", "push-v3", "pick-place-v3")
-CONFIG = "configs/policy/metaworld_state.json"
+CONFIG = "metaworld_state"
 FIRST_SEED, EPISODES = 100_000, 50
 
 Act = Callable[[np.ndarray, int], np.ndarray]
 """From the states (n, 39) and the number of the step to the actions (n, 4)."""
-
-
-def train(task: str, data: Path, run: Path, settings: tuple[str, ...]) -> None:
-    """Train one policy, in a process of its own, unless it is finished."""
-    if (run / "result.json").exists():
-        return
-    command = [sys.executable, "train_policy.py", "--config_file", CONFIG]
-    for setting in (f"data.episodes.path={data}", f"tracker.data_path={run}", f"test.0.env.task={task}", *settings):
-        command += ["--set", setting]
-    with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
 
 
 def solved_by(task: str, act: Act) -> int:
@@ -89,13 +76,15 @@ def share(solved: int) -> str:
 @click.option("--set", "settings", multiple=True, metavar="KEY.KEY=VALUE", help="Change the configuration; repeatable.")
 def main(tasks: tuple[str, ...], runs: Path, demonstrations: int, settings: tuple[str, ...]) -> None:
     warnings.filterwarnings("ignore", "Constant.s. may be too high")  # of every expert
+    runs = runs.resolve()
     runs.mkdir(parents=True, exist_ok=True)
     click.echo("| task | expert | open loop | policy | steps of the policy |\n|---|---|---|---|---|")
     for task in tasks or TASKS:
         data, run = runs / f"{task}.npz", runs / task
         if not data.exists():
             write_demonstrations(data, task, demonstrations)
-        train(task, data, run, settings)
+        changes = {"data.episodes.path": str(data), "test.0.env.task": task}
+        training.train(CONFIG, changes | dict(one.split("=", 1) for one in settings), run)
         found = json.loads((run / "result.json").read_text(encoding="utf-8"))["test"]
         policy = round(found["test/success_rate"] * EPISODES)
         others = [share(solved_by(task, act)) for act in (expert(task), open_loop(data))]

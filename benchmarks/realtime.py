@@ -7,7 +7,6 @@ OUT and is not done again.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks import training
+from benchmarks.kept import Kept
 from dp_prior import load_policy
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.evaluation.film import Film
@@ -188,10 +188,9 @@ def main(
     out: Path, plain: str | None, prefix: str | None, samples: int, episodes: int, first_seed: int, threads: int
 ) -> None:
     torch.set_num_threads(threads)
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / "results.jsonl"
-    lines = file.read_text().splitlines() if file.exists() else []
-    results: dict[str, Any] = {row["name"]: row["result"] for row in map(json.loads, lines)}
+    options = {"plain": plain, "prefix": prefix, "samples": samples, "episodes": episodes, "first_seed": first_seed}
+    kept = Kept(out / "results.jsonl", **options)
+    results = kept.results
     policies = {}
     for name, given in (("plain", plain), ("prefix", prefix)):
         if given is None:
@@ -199,10 +198,7 @@ def main(
         policies[name] = load_policy(given or out / name)
 
     def note(name: str, result: dict[str, Any]) -> None:
-        results[name] = result
-        with file.open("a") as appended:
-            appended.write(json.dumps({"name": name, "result": result}) + "\n")
-        click.echo(f"{name}: {json.dumps(result)}")
+        kept.note(name, result)
         (out / "table.md").write_text("\n".join([*table(results), ""]), encoding="utf-8")
 
     for delay in sorted(DELAYS, key=lambda delay: (delay % 3 > 0, -delay)):  # 6, 3 and 0 first

@@ -91,8 +91,8 @@ def page(results: dict[str, list[Case]], about: dict[str, Any], command: str) ->
         f"Written by `python -m benchmarks {command}`. Where nothing else is named, the baseline is "
         "`benchmarks/baseline.py`: the "
         "same network as plain `nn.Conv1d`, the schedulers and the EMA of diffusers, a `Dataset` of single windows, "
-        "default AdamW and `torch.save`. All variants of a row were measured in turns; times better is against the "
-        "first of them. Compare ratios, not milliseconds, between machines.",
+        "default AdamW and `torch.save`. The variants of a row were measured in turns, unless its note says "
+        "otherwise; times better is against the first of them. Compare ratios, not milliseconds, between machines.",
         "",
         _summary(about) + f". {about['date']}.",
         "",

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks import training
 from dp_prior.data.split import SplitConfig
 
 ERROR = "action_error/ema/mae[steps=8]"
@@ -149,15 +147,11 @@ def error_of(run: Path) -> float:
 
 
 def train(robot: Robot, variant: str, split: SplitConfig, data: Path, run: Path, samples: int) -> None:
-    """Train one policy, in a process of its own, unless it is finished."""
-    if (run / "result.json").exists():
-        return
+    """Train one policy."""
     run.parent.mkdir(parents=True, exist_ok=True)
     config = run.with_suffix(".json")
     config.write_text(json.dumps(configuration(robot, variant, split, data, run, samples)), encoding="utf-8")
-    command = [sys.executable, "train_policy.py", "--config_file", str(config)]
-    with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
-        subprocess.run(command, check=True, stdout=log, stderr=log, env={**os.environ, "ACCELERATE_USE_CPU": "true"})
+    training.train(config, {"train.samples": samples}, run)
 
 
 @click.command(help=__doc__)
@@ -166,6 +160,7 @@ def train(robot: Robot, variant: str, split: SplitConfig, data: Path, run: Path,
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs/robots"), help="Where the runs go.")
 @click.option("--samples", default=20_000, help="Budget of each policy.")
 def main(data: Path, robots: tuple[str, ...], runs: Path, samples: int) -> None:
+    data, runs = data.resolve(), runs.resolve()
     for name in robots or ROBOTS:
         robot = ROBOTS[name]
         click.echo(f"| {robot.title}, held out | {' | '.join(robot.variants)} |\n|---|{'---|' * len(robot.variants)}")

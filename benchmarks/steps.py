@@ -99,9 +99,8 @@ def _plain_step(
 
 
 def products(kind: str, widths: tuple[int, ...], batch_size: int, precision: str, device: str) -> Step:
-    """As much arithmetic as our step has, in products of matrices of 1,024 alone."""
-    from benchmarks import image_policy
-    from dp_prior.networks.kernels.products import product
+    """As much arithmetic as our step has, in products of matrices alone."""
+    from benchmarks import arithmetic, image_policy
     from dp_prior.randomness import Randomness
 
     spec = image_policy.STATE_SPEC if kind == "state" else image_policy.SPEC
@@ -110,17 +109,9 @@ def products(kind: str, widths: tuple[int, ...], batch_size: int, precision: str
     random = Randomness.from_counts(0, "training", batch.positions)
     with FlopCounterMode(display=False) as counter, torch.autocast("cpu", torch.bfloat16):
         policy(batch, random, False).total.backward()  # in bfloat16 the counter knows every product
-    count = max(1, round(batch_size * counter.get_total_flops() / (2 * 1024**3)))
     del policy
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = (torch.randn(1024, 1024, dtype=dtype, device=device) for _ in range(2))
-
-    @torch.no_grad()
-    def step() -> None:
-        for _ in range(count):
-            product(a, b)
-
-    return step
+    return arithmetic.products(batch_size * counter.get_total_flops(), dtype, device)
 
 
 @click.command(help=__doc__)

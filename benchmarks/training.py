@@ -1,25 +1,58 @@
-"""The command that trains a run in a process of its own."""
+"""Training runs in processes of their own."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
+from dp_prior.regular_files import read_object
+from dp_prior.run_files.config import CONFIG
+from dp_prior.run_files.scores import RESULT
+
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"ACCELERATE_USE_CPU": "true"}
 
 
-def command(config: str, settings: Mapping[str, Any]) -> list[str]:
-    """The command that trains a configuration of `configs/policy`, or continues its run, from `ROOT`.
+def train(config: str | Path, settings: Mapping[str, Any], run: Path) -> None:
+    """Train until a run has finished; what it prints goes to a file beside it.
 
     Args:
+        config, settings: see `command`.
+        run: its directory, absolute.
+
+    Raises:
+        click.ClickException: it has finished with another budget.
+        subprocess.CalledProcessError: training failed.
+    """
+    settings = {**settings, "tracker.data_path": str(run)}
+    if (run / RESULT).exists():
+        done = read_object(run / CONFIG).get("train", {}).get("samples")
+        asked = settings.get("train.samples", done)
+        if done is not None and float(asked) != done:
+            raise click.ClickException(f"{run} was trained on {done} samples, not on {asked}; use another --runs")
+        return
+    with open(run.with_suffix(".log"), "a", encoding="utf-8") as log:
+        subprocess.run(
+            command(config, settings), cwd=ROOT, env=environment(), check=True, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def command(config: str | Path, settings: Mapping[str, Any]) -> list[str]:
+    """The command that trains a configuration, or continues its run, from `ROOT`.
+
+    Args:
+        config: a name in `configs/policy`, or a path.
         settings: changes to it by dotted path; strings are given as they are, other values as JSON.
     """
-    words = [sys.executable, "train_policy.py", "--config_file", f"configs/policy/{config}.json"]
+    path = config if isinstance(config, Path) else f"configs/policy/{config}.json"
+    words = [sys.executable, "train_policy.py", "--config_file", str(path)]
     for assignment in assignments(settings):
         words += ["--set", assignment]
     return words

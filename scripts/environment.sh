@@ -2,8 +2,9 @@
 # changed, and puts it first on PATH. Needs only Python >= 3.11.
 
 extras=$1
+is_recent='import sys; sys.exit(sys.version_info < (3, 11))'
 for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
-    [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
+    [ -n "$candidate" ] && "$candidate" -c "$is_recent" 2>/dev/null && break
     candidate=
 done
 if [ -z "$candidate" ]; then
@@ -19,6 +20,14 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     if ! .venv/bin/python -c '' 2>/dev/null; then
         rm -rf .venv
         "$candidate" -m venv .venv || { echo "'$candidate -m venv' failed; on Debian install python3-venv." >&2; exit 1; }
+    elif ! .venv/bin/python -c "$is_recent"; then
+        echo ".venv has $(.venv/bin/python -V), expected Python 3.11 or later. Remove it: rm -r '$PWD/.venv'" >&2
+        exit 1
+    fi
+    # A set-up that was interrupted, or a Debian without python3-venv, leaves an environment without pip; so does uv.
+    if ! .venv/bin/python -c 'import pip' 2>/dev/null && ! .venv/bin/python -m ensurepip >/dev/null; then
+        echo ".venv has no pip, and ensurepip failed; on Debian install python3-venv." >&2
+        exit 1
     fi
     pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
     # torch by itself and first, so that nothing else chooses its build. PyPI's Linux build brings gigabytes of CUDA;
@@ -35,7 +44,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ] || ! .venv/bin/python -c '' 2>
     echo "$wanted" > "$stamp"
 fi
 export PATH="$PWD/.venv/bin:$PATH" VIRTUAL_ENV="$PWD/.venv"
-unset extras candidate wanted stamp sources
+unset extras is_recent candidate wanted stamp sources
 
 # glibc hands freed memory back to the system after every step and asks for it again, page by page, in the next. Keeping
 # it is worth up to a fifth of a training step on a CPU. Both are needed: either alone turns off glibc's own adaptation.

@@ -16,11 +16,14 @@ set -euo pipefail
 folder=${1:?usage: scripts/peers.sh FOLDER}
 pip install --quiet --no-deps --target "$folder/packages" \
     lerobot==0.4.4 robomimic==0.2.0 torchvision==0.28.0 \
-    einops draccus mergedeep pyyaml-include==1.4.1 typing-inspect mypy_extensions toml jsonlines \
-    datasets==4.1.1 multiprocess dill xxhash pandas python-dateutil pytz six termcolor \
-    pyserial imageio deepdiff cachebox orderly-set tensorboardX omegaconf antlr4-python3-runtime==4.9.3 \
-    denoising-diffusion-pytorch==2.3.4 ema-pytorch==0.8.3
-git clone --quiet https://github.com/real-stanford/diffusion_policy "$folder/diffusion_policy"
-git -C "$folder/diffusion_policy" checkout --quiet 5ba07ac6661db573af695b419a7947ecb704690f
-git clone --quiet https://github.com/openai/improved-diffusion "$folder/improved_diffusion"
-git -C "$folder/improved_diffusion" checkout --quiet 1bc7bbbdc414d83d4abf2ad8cc1446dc36c4e4d5
+    einops==0.8.2 draccus==0.11.6 mergedeep==1.3.4 pyyaml-include==1.4.1 typing-inspect==0.9.0 \
+    mypy-extensions==1.2.0 toml==0.10.2 jsonlines==4.0.0 datasets==4.1.1 multiprocess==0.70.19 dill==0.4.1 \
+    xxhash==4.1.0 pandas==3.1.1 python-dateutil==4.0.0 pytz==2026.6 six==1.17.0 termcolor==3.3.0 pyserial==3.5 \
+    imageio==2.38.1 deepdiff==9.1.0 cachebox==6.2.10 orderly-set==5.5.0 tensorboardX==2.6.5 omegaconf==2.4.0 \
+    antlr4-python3-runtime==4.9.3 denoising-diffusion-pytorch==2.3.4 ema-pytorch==0.8.3
+clone() {
+    [ -d "$folder/$2" ] || git clone --quiet "https://github.com/$1" "$folder/$2"
+    git -C "$folder/$2" checkout --quiet "$3"
+}
+clone real-stanford/diffusion_policy diffusion_policy 5ba07ac6661db573af695b419a7947ecb704690f
+clone openai/improved-diffusion improved_diffusion 1bc7bbbdc414d83d4abf2ad8cc1446dc36c4e4d5

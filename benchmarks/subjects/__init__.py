@@ -7,7 +7,6 @@ SUBJECTS = (
     "image_step",
     "unet2d_step",
     "image_folder",
-    "image_folder",
     "image_sampling",
     "trainer_overhead",
     "update",

@@ -1,4 +1,4 @@
-"""Acting on one core: the policy in eager, compiled, exported and bf16 form, one row at a time."""
+"""Acting: the policy in eager, compiled, exported and bf16 form, one row at a time."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Camera frames: windows per second from the cache, the build of a cache, waiting in a training step, and memory.
 
 Recorded videos in `../shared/data` are read too where they are there. The row of LeRobot's own data set needs them, and
-a folder with LeRobot and its dependencies (`pip install --no-deps --target FOLDER/packages lerobot==0.4.4 ...`), named
-by DP_PRIOR_PEERS; without them it is left out with a line that says so.
+the folder of `benchmarks/peers.py`; without them it is left out with a line that says so.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import av
 import numpy as np
 import torch
 
+from benchmarks import peers
 from benchmarks.measure import Case, Options, Timing, per_second
 from dp_prior.crop import crop_each
 from dp_prior.data.frames import Part
@@ -39,7 +39,6 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run_files.config import TrainConfig
 
 BATCH, STEPS, SIDE, CROP = 256, 2, 96, 84
-PEERS = "DP_PRIOR_PEERS"
 RECORDED = Path(__file__).parents[3] / "shared" / "data"
 SETS = {  # videos of recorded sets
     "AV1 96 x 96": "pusht/lerobot_v30/videos/observation.image",
@@ -106,6 +105,23 @@ def _reading(options: Options, place: Path) -> list[Case]:
     repeats = options.times(9)
     with _one_thread():
         warm, cropped = compare(False), compare(True)
+    from_disk = _from_disk(path, every, column, repeats)
+    shape = f"batches of {BATCH} windows of {STEPS} frames of {SIDE} x {SIDE}, one thread"
+    return [
+        Case("frames from the page cache", "windows/s", warm, more_is_better=True, note=shape),
+        Case("frames from the page cache, cropped", "windows/s", cropped, more_is_better=True),
+        Case("frames from the disk", "windows/s", from_disk, more_is_better=True, note="out of the page cache before"),
+    ]
+
+
+def _from_disk(
+    path: Path, every: Callable[[Callable[[torch.Tensor], Any]], Callable[[], int]], column: ImageColumn, repeats: int
+) -> dict[str, Timing]:
+    """Windows per second out of a file that is not in the page cache.
+
+    Args:
+        every: makes a function that gives all batches to another one, and returns how many windows they had.
+    """
     with open(path, "rb", buffering=0) as file:
 
         def one_by_one(ids: torch.Tensor) -> None:
@@ -121,13 +137,7 @@ def _reading(options: Options, place: Path) -> list[Case]:
             return read
 
         os.fsync(file.fileno())
-        from_disk = per_second({"one after another": cold(one_by_one), "dp_prior": cold(column.rows)}, repeats)
-    shape = f"batches of {BATCH} windows of {STEPS} frames of {SIDE} x {SIDE}, one thread"
-    return [
-        Case("frames from the page cache", "windows/s", warm, more_is_better=True, note=shape),
-        Case("frames from the page cache, cropped", "windows/s", cropped, more_is_better=True),
-        Case("frames from the disk", "windows/s", from_disk, more_is_better=True, note="out of the page cache before"),
-    ]
+        return per_second({"one after another": cold(one_by_one), "dp_prior": cold(column.rows)}, repeats)
 
 
 def _building(options: Options, place: Path) -> list[Case]:
@@ -199,9 +209,8 @@ def _write_video(path: Path, count: int) -> None:
         container.mux(stream.encode())
 
 
-def _waiting(options: Options, place: Path) -> list[Case]:
-    """Steps of the small image policy of configs/policy/pusht_image.json, its batches read in the loop or ahead."""
-    count, size = (60, 8) if options.quick else (2_000, 64)
+def _small_policy(place: Path, count: int, size: int) -> Assembly:
+    """A run of the policy of configs/policy/pusht_image.json on `count` frames of noise, `size` windows in a batch."""
     rng = np.random.default_rng(0)
     arrays = {
         "camera": rng.integers(0, 256, (count, SIDE, SIDE, 3), np.uint8),
@@ -223,9 +232,15 @@ def _waiting(options: Options, place: Path) -> list[Case]:
         "evaluate": [],
         "tracker": {"data_path": str(place / "run"), "log": []},
     }
-    parts = Assembly(
+    return Assembly(
         TrainConfig.from_json(json.dumps(config)), Ranks(make_accelerator("fp32")), report=lambda line: None
     )
+
+
+def _waiting(options: Options, place: Path) -> list[Case]:
+    """Steps of a small image policy, its batches read in the loop or ahead."""
+    count, size = (60, 8) if options.quick else (2_000, 64)
+    parts = _small_policy(place, count, size)
     sink = SimpleNamespace(log=lambda *_: None, log_images=lambda *_: None, submit=lambda *_: None)
     trainer = parts.trainer(sink, sink)
     ahead = parts.loader.from_sample(0)
@@ -296,25 +311,17 @@ def _memory(options: Options, place: Path) -> list[Case]:
         command = [sys.executable, "-c", MEMORY, str(sparse), name, str(batches)]
         output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
         variants[name] = Timing([float(output.stdout)])
-    note = f"{batches * BATCH * STEPS * SIDE * SIDE * 3 / 1e9:.1f} GB read from a cache of {size / 1e9:.1f} GB"
+    read = batches * BATCH * STEPS * SIDE * SIDE * 3
+    note = f"each in a process of its own; {read / 1e9:.1f} GB read from a cache of {size / 1e9:.1f} GB"
     return [Case("memory to read frames", "MB", variants, note=note)]
 
 
 LEROBOT = """
-import importlib.util, json, sys, time
-from types import ModuleType
+import sys, time
 import av, torch
-from benchmarks import memory
-packages, root, camera, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-sys.path.append(packages)
-
-def stub(name, path):
-    module = ModuleType(name)
-    module.__path__ = path
-    sys.modules[name] = module
-
-stub("torchvision._meta_registrations", [])  # of another torch; its operators are not needed
-stub("lerobot.policies", [importlib.util.find_spec("lerobot").submodule_search_locations[0] + "/policies"])
+from benchmarks import memory, peers
+root, camera, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+peers.enter()
 import torchvision
 
 class VideoReader:
@@ -350,12 +357,12 @@ print(count / (time.perf_counter() - begun), memory.peak() / 1e6)
 
 def _lerobot(options: Options, place: Path) -> list[Case]:
     """The same windows of recorded video by LeRobot's data set, one at a time as its loader has them, and by ours."""
-    packages = Path(os.environ.get(PEERS, "")) / "packages"
-    if PEERS not in os.environ or not (packages / "lerobot").is_dir() or not PUSHT.is_dir():
-        print(f"frames: LeRobot is left out; it needs {PEERS}, a folder with packages/lerobot, and {PUSHT}")
+    absent = peers.missing("packages/lerobot", "packages/torchvision")
+    if absent is not None or not PUSHT.is_dir():
+        print(f"frames: LeRobot is left out. {absent or f'{PUSHT} is not there'}")
         return []
     count = 20 if options.quick else 300
-    command = [sys.executable, "-c", LEROBOT, str(packages), str(PUSHT), "observation.image", str(count)]
+    command = [sys.executable, "-c", LEROBOT, str(PUSHT), "observation.image", str(count)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(place / "datasets")}
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=600)
     rate, memory = map(float, output.stdout.split()[-2:])
@@ -380,7 +387,10 @@ def _lerobot(options: Options, place: Path) -> list[Case]:
 
     with _one_thread():
         ours = per_second({"dp_prior": read}, options.times(5))
-    note = f"with states and actions; LeRobot took {memory:.0f} MB in all, our cache {built:.0f} s once"
+    note = (
+        f"with states and actions; one pass of LeRobot 0.4.4 first, in one process and by PyAV from the key frame on, "
+        f"not by its default torchcodec; it took {memory:.0f} MB in all, our cache {built:.0f} s once"
+    )
     variants = {"LeRobot": Timing([rate]), **ours}
     return [Case("windows of recorded video", "windows/s", variants, more_is_better=True, note=note)]
 

@@ -10,7 +10,7 @@ import sys
 from benchmarks.measure import Case, Options, Timing
 
 PROGRAM = """
-import json, resource, sys, time
+import json, sys, time
 from benchmarks import setting
 from benchmarks.measure import Options
 options = Options(widths=tuple(json.loads(sys.argv[1])), batch_size=int(sys.argv[2]))

@@ -77,8 +77,9 @@ def run(options: Options) -> list[Case]:
     lost = int(seconds * RATE_HZ) * ROBOTS - len(together)
     p50, p99 = np.percentile(together, [50, 99])
     note = (
-        f"{ROBOTS} robots at {RATE_HZ} Hz for {seconds} s: {len(together):,} requests, {lost} lost, p50 {p50:.1f} ms, "
-        f"p99 {p99:.1f} ms, at most {max(together):.1f} ms; the server's memory grew by {growth / 2**20:.1f} MiB"
+        f"one after another; {ROBOTS} robots at {RATE_HZ} Hz for {seconds} s: {len(together):,} requests, {lost} lost, "
+        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, at most {max(together):.1f} ms; the server's memory grew by "
+        f"{growth / 2**20:.1f} MiB"
     )
     return [Case("a chunk from the policy server", "ms", variants, note=note)]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import baseline, setting
+from benchmarks.arithmetic import products
 from benchmarks.measure import Case, Options, compare
-from dp_prior.networks.kernels.products import product
 
 
 def run(options: Options) -> list[Case]:
@@ -26,7 +24,7 @@ def run(options: Options) -> list[Case]:
         variants[f"dp_prior {precision}"] = lambda trainer=trainer, parts=parts: trainer.step(next(parts))
     flops = _flops(training, next(batches))
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        variants[f"as many products {precision}"] = _products(flops, dtype)
+        variants[f"as many products {precision}"] = products(flops, dtype)
     size = sum(parameter.numel() for parameter in training.net.parameters()) / 1e6
     note = (
         f"{size:.1f} M parameters, batch {options.batch_size}; products: matrices of 1,024 that take the "
@@ -42,19 +40,6 @@ def _flops(training: baseline.Training, batch: dict[str, Tensor]) -> int:
         training.loss(batch).backward()
     training.net.zero_grad()
     return counter.get_total_flops()
-
-
-def _products(flops: int, dtype: torch.dtype) -> Callable[[], None]:
-    """As much arithmetic in matrix products alone, by the faster library: about what this machine allows."""
-    size = 1024
-    a, b = (torch.randn(size, size, dtype=dtype) for _ in range(2))
-
-    @torch.no_grad()
-    def work() -> None:
-        for _ in range(max(1, round(flops / (2 * size**3)))):
-            product(a, b)
-
-    return work
 
 
 def _require_equal_networks(options: Options) -> None:

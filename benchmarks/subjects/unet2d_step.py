@@ -12,14 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import image_peers, images
+from benchmarks.arithmetic import products
 from benchmarks.measure import Case, Options, compare, cpu_seconds
-from dp_prior.networks.kernels.products import product
 
 LUCIDRAINS_DIM = 160
 """Its network has two residual blocks per level; with this width it has about as many parameters."""
@@ -53,7 +52,7 @@ def _case(options: Options, place: Path) -> Case:
         steps[f"dp_prior {precision}"] = lambda trainer=trainer: trainer.step([batch])
     flops = _flops(steps["dp_prior bf16"])  # in bfloat16 the counter knows every product
     sizes.append(f"dp_prior {_millions(trainer.online)}, {flops / 1e9:.0f} GFLOP")
-    steps["as many products fp32"] = _products(flops)
+    steps["as many products fp32"] = products(flops)
     case = Case("training step of the CIFAR-10 network", "CPU ms", compare(steps, options.times(7), clock=cpu_seconds))
     ratios = "; ".join(f"{name} {case.ratios(name)}" for name in list(steps)[1:])
     note = (
@@ -76,15 +75,3 @@ def _flops(step: Callable[[], None]) -> int:
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         step()
     return counter.get_total_flops()
-
-
-def _products(flops: int) -> Callable[[], None]:
-    """As much arithmetic in matrix products alone."""
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-
-    @torch.no_grad()
-    def work() -> None:
-        for _ in range(max(1, round(flops / (2 * 1024**3)))):
-            product(a, b)
-
-    return work

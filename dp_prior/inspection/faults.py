@@ -309,7 +309,7 @@ def _varies(signal: Signal) -> np.ndarray:
 def _is_continuous(signal: Signal) -> np.ndarray:
     """(width,) bool: dimensions with many different values, all finite."""
     values = signal.values[:: max(1, len(signal.values) // 20_000)]
-    return np.array([np.isfinite(column).all() and len(np.unique(column)) > FEW_VALUES for column in values.T])
+    return np.array([np.isfinite(column).all() and len(np.unique(column)) > FEW_VALUES for column in values.T], bool)
 
 
 def _listed(signal: Signal, which: np.ndarray) -> str:

@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.curve import COLOURS, dress
+from dp_prior.evaluation.curve import COLOURS, decade, dress
 from dp_prior.evaluation.picture import INK, import_figure
 from dp_prior.pages.page import Markup
+
+MOST_MARKED = 500
+"""Points of a line of which each has a dot; in a longer one these would be most of the page's bytes."""
 
 _GRID = "#e4e7ec"
 
@@ -22,9 +25,13 @@ _GRID = "#e4e7ec"
 def svg(figure: Any, title: str) -> str:
     """A figure as an SVG element that fits its place on the page; `title` is its alternative text."""
     import matplotlib
+    from matplotlib.text import Text
 
+    for text in figure.findobj(Text):  # names of users: no formulas, and none that cannot be encoded
+        text.set_parse_math(False)
+        text.set_text(text.get_text().encode(errors="replace").decode())
     file = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Title": title})
     text = file.getvalue()
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r'\1 role="img"', text[text.index("<svg") :], count=1)
@@ -58,16 +65,19 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
     figure = import_figure()(figsize=(5, 3.4), layout="constrained")
     axes = figure.subplots()
     for index, (label, x, y) in enumerate(lines):
-        colour = COLOURS[index % len(COLOURS)]
+        colour, marker = COLOURS[index % len(COLOURS)], "o" if len(x) <= MOST_MARKED else None
         if y.ndim == 2:
             y, *band = y
             axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
-        axes.plot(x, y, color=colour, linewidth=1.5, marker="o", markersize=2.5, label=label)
+        axes.plot(x, y, color=colour, linewidth=1.5, marker=marker, markersize=2.5, label=label)
     if log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(decade)
+        axes.yaxis.set_minor_formatter(decade)
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK)
+    drawn = axes.get_lines()  # by themselves matplotlib names none that begins with an underscore
+    axes.legend(drawn, [line.get_label() for line in drawn], frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 

@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from dp_prior.evaluation.interval import mean_interval
 from dp_prior.pages.charts import overlay, svg
 from dp_prior.pages.page import Page
 from dp_prior.pages.run_page import headlines, points, short, timed
-from dp_prior.pages.story import Story
+from dp_prior.pages.story import Story, is_number
 
 
 def comparison_page(stories: list[Story]) -> Page:
@@ -58,7 +59,7 @@ def _distinct(stories: list[Story]) -> list[str]:
 
 
 def _seen(story: Story) -> int:
-    return story.rows[-1].get("samples_seen", 0) if story.rows else 0
+    return story.rows[-1]["samples_seen"] if story.rows else 0
 
 
 def _scores(story: Story) -> tuple[str, str]:
@@ -112,26 +113,30 @@ def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
 
 
 def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, str]]:
-    """The mean result of each configuration, with its interval over training seeds; nothing if none has several."""
+    """The mean result of each configuration, with its interval over training seeds; nothing if none has several.
+
+    Of the metric that most of its runs have: what a run has measured on the way is not averaged with tests of others.
+    """
     rows = []
     for label, group in groups:
         values = [found for story in group if (found := _value(story)) is not None]
-        numbers = np.array([value for _, value in values])
-        if len(values):
+        if values:
+            metric = Counter(name for name, _ in values).most_common(1)[0][0]
+            numbers = np.array([value for name, value in values if name == metric])
             low, high = mean_interval(numbers) if len(numbers) > 1 else (math.nan, math.nan)
             interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
-            rows.append((label, str(len(numbers)), values[0][0], f"{numbers.mean():.4g}{interval}"))
+            rows.append((label, str(len(numbers)), metric, f"{numbers.mean():.4g}{interval}"))
     return rows if any(len(group) > 1 for _, group in groups) else []
 
 
 def _value(story: Story) -> tuple[str, float] | None:
     """The mean score of its episodes, or else the metric by which its best weights were chosen."""
     if scores := _by_seed(story):
-        return "score", float(np.mean(list(scores.values())))
+        return f"{story.tested.name}/score", float(np.mean(list(scores.values())))
     metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
     found = best.get("metrics") if isinstance(best, dict) else None
     value = found.get(metric) if isinstance(found, dict) else None
-    return (str(metric), float(value)) if isinstance(value, (int, float)) else None
+    return (str(metric), float(value)) if is_number(value) else None
 
 
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str]]:

@@ -133,7 +133,7 @@ def _clips(one: Inspection, prefix: str) -> tuple[list[dict[str, Any]], list[str
 
 def _lengths(seen: Survey, prefix: str) -> Table:
     at = np.quantile(seen.lengths, [0, 0.1, 0.5, 0.9, 1])
-    row = (*(f"{value:,.0f}" for value in at), spark(np.histogram(seen.lengths, BINS)[0]))
+    row = (*(f"{value:,.0f}" for value in at), spark(_histogram(seen.lengths)))
     return f"{prefix}Lengths of episodes, in steps", ("least", "10 %", "median", "90 %", "most", "histogram"), [row]
 
 
@@ -148,7 +148,7 @@ def _key(one: Inspection, signal: Signal, prefix: str) -> Table:
     rows = []
     for dimension in range(signal.values.shape[1]):
         column = signal.values[:, dimension]
-        counts = np.histogram(column[np.isfinite(column)], BINS)[0]
+        counts = _histogram(column[np.isfinite(column)])
         name = signal.columns[dimension] if signal.columns else ""
         quantities = (statistics.min, statistics.q01, statistics.mean, statistics.q99, statistics.max, statistics.std)
         row = (dimension, name, *(f"{each[dimension]:.4g}" for each in quantities), spark(counts))
@@ -157,6 +157,12 @@ def _key(one: Inspection, signal: Signal, prefix: str) -> Table:
     role = "" if signal.role == "other" else f"{signal.role}: "
     called = signal.name if signal.key == signal.name else f"{signal.name} ({signal.key})"
     return f"{prefix}{role}{called}", ("dimension", "name", *_RANGES, "histogram", *last), rows
+
+
+def _histogram(values: np.ndarray) -> np.ndarray:
+    """(BINS,) counts. From 0 on, in double precision, bins have a width where neighbouring floats are the range."""
+    values = values.astype(np.float64)
+    return np.histogram(values - values.min(initial=np.inf), BINS)[0]
 
 
 def _normalized(mode: NormalizerConfig, statistics: Statistics) -> list[str]:
@@ -172,7 +178,7 @@ def _rows(found: Sequence[Rows], prefix: str) -> Table:
     for each in found:
         lengths = each.lengths[np.isfinite(each.lengths)]
         at = np.quantile(lengths, [0, 0.01, 0.5, 0.99, 1]) if len(lengths) else np.zeros(5)
-        counts = np.histogram(lengths, BINS)[0]
+        counts = _histogram(lengths)
         rows.append((each.name, f"{len(lengths):,}", *(f"{value:.4g}" for value in at), spark(counts)))
     columns = ("folder", "rows read", "shortest", "1 %", "median", "99 %", "longest", "histogram")
     return f"{prefix}Lengths of embeddings", columns, rows

@@ -70,7 +70,7 @@ class Page:
             OSError: it cannot be written.
         """
         output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, self.render().encode())
+        replace_file(output, self.render().encode(errors="replace"))  # names of files may not be UTF-8
         return output
 
 

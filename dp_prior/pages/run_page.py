@@ -15,7 +15,7 @@ from dp_prior.evaluation.curve import learning_curves
 from dp_prior.evaluation.picture import draw_scores, import_figure
 from dp_prior.pages.charts import bars, overlay, sampled, svg
 from dp_prior.pages.page import Page
-from dp_prior.pages.story import Report, Story
+from dp_prior.pages.story import Report, Story, is_number
 
 LARGEST_FILMS = 6 << 20
 """Bytes of films in a page; further ones are links to their files."""
@@ -45,7 +45,7 @@ def run_page(story: Story, output: Path) -> Page:
     ]
     last = story.rows[-1] if story.rows else {}
     facts = {
-        "samples": f"{last['samples_seen']:,}" if "samples_seen" in last else "none",
+        "samples": f"{last['samples_seen']:,}" if last else "none",
         "steps": f"{last['step']:,}" if last else "none",
         "last start": story.ending.get("started"),
         "time since": _duration(story),
@@ -82,7 +82,7 @@ def headlines(story: Story) -> list[tuple[str, str, str]]:
     found = []
     for name, value in source.items():
         group, _, kind = name.rpartition("/")
-        if kind in _NAMES and isinstance(value, (int, float)):
+        if kind in _NAMES and value is not None:
             bound = f"{group}/{'success' if kind == 'success_rate' else kind}"
             low, high = source.get(f"{bound}_ci_low"), source.get(f"{bound}_ci_high")
             shown = (lambda v: f"{v:.0%}") if kind == "success_rate" else (lambda v: f"{v:.3f}")
@@ -171,10 +171,9 @@ def _tables(story: Story) -> list[tuple[str, str]]:
         for name, rows in report.tables.items():
             for metric in [key for key in (rows[0] if rows else {}) if key not in _place(rows)]:
                 values = [row.get(metric) for row in rows]
-                is_number = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-                if len(rows) > 1 and metric != "n" and is_number:
+                if len(rows) > 1 and metric != "n" and all(map(is_number, values)):
                     title = f"{name}: {metric}"
-                    labels = [" ".join(str(row[key]) for key in _place(rows)) for row in rows]
+                    labels = [" ".join(str(row.get(key, "")) for key in _place(rows)) for row in rows]
                     charts.append((title, svg(bars(values, labels, title, metric, " ".join(_place(rows))), title)))
     return charts
 
@@ -211,9 +210,9 @@ def short(value: Any) -> str:
 def _duration(story: Story) -> str | None:
     try:
         begun, ended = (datetime.datetime.fromisoformat(story.ending[key]) for key in ("started", "ended"))
+        return str(ended - begun)
     except (KeyError, TypeError, ValueError):
         return None
-    return str(ended - begun)
 
 
 def _commands(story: Story) -> list[str]:

@@ -1,13 +1,14 @@
 """What a run directory tells: configuration, logged rows, reports, films, and how it ended.
 
 Reads any directory of a run: finished, running, killed, moved, of an older version. What is missing or damaged is left
-out and named in `gaps`.
+out and named in `gaps`; what remains has the types that `Story` and `Report` name.
 """
 
 from __future__ import annotations
 
 import glob
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.config import ConfigError
+from dp_prior.data.errors import first_few
 from dp_prior.durable import is_alive
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 from dp_prior.run_files.changes import flat
@@ -77,7 +79,7 @@ class Story:
         state: finished, stopped, running, killed, failed or unknown.
         settings: the configuration by dotted key.
         changed: of these, those that differ from the defaults.
-        rows: of `metrics.jsonl`.
+        rows: of `metrics.jsonl`, `step`, `samples_seen` and finite metrics; None is one that was not finite.
         reports: of the evaluators, in the order of their steps.
         chunks: recorded and sampled ones by evaluator and model, see `ActionErrorEvaluator`; of the newest reports.
         gaps: what could not be read, a line each.
@@ -100,7 +102,7 @@ class Story:
     def test(self) -> dict[str, float]:
         """The scores of the best weights; empty before the run has finished."""
         found = self.result.get("test")
-        return {name: value for name, value in found.items() if value is not None} if isinstance(found, dict) else {}
+        return {name: value for name, value in found.items() if is_number(value)} if isinstance(found, dict) else {}
 
     @property
     def tested(self) -> Report | None:
@@ -135,18 +137,31 @@ def read_story(directory: Path) -> Story:
 
     config, ending = read(CONFIG, needed=True), read(EXIT)
     settings, changed = _settings(config, gaps)
-    logged = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
-    rows = [row for row in logged if isinstance(row.get("samples_seen"), int)]
-    if len(rows) < len(logged):
-        gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
     events = [parse_row(line) for line in _lines(directory / EVENTS)]
     found = [report for path in sorted((directory / MEDIA).glob("*.json")) if (report := _report(path, gaps))]
     reports = sorted(found, key=lambda report: (report.step, report.name))
     return Story(
         directory, str(read(IDENTITY).get("name") or directory.resolve().name), state_of(ending), ending, settings,
-        changed, rows, [event for event in events if event], read(RESULT),
+        changed, _rows(directory, gaps), [event for event in events if event], read(RESULT),
         reports, _chunks(reports, gaps), gaps,
     )  # fmt: skip
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a file that may hold anything is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+
+
+def _rows(directory: Path, gaps: list[str]) -> list[dict[str, Any]]:
+    logged = list(iterate_rows(directory)) if (directory / ROWS).is_file() else []
+    rows = [row for row in logged if type(row.get("samples_seen")) is int and 0 <= row["samples_seen"] < 1 << 63]
+    if len(rows) < len(logged):
+        gaps.append(f"{len(logged) - len(rows)} rows of {ROWS} do not say how many samples were seen")
+    found = [{name: value for name, value in row.items() if value is None or is_number(value)} for row in rows]
+    odd = {name for row, kept in zip(rows, found, strict=True) for name in row.keys() - kept.keys()} - {"nonfinite"}
+    if odd:
+        gaps.append(f"{ROWS} holds values that are no finite numbers, of {first_few(sorted(odd))}")
+    return found
 
 
 def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -167,14 +182,20 @@ def _report(path: Path, gaps: list[str]) -> Report | None:
     try:
         found = json.loads(read_small(path))
         name = found["settings"].get("name") or found["settings"]["type"]
+        is_whole = isinstance(name, str) and type(found["global_step"]) is type(found["samples_seen"]) is int
         for table, rows in found["tables"].items():
-            needed = {"seed", "score", "success"} if table.endswith(BY_SEED) else set()
-            if not all(isinstance(row, dict) and needed <= row.keys() for row in rows):
-                raise ValueError(f"{table} lacks columns")
+            is_whole &= all(_is_episode(row) if table.endswith(BY_SEED) else isinstance(row, dict) for row in rows)
+        if not is_whole:
+            raise ValueError("it lacks columns")
         return Report(path, name, found["global_step"], found["samples_seen"], found["settings"], found["tables"])
     except (OSError, ValueError, RecursionError, UnfitError, KeyError, TypeError, AttributeError):
         gaps.append(f"{MEDIA}/{path.name} is no report")
         return None
+
+
+def _is_episode(row: dict[str, Any]) -> bool:
+    has_score = row["score"] is None or is_number(row["score"])
+    return has_score and type(row["seed"]) is int and row["success"] in (True, False, None)
 
 
 def _chunks(reports: list[Report], gaps: list[str]) -> dict[str, np.ndarray]:
@@ -201,7 +222,7 @@ def state_of(ending: dict[str, Any]) -> str:
     """`Story.state` of what `exit.json` says; a process of this machine that is gone was killed."""
     reason = ending.get("reason")
     if reason != RUNNING:
-        return "unknown" if reason is None else _ENDINGS.get(reason, "failed")
+        return "unknown" if reason is None else _ENDINGS.get(str(reason), "failed")
     pid = ending.get("pid")
     is_dead = isinstance(pid, int) and is_alive(str(ending.get("host")), pid) is False
     return "killed" if is_dead else "running"

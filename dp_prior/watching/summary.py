@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dp_prior.pages.story import Story, state_of
+from dp_prior.pages.story import Story, is_number, state_of
 
 RECENT_ROWS = 20
 """Rows of the log whose speed gives the time left."""
@@ -69,7 +68,7 @@ def summarise(story: Story) -> Summary:
         metric=metric or None,
         newest=values[-1] if values else None,
         best=max(values, key=lambda value: sign * value) if values else None,
-        test=_number(next((value for name, value in story.test.items() if name.endswith("/score")), None)),
+        test=next((value for name, value in story.test.items() if name.endswith("/score")), None),
         task=str(story.settings.get("task.type") or ""),
         changed={key: value for key, value in story.changed.items() if _tells(key)},
         look=next(iter(looks), None),
@@ -101,32 +100,26 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_SETTING else f"{text[: LONGEST_SETTING - 1]}…"
 
 
-def _number(value: Any) -> float | None:
-    """A finite number of a file that may hold anything."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
-
-
 def _score(story: Story) -> tuple[str, list[float]]:
     """The metric that counts, and its values in the order of the log."""
     scores = (name for row in story.rows for name in row if name.endswith("/score"))
     metric = next(scores, None) or str(story.settings.get("train.monitor.metric") or "")
-    return metric, [value for row in story.rows if (value := _number(row.get(metric))) is not None]
+    return metric, [value for row in story.rows if (value := row.get(metric)) is not None]
 
 
 def _done(story: Story) -> float | None:
     """By the unit in which the budget is given."""
     for setting, counter in (("samples", "samples_seen"), ("steps", "step"), ("epochs", "train/epoch")):
-        budget = _number(story.settings.get(f"train.{setting}"))
-        reached = [value for row in reversed(story.rows) if (value := _number(row.get(counter))) is not None][:1]
-        if budget and reached:
-            return min(1.0, max(0.0, reached[0] / budget))
+        budget = story.settings.get(f"train.{setting}")
+        reached = next((row[counter] for row in reversed(story.rows) if row.get(counter) is not None), None)
+        if is_number(budget) and budget and reached is not None:
+            return min(1.0, max(0.0, reached / budget))
     return None
 
 
 def _left_s(story: Story, done: float | None) -> float | None:
     """What is left of the samples, at the mean speed of the newest rows."""
-    found = (_number(row.get("train/samples_per_second")) for row in reversed(story.rows))
+    found = (row.get("train/samples_per_second") for row in reversed(story.rows))
     rates = list(itertools.islice((rate for rate in found if rate and rate > 0), RECENT_ROWS))
     if not done or not rates:
         return None

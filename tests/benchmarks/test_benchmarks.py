@@ -82,6 +82,11 @@ def test_both_sides_read_the_same_windows():
             torch.testing.assert_close(theirs[index][name], normalised, rtol=0, atol=1e-5)
 
 
+def test_every_subject_is_measured_once():
+    files = (Path(__file__).parents[2] / "benchmarks" / "subjects").glob("[!_]*.py")
+    assert sorted(SUBJECTS) == sorted(path.stem for path in files)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_every_subject_runs(subject, tmp_path):
@@ -91,3 +96,5 @@ def test_every_subject_runs(subject, tmp_path):
     assert done.returncode == 0, done.stderr
     cases = json.loads(output.read_text())["subjects"][subject]
     assert cases and all(math.isfinite(timing["median"]) for case in cases for timing in case["variants"].values())
+    counts = {case["name"]: len(case["variants"]["dp_prior"]["values"]) for case in cases if "save" in case["name"]}
+    assert counts == ({"the first save stops training for": 1} if subject == "saving" else {})

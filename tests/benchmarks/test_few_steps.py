@@ -1,7 +1,6 @@
 """The comparison of few steps: its rows fit its runs, and a repeated command does nothing twice."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,7 @@ from dp_prior.run_files.config import TrainConfig
 @pytest.mark.parametrize("run", few_steps.CONFIGS)
 def test_rows_visit_timesteps_that_their_run_trains(run):
     name, changes = few_steps.CONFIGS[run]
-    changes = assignments({**few_steps.settings(Path("r"), 9), **changes})
+    changes = assignments({**few_steps.settings(9), **changes})
     config = TrainConfig.from_json_path(ROOT / f"configs/policy/{name}.json", changes)
     rows = [row for row in few_steps.ROWS if row.run == run]
     assert rows
@@ -22,6 +21,21 @@ def test_rows_visit_timesteps_that_their_run_trains(run):
         assert not list(config.task.diffusion.sampler_faults(row.sampler))
         visited = len(row.sampler.timesteps(config.task.diffusion.schedule.table()))
         assert row.evaluations == (round(row.sampler.renoise * visited) if row.warm_start else visited)
+
+
+def test_scores_and_runs_of_other_options_are_not_shown(tmp_path, monkeypatch):
+    monkeypatch.setattr(few_steps, "measure", None)
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy/result.json").write_text("{}")
+    (tmp_path / "policy/config.json").write_text('{"train": {"samples": 1000}}')
+    (tmp_path / "scores_100.json").write_text('{"first_seed": 300000}')
+    arguments = ["--runs", str(tmp_path), "--data", str(tmp_path), "--only", "policy"]
+    for more, message in (
+        (["--first-seed", "5"], "scores_100.json holds scores from seed 300000 on; use another --runs"),
+        (["--samples", "2000"], "policy was trained on 1000 samples, not on 2000; use another --runs"),
+    ):
+        done = CliRunner().invoke(few_steps.main, arguments + more)
+        assert done.exit_code == 1 and message in done.output.replace("\n", "")
 
 
 def test_repeated_command_trains_and_measures_nothing_and_fills_the_page(tmp_path, monkeypatch):

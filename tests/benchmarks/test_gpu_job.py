@@ -4,9 +4,11 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 
 from benchmarks import gpu
+from benchmarks.kept import Kept
 
 
 @pytest.fixture
@@ -19,6 +21,37 @@ def test_results_are_read_again_by_the_next_call(job):
     job.note("a", {"ms": 2.5})
     again = gpu.Job(job.out, "cpu", None, True, 1000.0)
     assert again.results == {"a": {"ms": 2.5}}
+
+
+def test_results_of_other_options_are_not_mixed_and_a_cut_line_is_measured_again(tmp_path):
+    path = tmp_path / "new" / "results.jsonl"
+    Kept(path, episodes=50).note("a", 1)
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"name": "b", "res')
+    Kept(path, episodes=50).note("b", 2)
+    assert Kept(path, episodes=50).results == {"a": 1, "b": 2} and path.read_bytes().startswith(whole)
+    with pytest.raises(ClickException, match="holds results of {'episodes': 50}, not of {'episodes': 100}"):
+        Kept(path, episodes=100)
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "passed"),
+    [(0, "2 passed, 1 skipped", True), (0, "3 skipped", False), (1, "1 failed, 2 passed", False), (1, "", False)],
+)
+def test_a_check_that_was_skipped_has_not_passed(job, monkeypatch, code, output, passed):
+    done = SimpleNamespace(returncode=code, stdout=output, stderr="No module named pytest\n")
+    monkeypatch.setattr(gpu.subprocess, "run", lambda *command, **how: done)
+    gpu.check(job)
+    summary = {"passed": passed, "summary": output or "No module named pytest"}
+    assert [job.results[f"check {which}"] for which in gpu.CHECKS] == 3 * [summary]
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_only_policies_of_the_same_data_stand_beside_the_published_one(tmp_path, is_recorded):
+    job = gpu.Job(tmp_path, "cpu", tmp_path if is_recorded else None, False, 1000.0)
+    job.results["test pusht_image_gpu"] = {"episodes": 500, "score": 0.9, "low": 0.8, "high": 1.0, "solved": 0.5}
+    page = "\n".join(gpu.report(job))
+    assert ("LeRobot's card" in page) == is_recorded and ("trained on the scripted ones" in page) != is_recorded
 
 
 def test_nothing_begins_that_would_not_end_in_time(tmp_path):

@@ -56,6 +56,18 @@ def data(made, request):
     return path
 
 
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize("ends", [(1.0, np.nextafter(np.float32(1), np.float32(2))), (-3.4e38, 3.4e38), (1e-45, 0.0)])
+def test_numbers_of_any_spread_have_a_histogram(tmp_path, ends):
+    episodes = clean(3)
+    for episode in episodes:
+        episode["state"] = np.resize(np.array(ends, np.float32), (len(episode["action"]), 1))
+        episode["no_state"] = np.zeros((len(episode["action"]), 0), np.float32)
+    found = inspect(str(write_npz(tmp_path / "data.npz", episodes)))
+    page = write_inspection(found, tmp_path / "page.html", "a title").read_text(encoding="utf-8")
+    assert f"M0 20v-20h3v20zM{4 * 31} 20v-20h3v20z" in page, "half of the values at each end"
+
+
 @pytest.mark.parametrize("data", ["data.npz", "data.zarr", "lerobot", "data.hdf5"], indirect=True)
 def test_every_format_is_read_by_its_path(data, tmp_path):
     (found,) = inspect(str(data))

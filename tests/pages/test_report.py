@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dp_prior.evaluation.interval import mean_interval
-from dp_prior.pages.charts import sampled, svg
+from dp_prior.pages.charts import overlay, sampled, svg
 from dp_prior.pages.report import write_report
 from dp_prior.pages.story import read_story
 from tests.tiny import train, write
@@ -198,6 +199,68 @@ def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):
     assert "only the log: config.json is missing" in texts
 
 
+def damage(path, change):
+    """Change the JSON in a file, or in each line of a log."""
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    path.write_text("".join(json.dumps(change(json.loads(line))) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("value", ["high", [1], 10**400], ids=["text", "list", "huge"])
+def test_values_that_are_no_numbers_cost_a_line(run, tmp_path, value):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    metrics = dict.fromkeys(("train/loss", "train/samples_per_second", "rollout/score", "rollout/score_ci_low"), value)
+    damage(copy / "metrics.jsonl", lambda row: row | metrics | ({"samples_seen": value} if row["step"] == 2 else {}))
+    damage(copy / "result.json", lambda found: found | {"test": metrics, "best": value})
+    damage(copy / "exit.json", lambda found: dict.fromkeys(("reason", "pid", "started", "ended"), value))
+    damage(copy / "media/action_error_00000008.json", lambda found: found | {"tables": {"x": [{"a": value}, {}]}})
+    gaps = read_story(copy).gaps
+    assert gaps == [
+        "1 rows of metrics.jsonl do not say how many samples were seen",
+        "metrics.jsonl holds values that are no finite numbers, of rollout/score, rollout/score_ci_low, train/loss, "
+        "train/samples_per_second",
+    ]
+    Outline(page_of(copy, tmp_path=tmp_path))
+    Outline(page_of(copy, run, tmp_path=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"global_step": "8"},
+        {"samples_seen": None},
+        {"settings": {"name": 3, "type": "rollout"}},
+        {"tables": {"rollout/by_seed": [{"seed": [1], "score": 1, "success": None}]}},
+        {"tables": {"rollout/by_seed": [{"seed": 1, "score": "1", "success": True}]}},
+        {"tables": {"rollout/by_seed": [{"seed": 1, "score": 1, "success": "yes"}]}},
+    ],
+)
+def test_a_report_of_other_types_costs_a_line(run, tmp_path, change):
+    copy = shutil.copytree(run, tmp_path / "copy")
+    damage(copy / "media/rollout_00000008.json", lambda found: found | change)
+    assert read_story(copy).gaps == ["media/rollout_00000008.json is no report"]
+
+
+def test_names_of_users_are_no_formulas_and_hide_nothing(run, tmp_path):
+    copy = Path(shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/\xff")))
+    (copy / "run.json").unlink()
+    names = ["$a^$", "_hidden"]
+    damage(copy / "metrics.jsonl", lambda row: row | {f"{name}/score": 0.5 for name in names})
+    runs = [copy]
+    for name in names:
+        runs.append(shutil.copytree(run, tmp_path / name))
+        (runs[-1] / "run.json").write_text(json.dumps({"name": name}))
+    Outline(page_of(*runs[:1], tmp_path=tmp_path))
+    page = page_of(*runs, tmp_path=tmp_path)
+    chart = page[page.index("<svg") :]
+    assert all(f">{text}</text>" in chart for text in (*names, "?", "$a^$/score"))
+
+
+def test_a_long_log_has_a_small_chart():
+    x = np.arange(20_000.0)
+    chart = svg(overlay([("noise", x, np.random.default_rng(0).normal(size=len(x)))], "y", "x", log=False), "long")
+    assert len(chart) < 1 << 18
+
+
 def test_the_state_of_a_run(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -233,6 +296,14 @@ def test_several_runs_are_paired_by_seed_and_folded(run, tmp_path):
     assert f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})" in texts
     differing = page[page.index("Settings that differ") :]
     assert re.findall(r"<td>([a-z_.]+)</td>", differing) == ["seed"]
+    third = shutil.copytree(run, tmp_path / "third")  # it has rollouts on the way, and no test yet
+    (third / "result.json").unlink()
+    assert read_story(third).tested.name == "second"
+    (third / "config.json").write_text(json.dumps(config | {"seed": 8}))
+    row = ["rollout/score", f"{np.mean(scores):.4g} ({low:.4g} to {high:.4g})"]
+    texts = [text for text in Outline(page_of(third, run, other, tmp_path=tmp_path)).texts if text.strip()]
+    place = texts.index(row[0], texts.index("Configurations, over seeds of training"))
+    assert texts[place - 1 : place + 2] == ["2", *row]
 
 
 def test_a_page_is_written_at_the_end_of_a_run_unless_it_is_not_wanted(run, tmp_path):

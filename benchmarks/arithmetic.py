@@ -1,0 +1,23 @@
+"""Products of matrices alone: about what a machine allows for the arithmetic of a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from dp_prior.networks.kernels.products import product
+
+SIDE = 1024
+
+
+def products(flops: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Callable[[], None]:
+    """As much arithmetic in products of square matrices, by the faster library; at least one product."""
+    a, b = (torch.randn(SIDE, SIDE, dtype=dtype, device=device) for _ in range(2))
+
+    @torch.no_grad()
+    def work() -> None:
+        for _ in range(max(1, round(flops / (2 * SIDE**3)))):
+            product(a, b)
+
+    return work
