@@ -103,7 +103,9 @@ def embed_data(
     """
     config = TrainConfig.from_json_path(config_file, overrides)
     if not isinstance(config.data, TrajectoriesConfig):
-        raise ConfigError(str(config_file), [f"data is {config.data.type!r}; expected recorded trajectories"])
+        remedy = "; embed the instructions of all its sets with --texts" if config.data.type == "mixture" else ""
+        problem = f"data is {config.data.type!r}; expected recorded trajectories{remedy}"
+        raise ConfigError(str(config_file), [problem])
     records: dict[str, LanguageConfig | ImageConfig] = {**config.data.language, **config.data.images}
     if key not in records:
         hint = nearest_name(key, records)

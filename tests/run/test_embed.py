@@ -147,12 +147,16 @@ def test_pictures_of_a_table_are_embedded_row_by_row(tmp_path):
 
 
 def test_what_cannot_be_embedded_is_one_clear_line(tmp_path):
-    path = write(tmp_path, told(tmp_path))
+    path = write(tmp_path, given := told(tmp_path))
     out = ("--out", tmp_path / "e")
     (tmp_path / "t.txt").write_text("a dog\n \n")
     (tmp_path / "c.csv").write_text("caption,embedding\na,1\n")
     texts = ("--texts", tmp_path / "t.txt")
+    one = {field: given["data"][field] for field in ("episodes", "obs", "action", "language")}
+    mixed = {**given, "data": {"type": "mixture", "sets": {"one": one}}}
+    (tmp_path / "m.json").write_text(json.dumps(mixed))
     for arguments, code, message in (
+        (("--config_file", tmp_path / "m.json", "--key", "told"), 64, "'mixture'; expected .* with --texts"),
         (("--config_file", path, "--key", "side"), 64, "neither data.language nor data.images has 'side'. .*told"),
         (("--config_file", path), 2, "give --texts, --images, or --config_file and"),
         ((*texts, "--config_file", path, "--key", "told"), 2, "give --texts, --images, or"),
