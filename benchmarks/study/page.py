@@ -37,9 +37,9 @@ Setting = tuple[str, str]
 
 
 def measured(results: Results) -> dict[Setting, list[Measured]]:
-    """What has been measured by its own sampler, in the order of the file."""
+    """What has been measured by its own sampler: by data set and budget, smaller budgets first."""
     found: dict[Setting, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for line in results.trainings():
+    for line in sorted(results.trainings(), key=lambda line: (line["data"], line["samples"])):
         if (scores := results.scores(line["run"], OWN)) is not None:
             found[line["data"], line["budget"]][line["row"]].append((line, scores))
     return {
@@ -113,8 +113,10 @@ def screen(rows: list[Measured]) -> Iterator[str]:
             yield [f"{factor}: {second} for {first}", *(_with_interval(*one[factor]) for one in found)]
 
     half = "both halves" if len(rows) > 12 else "one half, where interactions of two factors are mixed into the effects"
-    yield f"{len(rows)} rows ({half}), {len(rows[0].scores)} training seed(s) each. Of the score, effects smaller than"
-    yield f"{margin:.3f} are within the noise of training (Lenth's margin, 95 %)."
+    seeds = len(rows[0].scores)
+    yield f"{len(rows)} rows ({half}), {seeds} training seed{'s' * (seeds > 1)} each."
+    yield f"Of the score, effects smaller than {margin:.3f} are within the noise of training by Lenth's margin (95 %),"
+    yield "which supposes that most factors have no effect."
     yield ""
     yield from _table(["change", *STATISTICS], cells())
 
