@@ -195,6 +195,17 @@ def test_evaluate_of_nothing_is_refused(tmp_path):
     assert f"no checkpoint at {tmp_path / 'none'}: there is no such directory" in nothing.output
 
 
+def test_a_place_that_the_system_refuses_is_named_in_one_line(measured, tmp_path):
+    refused = tmp_path / ("x" * 300)
+    report = ("report", measured, "--html", refused / "page.html")
+    sample = ("sample", measured, "--n", 2, "--out", refused)
+    for arguments in (("export", measured, refused), ("evaluate", measured, "--out", refused), report, sample):
+        done = command(*arguments)
+        assert done.exit_code == 74, done.output
+        last = done.output.splitlines()[-1]
+        assert last.startswith("error: File name too long: '") and "xxx" in last
+
+
 def test_evaluate_of_an_export_is_refused_and_of_a_whole_one_is_not(measured, tmp_path):
     command("export", measured, tmp_path / "model")
     refused = command("evaluate", tmp_path / "model")

@@ -21,12 +21,13 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        from dp_prior.run_files.exit_file import FAILED, STOPPED, classify
+        from dp_prior.run_files.exit_file import FAILED, REFUSED, STOPPED, classify
 
-        _, code = classify(error)
+        reason, code = classify(error)
         if code == FAILED:
             raise
-        click.echo(str(error) if code == STOPPED else f"error: {str(error) or 'interrupted'}", err=True)
+        text = f"{error.strerror}: {error.filename!r}" if reason == REFUSED else str(error) or "interrupted"
+        click.echo(text if code == STOPPED else f"error: {text}", err=True)
         sys.exit(code)
 
 

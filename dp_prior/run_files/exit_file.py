@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import os
 import socket
@@ -33,7 +34,7 @@ from dp_prior.training.divergence import DivergedError
 from dp_prior.training.guard import NotFiniteError
 
 EXIT = "exit.json"
-RUNNING = "running"
+RUNNING, REFUSED = "running", "refused"
 DONE, FAILED, CONFIG, DATA, UNAVAILABLE, BUSY, UNSAVED, STOPPED, INTERRUPTED = 0, 1, 64, 65, 69, 73, 74, 75, 130
 REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     ConfigError: ("configuration", CONFIG),
@@ -51,13 +52,20 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
     StoppedEarly: ("preempted", STOPPED),
     KeyboardInterrupt: ("interrupted", INTERRUPTED),
 }
+_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
+    errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG
+}  # fmt: skip
+"""Errors of the operating system that say enough with the name of the file."""
 
 
 def classify(error: BaseException) -> tuple[str, int]:
     """Reason in `exit.json` and exit code of an error; `error` and 1 for an unexpected one."""
     if isinstance(error, RankLostError):
         return error.verdict.reason, error.verdict.code
-    return next((found for kind, found in REASONS.items() if isinstance(error, kind)), ("error", FAILED))
+    found = next((found for kind, found in REASONS.items() if isinstance(error, kind)), None)
+    if found is None and isinstance(error, OSError) and error.errno in _REFUSALS and error.filename is not None:
+        return REFUSED, UNSAVED
+    return found or ("error", FAILED)
 
 
 class ExitFile:

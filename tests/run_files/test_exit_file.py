@@ -85,6 +85,8 @@ def test_error_that_nobody_foresaw_is_told_with_its_traceback(tmp_path, monkeypa
         (NotFiniteError("nan"), "not finite", 65),
         (CheckpointError("full"), "not saved", 74),
         (UnreadableError(5, "cannot be read now", "/data"), "unreadable", 74),
+        (PermissionError(13, "Permission denied", "/data/toy.npz"), "refused", 74),
+        (NotADirectoryError(20, "Not a directory", "/data/toy.npz"), "refused", 74),
         (KeyboardInterrupt(), "interrupted", 130),
         (RankLostError(Verdict(1, LOST, "rank 1 is gone")), "rank lost", 76),
         (RankLostError(Verdict(1, 74, "full", "not saved")), "not saved", 74),
