@@ -8,7 +8,10 @@ import re
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from dp_prior.config import ConfigError
+from dp_prior.data.recorded import WindowsConfig
 from dp_prior.data.selection import ACTION
 from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.survey import Survey
@@ -19,6 +22,9 @@ PICTURE = 96
 
 LARGEST_IMAGE, LEVELS = 64, 4
 """Pixels of the shorter side of an image that is modelled, and what divides both: the network halves them twice."""
+
+MOST_ACTIONS = 32
+"""Largest `n_action_steps` that is proposed; an episode has about so many windows fewer than steps."""
 
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
@@ -42,6 +48,9 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tupl
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
+    windows = int(np.maximum(seen.lengths - MOST_ACTIONS, 1).sum()) // 2  # at least, of the training part
+    if windows < WindowsConfig.model_fields["batch_size"].default:
+        data["batch_size"] = 2 ** max(0, windows.bit_length() - 1)
     return data
 
 
