@@ -6,12 +6,9 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
-
-if TYPE_CHECKING:
-    from dp_prior.config.record import Config
+from dp_prior.config.fields import Record
 
 Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
 
@@ -40,13 +37,13 @@ class Members(ABC):
 
     @property
     @abstractmethod
-    def records(self) -> dict[str, type[Config]]:
+    def records(self) -> dict[str, type[Record]]:
         """The records by their type."""
 
 
-def records_in(annotation: Any) -> list[type[Config]]:
+def records_in(annotation: Any) -> list[type[Record]]:
     """The record classes an annotation admits, through Annotated, unions and optionals."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Record):
         return [annotation]
     families = [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Members)]
     if families:
@@ -56,12 +53,12 @@ def records_in(annotation: Any) -> list[type[Config]]:
     return []
 
 
-def members(annotation: Any) -> dict[str, type[Config]]:
+def members(annotation: Any) -> dict[str, type[Record]]:
     """The records of a family by their type."""
     return {record.model_fields["type"].default: record for record in records_in(annotation)}
 
 
-def record_for(annotation: Any, value: Any) -> type[Config] | None:
+def record_for(annotation: Any, value: Any) -> type[Record] | None:
     """The record class that describes `value`, by its `type` where there are several."""
     records = records_in(annotation)
     tag = value.get("type") if isinstance(value, dict) else None
@@ -71,7 +68,7 @@ def record_for(annotation: Any, value: Any) -> type[Config] | None:
 
 def child(annotation: Any, key: str | int) -> Any:
     """The annotation one level below, for a field name, a key or an index; None where there is none."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Record):
         found = annotation.model_fields.get(str(key))
         if found is None:
             return None

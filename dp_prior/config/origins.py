@@ -7,9 +7,8 @@ import importlib.metadata
 import sys
 from typing import Any
 
-from pydantic import BaseModel
-
 from dp_prior.config.errors import short
+from dp_prior.config.fields import Record
 
 PARTS = "$parts"
 """Key of a written record: the package, version and module of each `type` in it that another package adds. Only error
@@ -18,7 +17,7 @@ messages and comparisons use it; nothing is imported because a file names it."""
 
 def origins_of(value: Any) -> dict[str, str]:
     """Package, version and module of every record in a value that is not ours, by type."""
-    if isinstance(value, BaseModel):
+    if isinstance(value, Record):
         inside, record = value.arguments(), type(value)
         top = record.__module__.partition(".")[0]
         is_ours = top == __package__.partition(".")[0]
@@ -31,7 +30,7 @@ def origins_of(value: Any) -> dict[str, str]:
 
 
 @functools.cache  # reading the metadata of all installed packages takes 100 ms
-def _origin(record: type[BaseModel], top: str) -> str:
+def _origin(record: type[Record], top: str) -> str:
     """Args: top: the first part of the record's module."""
     for package in importlib.metadata.packages_distributions().get(top, ()):
         return f"{package} {importlib.metadata.version(package)}, module {record.__module__}"

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from dp_prior.config.annotations import child, record_for
 from dp_prior.config.errors import ConfigError, key_text, short
+from dp_prior.config.fields import Record
 from dp_prior.config.read import parse_json
-
-if TYPE_CHECKING:
-    from dp_prior.config.record import Config
 
 
 def rank_of_override(override: str) -> float:
@@ -22,7 +20,7 @@ def rank_of_override(override: str) -> float:
     return len(keys) - 0.5 * (keys[-1] == "type")
 
 
-def apply_override(cls: type[Config], data: dict[str, Any], override: str) -> tuple[str, ...]:
+def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tuple[str, ...]:
     """Set `a.b.c=value` in place; returns the path of what is replaced.
 
     Parts that the file omits start from their default; changing a `type` resets that part to its defaults.
@@ -76,7 +74,7 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
     return value
 
 
-def _default_of(record: type[Config] | None, key: str) -> Any:
+def _default_of(record: type[Record] | None, key: str) -> Any:
     """The default of a field as mutable JSON; {} if it has none."""
     if record is None or key not in record.model_fields or record.model_fields[key].is_required():
         return {}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dp_prior.config.annotations import child, members, record_for, records_in
 from dp_prior.config.errors import key_text, short
+from dp_prior.config.fields import Record
 from dp_prior.config.origins import unknown_type
 
-if TYPE_CHECKING:
-    from dp_prior.config.record import Config
 
-
-def describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
+def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
     """The path of a pydantic error, and its lines, usually one: JSON path, problem and remedy.
 
     Args:
@@ -25,7 +23,7 @@ def describe(cls: type[Config], data: Any, problem: Any, origins: dict[str, str]
     return at, _lines(problem, path, annotation, record, origins)
 
 
-def _place(cls: type[Config], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Config] | None]:
+def _place(cls: type[Record], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Record] | None]:
     """Where a pydantic error lies: its path, the annotation there, and the record around it."""
     kind, location = problem["type"], problem["loc"]
     annotation, value, record, keys = cls, data, None, []
@@ -46,7 +44,7 @@ def _place(cls: type[Config], data: Any, problem: Any) -> tuple[list[str | int],
 
 
 def _lines(
-    problem: Any, path: list[str], annotation: Any, record: type[Config] | None, origins: dict[str, str]
+    problem: Any, path: list[str], annotation: Any, record: type[Record] | None, origins: dict[str, str]
 ) -> list[str]:
     kind, found = problem["type"], problem.get("input")
     where = ".".join(path) or "the file"
@@ -72,7 +70,7 @@ def _tags(annotation: Any) -> str:
     return ", ".join(map(repr, members(annotation)))
 
 
-def _nearest(record: type[Config] | None, key: str) -> str:
+def _nearest(record: type[Record] | None, key: str) -> str:
     """A hint: what replaces a key of another library, the closest known key, or all known keys."""
     if record is not None and key in record.replaced:
         return f" {record.replaced[key]}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import ValidationError
 
 from dp_prior.config.errors import MOST_PROBLEMS, ConfigError, short
+from dp_prior.config.fields import Record
 from dp_prior.config.layers import Layers
 from dp_prior.config.origins import PARTS, origins_of
 from dp_prior.config.overrides import apply_override, rank_of_override
@@ -18,13 +19,8 @@ from dp_prior.config.problems import describe
 from dp_prior.config.read import EXTENDS, TOO_DEEP, files_of, parse_object
 
 
-class Config(BaseModel):
+class Config(Record):
     """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
-
-    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-    replaced: ClassVar[Mapping[str, str]] = {}
-    """Keys of other libraries that a file may hold by mistake, and what replaces them here."""
 
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
@@ -83,25 +79,6 @@ class Config(BaseModel):
             raise ConfigError(source, problems)
         return record
 
-    @classmethod
-    def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in, in place, omitted keys whose default depends on other keys; nothing by default."""
-
-    def faults(self) -> Iterable[str]:
-        """Contradictions between fields that are each valid, one line per fault; none by default.
-
-        The lines of all records are reported together. A record is asked only if its fields, records among them, are
-        valid, since its lines may depend on them.
-        """
-        return ()
-
-    @model_validator(mode="after")
-    def _has_no_faults(self) -> Self:
-        lines = list(self.faults())
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
-
     def to_json(self) -> str:
         """The resolved record, defaults included, as indented JSON, with `PARTS` if other packages have parts in it."""
         text, origins = self.model_dump_json(indent=2), origins_of(self)
@@ -111,7 +88,3 @@ class Config(BaseModel):
         """SHA-256 of the resolved record, independent of the order of keys."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def arguments(self) -> dict[str, Any]:
-        """The fields by name without the discriminator `type`: keyword arguments for the class this record makes."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}

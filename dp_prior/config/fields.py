@@ -1,0 +1,40 @@
+"""What a record is, apart from its way from JSON and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Record(BaseModel):
+    """Frozen fields without unknown keys, and the contradictions between them; `Config` reads and writes them."""
+
+    model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+    replaced: ClassVar[Mapping[str, str]] = {}
+    """Keys of other libraries that a file may hold by mistake, and what replaces them here."""
+
+    @classmethod
+    def complete(cls, data: dict[str, Any]) -> None:
+        """Fill in, in place, omitted keys whose default depends on other keys; nothing by default."""
+
+    def faults(self) -> Iterable[str]:
+        """Contradictions between fields that are each valid, one line per fault; none by default.
+
+        The lines of all records are reported together. A record is asked only if its fields, records among them, are
+        valid, since its lines may depend on them.
+        """
+        return ()
+
+    @model_validator(mode="after")
+    def _has_no_faults(self) -> Self:
+        lines = list(self.faults())
+        if lines:
+            raise ValueError("\n".join(lines))
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """The fields by name without the discriminator `type`: keyword arguments for the class this record makes."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name != "type"}
