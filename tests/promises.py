@@ -71,7 +71,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not session.config.getoption("promises") or hasattr(session.config, "workerinput"):
         return
     notes = read_results()
-    notes["tests"] = dict(sorted((notes["tests"] | session.config.stash[_OUTCOMES]).items()))
+    known = {test for tests in keepers().values() for test in tests}  # others were renamed or removed
+    found = notes["tests"] | session.config.stash[_OUTCOMES]
+    notes["tests"] = {test: outcome for test, outcome in sorted(found.items()) if test in known}
     notes["on"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     RESULTS.write_text(json.dumps(notes, indent=2) + "\n", encoding="utf-8")
 

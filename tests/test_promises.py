@@ -18,6 +18,11 @@ def test_tests_and_faults_name_promises_that_were_made():
     assert set(BOOK["open"]) <= set(BOOK["promises"])
 
 
+def test_the_page_counts_tests_that_exist():
+    known = {test for tests in KEEPERS.values() for test in tests}
+    assert set(promises.read_results()["tests"]) <= known, "run: pytest --promises"
+
+
 def test_the_page_is_current():
     text = promises.PAGE.read_text(encoding="utf-8")
     assert promises.page(text) == text, "docs/reliability.md is not what the notes say; run: python -m tests.promises"
