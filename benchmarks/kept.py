@@ -16,7 +16,7 @@ class Kept:
     def __init__(self, path: Path, **options: Any):
         """
         Args:
-            options: what the results depend on. A file that does not say takes these.
+            options: what the results depend on. A file that names none is taken to be of these.
 
         Raises:
             click.ClickException: the file holds results of other options.

@@ -29,7 +29,7 @@ def find_checkpoint(
 ) -> Path | None:
     """The checkpoint to resume from, None for a fresh start. Call it on the main rank only: it renames damaged ones.
 
-    The own newest checkpoint of a run that has begun wins over the one that `load` names.
+    A run that has begun goes on from its own newest checkpoint, not from the one that `load` names.
 
     Raises:
         ConfigError: `resume` is never and there is a checkpoint, or must and there is none; or the run is an import.

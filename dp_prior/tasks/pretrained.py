@@ -83,6 +83,7 @@ class Pretrained(nn.Module):
         asked = str(pretrained_model_name_or_path)
         reference = _hub_or_path(asked, revision)
         hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download}
+        gone: Path | None = None
         while True:
             try:
                 directory = resolve(reference, whole=weights is not None, **hub, local_files_only=local_files_only)
@@ -94,8 +95,9 @@ class Pretrained(nn.Module):
                 model = cls._loaded(directory, weights)
                 break
             except (FileNotFoundError, GoneError):
-                if directory.is_dir():
-                    raise  # else a training in progress has deleted it: the run has a better one
+                if directory.is_dir() or directory == gone:
+                    raise
+                gone = directory  # a training in progress has deleted it: the run has a better one
         if guidance_scale is not None:
             model.guide(guidance_scale)
         model.requires_grad_(False).eval().to(device)

@@ -130,6 +130,14 @@ def test_a_checkpoint_deleted_by_retention_gives_way_to_another(policy, save, tm
         load_policy(doomed)
 
 
+def test_a_checkpoint_that_stays_away_is_asked_for_twice(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pretrained, "resolve", lambda *arguments, **options: asked.append(1) or tmp_path / "gone")
+    with pytest.raises(FileNotFoundError):
+        load_policy(tmp_path)
+    assert len(asked) == 2
+
+
 def test_averages_are_loaded_by_name(policy, save):
     other = {name: value + 1 if "weight" in name else value for name, value in policy.state_dict().items()}
     directory = save(averages={"slow": other})

@@ -186,8 +186,9 @@ class FrameCache:
         return rows
 
     def _refuse_others(self, rows: FrameRows) -> None:
-        """Compare some frames if the cache was made from other files that are still there: files of one size and time
-        have one cache, as of unpacked archives, which keep whole seconds.
+        """Compare some frames of the first and the last part if the cache was made from another data set that still
+        exists. A cache is found by names, sizes and times of files, which two data sets may share: archives keep times
+        in whole seconds.
 
         Raises:
             DataError: it holds other frames.
