@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -225,9 +226,18 @@ def test_farewell_names_scores_places_and_what_to_do_next(tmp_path, evaluate, la
         f"run{' ' * 38}{tmp_path / 'run'}",
         f"{label:<41}{best}",
         f"dp-prior evaluate {best}",
-        f"load_policy('{best}')",
+        f'load_policy("{best}")',
     ):
         assert part in said
+
+
+def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quotes(tmp_path):
+    directory = tmp_path / """Ada's "first" run"""
+    config = write(tmp_path, train__steps=2, evaluate=[], tracker__data_path=str(directory))
+    evaluate, load = (line.strip() for line in train(config).output.partition("next\n")[2].splitlines()[:2])
+    assert shlex.split(evaluate) == ["dp-prior", "evaluate", str(directory / "checkpoints/step_00000002")]
+    shown = subprocess.run(load, shell=True, capture_output=True, text=True, timeout=200)
+    assert shown.returncode == 0 and "x_shape=(4, 2)" in shown.stdout, shown.stderr
 
 
 def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):

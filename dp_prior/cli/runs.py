@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -198,8 +200,6 @@ def push(run: Path, repo: str | None, limit_s: float) -> None:
 @modules_option
 def schema() -> None:
     """Print the JSON Schema of a configuration, with the parts of imported and installed packages, for editors."""
-    import json
-
     from dp_prior.run_files.config import TrainConfig
     from dp_prior.schema import json_schema
 
@@ -223,8 +223,9 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
     if best is not None:
         lines.append(f"  {outcome.label:<40} {best}")
         lines.append("next")
-        lines.append(f"  dp-prior evaluate {best}")
-        lines.append(f"  python -c \"from dp_prior import {load}; print({load}('{best}').spec)\"")
+        lines.append(f"  {shlex.join(['dp-prior', 'evaluate', str(best)])}")
+        program = f"from dp_prior import {load}; print({load}({json.dumps(str(best))}).spec)"
+        lines.append(f"  {shlex.join(['python', '-c', program])}")
     if outcome.diverged_at is not None:
         lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")
     return "\n".join([*lines, *(f"warning: {line}" for line in outcome.failures)])

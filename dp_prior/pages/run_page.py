@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +219,9 @@ def _duration(story: Story) -> str | None:
 def _commands(story: Story) -> list[str]:
     task = story.settings.get("task.type")
     kind = task if task in ("prior", "image") else "policy"
-    run = story.directory
-    return [f"dp-prior evaluate {run}", f"from dp_prior import load_{kind}\n{kind} = load_{kind}({str(run)!r})"]
+    run = str(story.directory)
+    load = f"from dp_prior import load_{kind}\n{kind} = load_{kind}({run!r})"
+    return [shlex.join(["dp-prior", "evaluate", run]), load]
 
 
 def _relative(path: Path, output: Path) -> str:
