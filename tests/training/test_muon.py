@@ -44,12 +44,13 @@ def test_orthogonal_keeps_the_singular_vectors_and_levels_the_values(shape):
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     levelled = u.T @ orthogonal(matrix) @ v.T
     assert ((levelled.diag() > 0.5) & (levelled.diag() < 1.35)).all()
-    assert (levelled - levelled.diag().diag()).abs().max() < 0.05, "bfloat16"
+    assert (levelled - levelled.diag().diag()).abs().max() < 1e-5
     assert orthogonal(torch.zeros(shape)).abs().max() == 0
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch.optim.Muon came with torch 2.9")
-def test_matrices_step_as_torchs_muon_and_convolutions_as_their_matrix():
+def test_matrices_step_as_torchs_muon_and_convolutions_as_their_matrix(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # torch's iteration in float32, as ours on a CPU
     net, _ = stepped(MuonConfig(weight_decay=0.1, momentum=0.9))
     other = Net()
     matrices = [nn.Parameter(each.weight.detach().flatten(1)) for each in (other.wide, other.tall, other.conv)]
