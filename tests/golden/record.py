@@ -87,6 +87,7 @@ RUNS = {
     "policy_unet": _policy(UNET),
     "policy_unet_local": _policy(UNET | {"type": "unet1d_local"}),
     "policy_unet_bf16": _policy(UNET) | {"train": {"precision": "bf16"}},
+    "policy_unet_muon": _policy(UNET) | {"train": {"optimizer": {"type": "muon"}}},
     "policy_dit": _policy(DIT),
     "policy_transformer": _policy(TRANSFORMER),
     "policy_mlp_accumulated": _policy(MLP) | {"train": {"accumulation": 2}},
