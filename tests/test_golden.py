@@ -25,6 +25,7 @@ from tests.golden.record import (
     launch,
     machine,
     measure,
+    precision_of,
     read_run,
 )
 
@@ -46,7 +47,7 @@ def assert_same(found: dict, expected: dict, rel: float) -> None:
         if part in found:
             near = np.testing.assert_allclose
             near(values(found[part]), values(expected[part]), rtol=rel, atol=rel / 10, err_msg=part)
-    if expected["machine"] == machine():
+    if expected["machine"] == machine(precision_of(expected.get("config", {}))):
         assert found == {part: expected[part] for part in found}
 
 

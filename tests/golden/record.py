@@ -207,12 +207,22 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-def machine() -> str:
-    """Weights are equal to the last bit only between machines and libraries that this does not tell apart."""
+def machine(precision: str = "fp32") -> str:
+    """Weights are equal to the last bit only between machines and libraries that this does not tell apart.
+
+    Those of one CPU's name may differ in their products of bfloat16: a virtual machine may hide AMX.
+    """
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"torch {torch.__version__}, {platform.machine()}, {capability}, {model}"
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    products = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags] or ["no bf16"]
+    kind = [] if precision == "fp32" else products[:1]
+    return ", ".join([f"torch {torch.__version__}", platform.machine(), capability, model, *kind])
+
+
+def precision_of(config: dict[str, Any]) -> str:
+    return config.get("train", {}).get("precision", "fp32")
 
 
 FROZEN_STEPS, LATER_STEPS = 12, 18
@@ -306,7 +316,7 @@ def main(names: list[str]) -> None:
     CURVES.mkdir(exist_ok=True)
     for name in names or RUNS:
         found = measure(complete(RUNS[name], "run"))
-        content = {"machine": machine(), "config": RUNS[name], **found}
+        content = {"machine": machine(precision_of(RUNS[name])), "config": RUNS[name], **found}
         (CURVES / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
         print(f"{name:<26} loss {found['loss'][0]:.4f} -> {found['loss'][-1]:.4f}  {found['sha256'][:12]}")
 
