@@ -18,8 +18,8 @@ from dp_prior.renderers import RendererConfig
 class RenderedFrames:
     """See `FrameSource`. The cache is found by the states themselves, so a copy of the data set shares it.
 
-    One part, which one thread draws: drawing holds Python's interpreter lock, and the 43,766 frames of the scripted
-    Push-T demonstrations take half a minute at 96 x 96, too few for processes.
+    One part, which one thread draws: drawing holds Python's interpreter lock, and the 86,017 frames of the scripted
+    Push-T demonstrations take a minute and a half at 96 x 96, too few for processes.
     """
 
     def __init__(
