@@ -92,8 +92,8 @@ FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the 
     "learning rate": {"1e-3": {"train.lr.peak": 1e-3}, "3e-4": {"train.lr.peak": 3e-4}},
     "batch": {"256": {"data.batch_size": 256}, "64": {"data.batch_size": 64}},
     "weight decay": {
-        "1e-6": {"train.optimizer.weight_decay": 1e-6},
-        "1e-2": {"train.optimizer.weight_decay": 1e-2},
+        "1e-6": {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}},
+        "1e-2": {"train.optimizer": {"type": "adamw", "weight_decay": 1e-2}},
     },
     "horizon": {"16": {"task.horizon": 16}, "32": {"task.horizon": 32}},
     "observations": {"2": {"task.n_obs_steps": 2}, "1": {"task.n_obs_steps": 1}},
@@ -113,6 +113,12 @@ BASE = "mirror 12"
 MAIN_JOB = "main job"
 """The row of the configuration as it is, beside the codes."""
 
+MAIN_JOB_ADAMW = "main job with AdamW"
+"""The same with the optimizer of all other rows."""
+
+ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "train.lr.peak": 1e-3}
+"""Optimizer and peak of the learning rate in place of the main job's."""
+
 PEERS = ("ours", "diffusion_policy", "lerobot")
 """Codes compared at equal settings."""
 
@@ -125,6 +131,7 @@ EQUAL: Settings = {  # of our code where it is compared with the others', which 
     "task.sampler": {"type": "ddpm", "steps": 100},
     "data.batch_size": 256,
     "data.mask_padding": False,
+    "train.optimizer": ADAMW["train.optimizer"],
     "train.lr": {"type": "cosine", "peak": 1e-3, "warmup_steps": 200},
     "train.max_grad_norm": 1e9,
     "train.ema": {"ema": {"type": "power", "max_decay": 0.999, "update_after_step": 1}},
@@ -150,7 +157,7 @@ class Row(NamedTuple):
     @property
     def is_run_otherwise(self) -> bool:
         """Whether its weights are also run in other ways than their own."""
-        return self.group in ("screen", "mirror") or self.name == MAIN_JOB
+        return self.group in ("screen", "mirror") or self.name in (MAIN_JOB, MAIN_JOB_ADAMW)
 
 
 def plackett_burman() -> np.ndarray:
@@ -173,7 +180,8 @@ def _row(name: str, group: str, levels: dict[str, str]) -> Row:
 
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
-    found = [Row(MAIN_JOB, "peers", {}, {}), *(Row(code, "peers", EQUAL, {}, code) for code in PEERS)]
+    found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW, {})]
+    found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
     design = plackett_burman()
     for group, signs in (("screen", design), ("mirror", -design)):
         for number, chosen in enumerate(signs.tolist(), start=1):

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import BASE, FACTORS, MAIN_JOB
+from benchmarks.study.design import BASE, FACTORS, MAIN_JOB, MAIN_JOB_ADAMW
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
+TITLES = {name: f"ours, the {name}" for name in (MAIN_JOB, MAIN_JOB_ADAMW)} | {"ours": "ours, the same settings"}
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 
 
@@ -78,8 +79,7 @@ def codes(rows: list[Measured]) -> Iterator[str]:
                 value[index] - value[ours], draws[:, index] - draws[:, ours]
             )  # fmt: skip
             cost = np.mean([one["cpu_s"] for one in row.trainings])
-            name = {"ours": "ours, the same settings", MAIN_JOB: "ours, the main job"}.get(row.name, f"`{row.name}`")
-            yield [name, str(len(row.scores)), *values, difference, f"{cost:,.0f}"]
+            yield [TITLES.get(row.name, f"`{row.name}`"), str(len(row.scores)), *values, difference, f"{cost:,.0f}"]
 
     head = ["policy", "trainings", *STATISTICS, "score against ours", "training, CPU s"]
     yield from _table(head, cells())
@@ -212,7 +212,7 @@ def tables(results: Results) -> Iterator[str]:
             yield from ("", "### The screen", "", *screen(halves))
         if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
             yield from ("", "### One change at a time", "", *probes(ours))
-        for title, which in (("the main job", peers), ("the rows of the screen", ours)):
+        for title, which in (*((f"the {row.name}", [row]) for row in peers), ("the rows of the screen", ours)):
             if others := list(ways(results, which)):
                 yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
         if sum(len(row.scores) for row in ours) >= 4:
