@@ -116,6 +116,9 @@ MAIN_JOB = "main job"
 MAIN_JOB_ADAMW = "main job with AdamW"
 """The same with the optimizer of all other rows."""
 
+MAIN_JOB_ONE = "main job with one observation step"
+"""The same without the step before."""
+
 ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "train.lr.peak": 1e-3}
 """Optimizer and peak of the learning rate in place of the main job's."""
 
@@ -181,6 +184,7 @@ def _row(name: str, group: str, levels: dict[str, str]) -> Row:
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
     found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW, {})]
+    found += [Row(MAIN_JOB_ONE, "peers", {"task.n_obs_steps": 1}, {})]
     found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
     design = plackett_burman()
     for group, signs in (("screen", design), ("mirror", -design)):
