@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, modules_option, overrides_option
+from dp_prior.cli.command import Command, modules_option, new_names, overrides_option
 
 
 @click.command(cls=Command)
@@ -88,8 +88,7 @@ def convert(
     (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
-    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
-    how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
+    how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
     click.echo(conversion.convert(source, dest, target, **how))
 
 
