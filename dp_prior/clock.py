@@ -27,10 +27,6 @@ class Progress:
         """The clock one optimizer step of `samples` samples later."""
         return Progress(self.samples_seen + samples, self.global_step + 1)
 
-    def epoch(self, dataset_length: int) -> int:
-        """Number of whole passes over the training set; derived, never stored."""
-        return self.samples_seen // dataset_length
-
 
 class Cadence(Config):
     """An interval: exactly one of steps, samples, epochs, minutes."""

@@ -254,6 +254,12 @@ def test_each_command_imports_what_it_is_told_to(line):
     assert found.exit_code == 64 and "error: --import no_such_parts: 1 problem" in found.output
 
 
+@pytest.mark.parametrize("option", [["--episodes", "0"], ["--seed", "-1"], ["--workers", "0"]])
+def test_demonstrations_are_not_begun_with_numbers_that_cannot_be(option, tmp_path):
+    found = command("make-demonstrations", "--out", str(tmp_path / "d.npz"), *option)
+    assert found.exit_code == 2 and f"Invalid value for '{option[0]}': {option[1]} is not in the range" in found.output
+
+
 def test_help_names_the_commands():
     said = command("--help").output
     for name in ("train", "evaluate", "make-demonstrations"):

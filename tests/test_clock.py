@@ -93,12 +93,6 @@ def test_an_interval_in_minutes_is_due_in_the_step_in_which_it_ends(steps, minut
         assert cadence.due(still, still, 1, (before, seconds)) == ends
 
 
-@given(st.integers(0, 1000), st.integers(1, 50))
-def test_the_epoch_is_whole_passes(samples, length):
-    epoch = Progress(samples).epoch(length)
-    assert epoch * length <= samples < (epoch + 1) * length
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

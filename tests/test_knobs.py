@@ -17,6 +17,7 @@ import torch
 from dp_prior.checkpoints.format import CheckpointError
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import records_in
+from dp_prior.randomness import Randomness
 from dp_prior.run_files.config import TrainConfig
 from dp_prior.schema import records
 from dp_prior.training.best import Best, MonitorConfig
@@ -301,9 +302,10 @@ POLICY = {
 def test_field_changes_the_policy(field, tmp_path):
     def acts(**change):
         """A chunk of an untrained policy, and how much of it is executed."""
-        one = experiment(tiny(tmp_path, **change))
-        batch = one.parts.data.val.fetch(torch.arange(3))
-        return one.parts.sample(batch).tolist(), one.parts.model.n_action_steps
+        parts = experiment(tiny(tmp_path, **change)).parts
+        batch = parts.data.val.fetch(torch.arange(3))
+        random = Randomness.from_counts(0, "test", batch.ids)
+        return parts.model.eval().sample(batch.cond, random).tolist(), parts.model.n_action_steps
 
     assert acts() != acts(**{f"task__{field}": POLICY[field]})
 

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -83,6 +83,23 @@ def import_modules(modules: tuple[str, ...]) -> None:
             if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"
             raise ConfigError(f"--import {name}", [problem]) from error
+
+
+def new_names(pairs: Iterable[str]) -> dict[str, str]:
+    """What `--rename` says: new names by those in the source.
+
+    Raises:
+        ConfigError: a pair lacks one of the two.
+    """
+    names: dict[str, str] = {}
+    for pair in pairs:
+        theirs, _, ours = pair.partition("=")
+        if not theirs or not ours:
+            from dp_prior.config import ConfigError
+
+            raise ConfigError("--rename", [f"is {pair!r}; expected THEIRS=OURS"])
+        names[theirs] = ours
+    return names
 
 
 def say(line: str) -> None:

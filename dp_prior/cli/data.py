@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, modules_option, overrides_option
+from dp_prior.cli.command import Command, modules_option, new_names, overrides_option
 
 
 @click.command(cls=Command)
@@ -88,8 +88,7 @@ def convert(
     (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
-    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
-    how = {"kind": kind, "settings": settings, "renames": names, "left_out": leave_out, "fps": fps}
+    how = {"kind": kind, "settings": settings, "renames": new_names(rename), "left_out": leave_out, "fps": fps}
     click.echo(conversion.convert(source, dest, target, **how))
 
 
@@ -137,9 +136,11 @@ def embed(
 @click.command("make-demonstrations", cls=Command)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 @click.option("--task", default="pusht", show_default=True, help="pusht, or a task of Meta-World such as push-v3.")
-@click.option("--episodes", default=200, show_default=True, help="Solved episodes to record.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the first episode.")
-@click.option("--workers", default=None, type=int, help="Processes, by default one per core; the result is equal.")
+@click.option(
+    "--episodes", default=200, show_default=True, type=click.IntRange(min=1), help="Solved episodes to record."
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the first episode.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes, by default one per core; the result is equal.")
 def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers: int | None) -> None:
     """Record demonstrations by the scripted expert of Push-T or of a Meta-World task."""
     from dp_prior.config import ConfigError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, say
+from dp_prior.cli.command import Command, import_modules, late_modules_option, modules_option, new_names, say
 from dp_prior.redact import redact
 
 if TYPE_CHECKING:
@@ -263,6 +263,5 @@ def import_policy(
     """Convert a policy of LeRobot (a directory, or user/name on the Hub) or of Diffusion Policy to a run."""
     from dp_prior.run import imported
 
-    names = {theirs: ours for theirs, _, ours in (pair.partition("=") for pair in rename)}
-    click.echo(imported.import_policy(source, out, layout, names))
+    click.echo(imported.import_policy(source, out, layout, new_names(rename)))
     click.echo(f"next\n  dp-prior train --config_file {out / 'config.json'} --set data.episodes.path=...")

@@ -194,13 +194,8 @@ class RolloutConfig(Config):
     def trial(self) -> RolloutConfig:
         """Two episodes of a few steps, one of them filmed, for `--check`."""
         env = self.env.model_copy(update={"n_envs": 2, "max_steps": min(16, self.env.max_steps or 16)})
-        changes = {
-            "env": env,
-            "n_episodes": 2,
-            "videos": min(self.videos, 1),
-            "shuffle": [],
-        }  # two may be told the same
-        return self.model_copy(update=changes)
+        changes = {"env": env, "n_episodes": 2, "videos": min(self.videos, 1)}
+        return self.model_copy(update={**changes, "shuffle": []})  # two may be told the same
 
     def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """

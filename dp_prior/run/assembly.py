@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from dp_prior.batch import Batch
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
@@ -22,7 +20,7 @@ from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.recorded import RecordedConfig, pinned_commits
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
-from dp_prior.randomness import Randomness, derive_seed
+from dp_prior.randomness import derive_seed
 from dp_prior.regular_files import read_object
 from dp_prior.run_files.changes import check_changes
 from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
@@ -173,8 +171,3 @@ class Assembly:
             explain=lambda error: explain(error, self.ranks.process_index),
             last_words=self.exits.lose,
         )
-
-    def sample(self, batch: Batch) -> Tensor:
-        """An x for each sample of a batch, from noise that depends on the sample alone."""
-        self.model.eval()
-        return self.model.sample(batch.cond, Randomness.from_counts(self.config.seed, "check", batch.ids))

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.places.reference import resolve
+from dp_prior.randomness import Randomness
 from dp_prior.run.assembly import Assembly, with_local_data
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
@@ -61,14 +64,14 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
             batches = next(parts.loader.from_sample(0))
             trainer.step(batches)
             row = trainer.training_metrics()
-            drawn = parts.sample(batches[0][:2])
+            drawn = _sample(parts, batches[0][:2])
             trainer.save(row, is_best=False)
             services.writer.close()
             saved = ranks.decide(services.store.latest)
             if saved is None or not torch.isfinite(drawn).all():
                 raise RuntimeError("after one step the weights or a sample are not finite; check the data and train.lr")
             parts.restore(trainer, read_checkpoint(saved))
-            if not torch.equal(parts.sample(batches[0][:2]), drawn):
+            if not torch.equal(_sample(parts, batches[0][:2]), drawn):
                 raise RuntimeError("the saved and reloaded model gives another sample; the disk may be failing")
             measured, _ = measure([*parts.evaluators, *parts.tests], trainer.models, ranks, trainer.progress, "check")
     lines += [f"  also to       {line}" for line in ranks.decide(config.tracker.check)]
@@ -76,6 +79,12 @@ def check(config: TrainConfig, ranks: Ranks, report: Callable[[str], None], allo
     if measured:
         lines.append(f"                {len(measured)} metrics, each measured on a few samples or steps")
     return "\n".join(lines)
+
+
+def _sample(parts: Assembly, batch: Batch) -> Tensor:
+    """An x for each sample of a batch, from noise that depends on the sample alone."""
+    parts.model.eval()
+    return parts.model.sample(batch.cond, Randomness.from_counts(parts.config.seed, "check", batch.ids))
 
 
 def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:

@@ -21,6 +21,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: ob
     start = "a fresh start" if found is None else f"{found}, sample {trainer.progress.samples_seen:,}"
     if "://" in str(found):
         start = f"{found}, if there is a checkpoint"
+    tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
         "run": f"{run_directory(config)}  {config.description}",
         "config": config.digest()[:12],
@@ -32,11 +33,11 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: ob
         "budget": f"{trainer.total_samples:,} samples = {trainer.total_steps:,} steps = "
         f"{trainer.total_samples / len(loader):.1f} epochs",
         "evaluate": "; ".join(f"{evaluator.name} every {evaluator.every}" for evaluator in config.evaluate),
-        "test": "; ".join(evaluator.name for evaluator in config.test) + " on the best weights, once",
+        "test": f"{tests} on the best weights, once" if tests else "",
         "save": f"every {config.train.save_every}, at the end, and at a new best of {config.train.monitor.metric}",
         "also to": ", ".join(saver.type for saver in config.tracker.save),
         "start from": start,
     }
-    shown = [f"  {name:<13} {text}" for name, text in lines.items() if text and not text.startswith(" on")]
+    shown = [f"  {name:<13} {text}" for name, text in lines.items() if text]
     warnings = [*report["warnings"], *parts.model.warnings()]
     return "\n".join([*shown, *(f"  warning       {warning}" for warning in warnings)])

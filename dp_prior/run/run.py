@@ -261,9 +261,10 @@ class Run:
                 tracker.log_images({"curve": media["curve"]}, end)
             except (ImportError, OSError, ValueError) as error:
                 parts.report(f"no learning curve was drawn: {error}")
-            for film in [path for path in media.values() if path.suffix == ".mp4"][:1]:
+            films = [path for path in media.values() if path.suffix == ".mp4"]
+            if films:
                 try:
-                    write_gif(film, film.with_suffix(".gif"))
+                    write_gif(films[0], films[0].with_suffix(".gif"))
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
             tracker.log_file(write_result(parts.directory, best, metrics, media), end)

@@ -51,11 +51,13 @@ def find_checkpoint(
             problem = f"{directory} is an imported policy, which has no training state to resume"
             raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
-    if reference is None and resume == "must":
-        problem = f"there is no checkpoint in {directory}; start with --resume auto"
-        raise ConfigError("--resume must", [problem])
-    if reference is None or "://" not in reference:
-        return None if reference is None else resolve(reference, prefer="latest")
+    if reference is None:
+        if resume == "must":
+            problem = f"there is no checkpoint in {directory}; start with --resume auto"
+            raise ConfigError("--resume must", [problem])
+        return None
+    if "://" not in reference:
+        return resolve(reference, prefer="latest")
     return _adopt(store, reference, resume, report) or own
 
 

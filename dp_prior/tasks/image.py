@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -280,12 +281,11 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         classes = self.spec.classes[LABEL]
         number = {name: index for index, name in enumerate(classes)}
         given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
-        found = [number.get(one, -1) if isinstance(one, str) else one for one in given]
-        unknown = [one for one, index in zip(given, found, strict=True) if not 0 <= index < len(classes)]
-        if unknown:
-            raise ValueError(
-                f"unknown label {unknown[0]!r}; expected 0 to {len(classes) - 1}, or a name of {classes[:20]}"
-            )
+        found = [number.get(one) if isinstance(one, str) else one for one in given]
+        for label, index in zip(given, found, strict=True):
+            if not (isinstance(index, Integral) and 0 <= index < len(classes)):
+                known = f"0 to {len(classes) - 1}, or a name of {classes[:20]}"
+                raise ValueError(f"unknown label {label!r}; expected {known}")
         return torch.tensor(found, dtype=torch.int64)
 
 

@@ -237,7 +237,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         guidance_scale: float | None = None,
     ) -> Tensor:
         """See `DiffusionModel.draw`."""
-        encodings = cond.get("text_encodings")
+        encodings = cond.get(ENCODINGS)
         how = {"random": random, "sampler": sampler, "guidance_scale": guidance_scale}
         return self.predict(cond.get(EMBEDDING), text_encodings=encodings, **how)
 
@@ -269,7 +269,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             ValueError: a condition is missing, has another shape or is not finite, candidates cannot be compared, or
                 the prior was trained without dropout of the text, which guidance needs.
         """
-        given = {EMBEDDING: text_embed, "text_encodings": text_encodings}
+        given = {EMBEDDING: text_embed, ENCODINGS: text_encodings}
         cond = {key: value for key, value in given.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
         if shapes != self.spec.cond_shapes:

@@ -107,7 +107,7 @@ class JsonlLogger(Logger):
 
     def _event(self, kind: str, progress: Progress, **content: Any) -> None:
         event = {"step": progress.global_step, "samples_seen": progress.samples_seen, "event": kind, **content}
-        self._events.write(_line(event))
+        append(self._events, _line(event), f"{kind} of step {progress.global_step}")
 
     def _cut_beyond(self, step: int | None) -> None:
         """Move lines that cannot be parsed and rows after `step` to the other file."""

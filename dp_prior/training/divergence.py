@@ -88,10 +88,12 @@ class Divergence:
 
     def state(self) -> dict[str, Any]:
         """The state to save in a checkpoint."""
-        lowest = None if math.isinf(self._lowest) else self._lowest
         return {
-            **{"seen": self._seen, "mean": self._mean, "lowest": lowest},
-            **{"in_a_row": self._in_a_row, "since": self.since},
+            "seen": self._seen,
+            "mean": self._mean,
+            "lowest": None if math.isinf(self._lowest) else self._lowest,
+            "in_a_row": self._in_a_row,
+            "since": self.since,
         }
 
     def load(self, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -41,6 +42,10 @@ class PowerDecay(Config):
     update_after_step: int = Field(default=0, ge=0)
     """Optimizer steps by which the warm-up is delayed; until then the average copies the weights. N + 1 gives what
     Diffusion Policy's `EMAModel` does with `update_after_step` N."""
+
+    def faults(self) -> Iterator[str]:
+        if self.min_decay > self.max_decay:
+            yield f"min_decay is {self.min_decay:g} and max_decay {self.max_decay:g}; the least is above the largest"
 
     def at(self, step: int) -> float:
         """Decay of the update after optimizer step number `step`, counted from 1; the first one keeps nothing."""

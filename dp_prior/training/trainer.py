@@ -343,12 +343,6 @@ class PolicyTrainer:
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples
 
-    @property
-    def needs_time(self) -> bool:
-        """Whether anything is done every so many minutes."""
-        cadences = (self.config.log_every, self.config.save_every, *(each.every for each in self.evaluators))
-        return any(cadence.minutes is not None for cadence in cadences)
-
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader), self.stopwatch.seen)
 
@@ -359,13 +353,13 @@ class PolicyTrainer:
         factor = None if losses[0].factor is None else torch.cat([loss.factor for loss in losses])
         terms = {"loss": torch.cat([loss.per_sample.detach() for loss in losses])}
         terms |= {name: torch.cat([loss.terms[name].detach() for loss in losses]) for name in losses[0].terms}
+        weight = valid if factor is None else valid * factor
         for name, values in terms.items():
-            self.means.add_batch(f"train/{name}", values if factor is None else values * factor, valid)
-            weight = valid if factor is None else valid * factor
-            if name == "loss" and self.config.divergence is not None:
-                whole = values if factor is None else values * factor
-                self.divergence.count((whole * valid).sum(), valid.sum(), self.progress.global_step + 1)
+            corrected = values if factor is None else values * factor
+            self.means.add_batch(f"train/{name}", corrected, valid)
             self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
+            if name == "loss" and self.config.divergence is not None:
+                self.divergence.count((corrected * valid).sum(), valid.sum(), self.progress.global_step + 1)
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:
         """Pass a step's losses to the timestep sampler, in an order that does not depend on ranks or micro-batches."""

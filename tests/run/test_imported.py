@@ -66,7 +66,7 @@ def test_observations_get_other_names_but_keep_their_features(tmp_path):
         ("state=a", "there is no 'state'; observations of .* are observation.state, observation.environment_state"),
         ("observation.state=environment_state", "two would have the same name"),
         ("observation.state=a.b", "contain a dot"),
-        ("observation.state", "name '' cannot be used"),
+        ("observation.state", "--rename: 1 problem\n  is 'observation.state'; expected THEIRS=OURS"),
     ):
         refused = command("import", source, "--out", tmp_path / "other", "--rename", pair)
         assert refused.exit_code == 64 and re.search(problem, refused.output), refused.output

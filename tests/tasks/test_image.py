@@ -152,6 +152,8 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         (["cat", "yak"], low_res, r"unknown label 'yak'; expected 0 to 2, or a name of \('cat', 'dog', 'eel'\)"),
         ([0, 3], low_res, "unknown label 3"),
         ([0, -1], low_res, "unknown label -1"),
+        (torch.tensor([0, 1.7]), low_res, "unknown label 0.0"),
+        (torch.tensor([[0], [1]]), low_res, r"unknown label \[0\]"),
         ([0, 1, 2], low_res, "found 2 low_res images for another number of labels or images"),
         ([0, 1], None, r"expects low_res of uint8 and shape \(B, 2, 3, 3\); found none"),
         ([0, 1], low_res.float(), "found torch.float32 of shape"),

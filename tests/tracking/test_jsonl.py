@@ -201,6 +201,29 @@ def test_a_row_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_path
     assert [(row["step"], row["a"]) for row in rows_of(tmp_path)] == [(1, 1), (4, 4)]
 
 
+def test_an_event_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_path):
+    """A write in part, as on a full disk; see above."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            logger = JsonlLogger(tmp_path)
+            logger.log_error("first", at(1))
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / EVENTS).stat().st_size + 20, hard))
+            try:
+                logger.log_error("half of it fits", at(2))
+                status = 3
+            except OSError:
+                status = 0
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            logger.log_error("next", at(3))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [event["message"] for event in strict((tmp_path / EVENTS).read_text())] == ["first", "next"]
+
+
 def test_read_rows_leaves_out_what_cannot_be_read(tmp_path):
     (tmp_path / ROWS).write_text('{"step": 1}\nnonsense\n{"step": 2}\n{"step": 3')
     assert read_rows(tmp_path) == [{"step": 1}, {"step": 2}]

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from dp_prior.config import ConfigError
 from dp_prior.training.ema import EMA, ConstantDecay, PowerDecay, PowerFunctionDecay
 
 FINITE = torch.tensor(True)
@@ -118,6 +119,11 @@ def test_power_function_recursion_gives_each_step_its_integral_of_the_profile(re
 )
 def test_every_field_changes_the_decay(record, change):
     assert record().at(5) != record(**change).at(5)
+
+
+def test_a_least_decay_above_the_largest_is_refused():
+    with pytest.raises(ConfigError, match="min_decay is 0.99 and max_decay 0.5; the least is above the largest"):
+        PowerDecay.from_json('{"min_decay": 0.99, "max_decay": 0.5}')
 
 
 def test_buffers_are_copied_and_the_average_takes_no_gradient():

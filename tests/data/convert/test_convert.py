@@ -245,6 +245,8 @@ def command(*arguments):
         (["--to", "lerobot", "--fps", "10", "--rename", "state=index"], "has a key 'index', which is a column"),
         (["--to", "lerobot", "--rename", "state=a/b", "--rename", "zeros=a.b"], "differ only by / and ."),
         (["--to", "zarr", "--rename", "state=actions"], "two keys would be named 'actions'"),
+        (["--to", "zarr", "--rename", "state"], "is 'state'; expected THEIRS=OURS"),
+        (["--to", "zarr", "--rename", "=agent"], "is '=agent'; expected THEIRS=OURS"),
         (["--to", "zarr", "--leave-out", "sate"], "has no key 'sate' to rename or leave out. Did you mean 'state'?"),
         (["--to", "npz"], "is no name of an .npz file"),
         (["--to", "zarr", "--from", "tape"], "'tape' is not known"),
