@@ -132,6 +132,11 @@ def test_commands_that_are_named_exist_with_their_options(page):
         assert asked <= known, f"{page}: dp-prior {line}"
 
 
+def test_every_command_is_in_the_table_of_the_index():
+    table = text_of("docs/index.md").partition("## Commands")[2]
+    assert {"eval"} | {*re.findall(r"`dp-prior ([a-z-]+)[ `]", table)} == {*main.commands}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
