@@ -63,8 +63,8 @@ ROWS = [
 
 
 def settings(samples: int) -> dict[str, Any]:
-    """Changes to the configuration of every run: its budget, and no rollouts on the way, so the last weights count."""
-    return {
+    """Changes to every run: AdamW, its budget, and no rollouts on the way, so the last weights count."""
+    return training.ADAMW | {
         "train.samples": samples,
         "train.save_every.samples": max(1, samples // 8),
         "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},

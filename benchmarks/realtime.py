@@ -47,14 +47,18 @@ SETTINGS = {
 
 def train(out: Path, name: str, samples: int) -> None:
     """Train one of the policies, or go on where an interrupted training stopped."""
-    settings: dict[str, Any] = SETTINGS[name] | {
-        "train.samples": samples,
-        "train.save_every": {"samples": 50_000},
-        "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
-        "evaluate": [{"type": "loss", "every": {"samples": 100_000}}],
-        "test": [],
-        "tracker.data_path": str(out / name),
-    }
+    settings: dict[str, Any] = (
+        SETTINGS[name]
+        | training.ADAMW
+        | {
+            "train.samples": samples,
+            "train.save_every": {"samples": 50_000},
+            "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
+            "evaluate": [{"type": "loss", "every": {"samples": 100_000}}],
+            "test": [],
+            "tracker.data_path": str(out / name),
+        }
+    )
     command = training.command("pusht_state", settings)
     subprocess.run(command, cwd=training.ROOT, env=training.environment(), check=True)
 

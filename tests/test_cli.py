@@ -240,6 +240,14 @@ def test_commands_of_the_farewell_can_be_pasted_where_a_path_has_spaces_and_quot
     assert shown.returncode == 0 and "x_shape=(4, 2)" in shown.stdout, shown.stderr
 
 
+def test_commands_of_the_farewell_import_the_parts_that_the_run_was_given(tmp_path):
+    config = write(tmp_path, train__steps=2, evaluate=[])
+    said = train(config, "--import", "colorsys", "--import", "bisect").output.partition("next\n")[2]
+    evaluate, load = map(shlex.split, said.splitlines()[:2])
+    assert evaluate[3:] == ["--import=colorsys", "--import=bisect"]
+    assert load[-1].startswith("import colorsys; import bisect; from dp_prior import load_policy; ")
+
+
 def test_run_whose_output_nobody_takes_ends_as_any_other(tmp_path):
     config = write(tmp_path, train__steps=2, evaluate=[], tracker__log=[{"type": "console"}])
     with open("/dev/full", "w") as full:

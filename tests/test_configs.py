@@ -38,6 +38,12 @@ def test_description_names_command_hardware_duration_and_a_score_that_the_docume
         assert number in documents, f"{number} is in no document"
 
 
+@pytest.mark.parametrize("name", ["pusht_two_step", "pusht_distilled"])
+def test_extensions_of_the_main_job_keep_the_optimizer_that_their_scores_are_of(name):
+    train = TrainConfig.from_json_path(ROOT / f"configs/policy/{name}.json").train
+    assert (train.optimizer.type, train.lr.peak) == ("adamw", 1e-3)
+
+
 @pytest.mark.parametrize("arguments", [["train"], ["train", "--check"], ["cache"], ["embed"]])
 def test_data_that_are_not_there_are_one_error_with_the_command_that_makes_them(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

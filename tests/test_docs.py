@@ -21,8 +21,12 @@ from huggingface_hub import HfApi
 
 from dp_prior import load_policy
 from dp_prior.cli import main
+from dp_prior.job.ranks import Ranks, make_accelerator
+from dp_prior.run.assembly import Assembly
+from dp_prior.run.plan import plan
 from dp_prior.run.run import Run
 from dp_prior.run_files.config import TrainConfig
+from dp_prior.tracking.tracker import Tracker
 from tests import test_image, test_prior
 from tests.embedders.models import save_model
 from tests.inference.test_text_tower import folder as text_tower  # noqa: F401 (a fixture)
@@ -132,6 +136,11 @@ def test_commands_that_are_named_exist_with_their_options(page):
         assert asked <= known, f"{page}: dp-prior {line}"
 
 
+def test_every_command_is_in_the_table_of_the_index():
+    table = text_of("docs/index.md").partition("## Commands")[2]
+    assert {"eval"} | {*re.findall(r"`dp-prior ([a-z-]+)[ `]", table)} == {*main.commands}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
@@ -199,6 +208,20 @@ def embedded(place) -> Path:
     short = ["train.samples=16", "data.batch_size=16", "data.split.max_train_episodes=2", "evaluate=[]", "test=[]"]
     Run(TrainConfig.from_json_path(path, [*overrides, *short]), report=lambda line: None).run()
     return place / "runs/pusht_state"
+
+
+def test_the_first_run_prints_the_plan_that_its_page_shows(tmp_path, monkeypatch):
+    pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
+    monkeypatch.chdir(ROOT)
+    path, _ = EMBEDDED
+    config = TrainConfig.from_json_path(path, ["train.samples=50000"])
+    parts = Assembly(config, Ranks(make_accelerator("fp32", 120)), report=lambda line: None, directory=tmp_path)
+    trainer = parts.trainer(Tracker(tmp_path, config.tracker), None)
+    printed = plan(config, parts, trainer, None).splitlines()
+    shown = next(text for _, _, text in blocks("docs/first_run.md", "text")).splitlines()[: len(printed)]
+    for line, actual in zip(shown, printed, strict=True):
+        if not line.startswith("  config"):  # a hash, which any new setting changes
+            assert actual.startswith(line.partition(" ...")[0].partition(" on 1 x")[0])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/acting.md"])

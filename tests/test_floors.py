@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,6 +151,13 @@ def test_outside_libraries_stay_in_their_files_and_heavy_ones_load_late(file):
         rooms = (IN_A_FUNCTION if late else AT_THE_TOP).get(top, [])
         where = ", ".join(rooms) or ("inside a function" if top in IN_A_FUNCTION else "nowhere yet")
         assert file.startswith(tuple(rooms)), f"{file}:{line} imports {top}; its place: {where}"
+
+
+def test_contributing_names_the_parts_of_every_floor():
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    house = re.sub(r"\([^)]*\)", "", text.partition("    ground ")[2].partition("    roof")[0])
+    told = [{*re.findall(r"\w+", floor)} for floor in re.split(r"\n +\w+ floor", house)]
+    assert told == FLOORS[:-1]
 
 
 def test_every_place_of_a_library_is_one_where_it_is_imported():

@@ -84,7 +84,7 @@ def train(
         job = SlurmJob.of(os.environ)
         run = Run(config, report=say, stop=stop)
         outcome = run.run(resume, None if job is None else job.end, allow_change)
-        run.parts.report(_farewell(outcome, config))
+        run.parts.report(_farewell(outcome, config, modules))
         is_main = run.parts.ranks.is_main_process
         if is_main and job is not None and config.train.requeue and outcome.wants_more_time:
             say(job.requeue())
@@ -206,7 +206,7 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(TrainConfig), indent=2))
 
 
-def _farewell(outcome: Outcome, config: TrainConfig) -> str:
+def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -> str:
     """The last lines of the output: how the run ended, its scores and paths, and commands to try next."""
     result, best = outcome.result(), outcome.best
     larger, load = f"--set train.{config.train.unit}=...", f"load_{config.task.kind}"
@@ -223,8 +223,10 @@ def _farewell(outcome: Outcome, config: TrainConfig) -> str:
     if best is not None:
         lines.append(f"  {outcome.label:<40} {best}")
         lines.append("next")
-        lines.append(f"  {shlex.join(['dp-prior', 'evaluate', str(best)])}")
+        own = [f"--import={module}" for module in modules]
+        lines.append(f"  {shlex.join(['dp-prior', 'evaluate', str(best), *own])}")
         program = f"from dp_prior import {load}; print({load}({json.dumps(str(best))}).spec)"
+        program = "".join(f"import {module}; " for module in modules) + program
         lines.append(f"  {shlex.join(['python', '-c', program])}")
     if outcome.diverged_at is not None:
         lines.append(f"warning: the training loss diverged at step {outcome.diverged_at:,}; see events.jsonl")

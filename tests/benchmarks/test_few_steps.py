@@ -10,6 +10,13 @@ from benchmarks.training import ROOT, assignments
 from dp_prior.run_files.config import TrainConfig
 
 
+def test_all_policies_have_the_optimizer_that_the_table_was_measured_with():
+    for name, changes in few_steps.CONFIGS.values():
+        path = ROOT / f"configs/policy/{name}.json"
+        train = TrainConfig.from_json_path(path, assignments({**few_steps.settings(9), **changes})).train
+        assert (train.optimizer.type, train.lr.peak) == ("adamw", 1e-3)
+
+
 @pytest.mark.parametrize("run", few_steps.CONFIGS)
 def test_rows_visit_timesteps_that_their_run_trains(run):
     name, changes = few_steps.CONFIGS[run]

@@ -3,13 +3,16 @@
 import contextlib
 import importlib
 import json
+import re
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from tests.extension.installed import anew, assert_unknown, examples, lines_of
 
+ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = examples()
 LOGGER = EXAMPLES["my_logger"]
 TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "roughness", "lines", "tar")
@@ -48,6 +51,15 @@ def write(tiny, place):
         "tracker__save": [{"type": "tar", "path": str(place / "best.tar")}],
     }
     return tiny.write(place, **changes)
+
+
+def test_every_family_is_in_the_table_and_among_the_entry_points():
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "dp_prior").rglob("*.py"))
+    families = dict(re.findall(r'^(\w+) = family\(\s*"(\w+)"', sources, re.MULTILINE))
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"^\| `(\w+Config)` \|", text, re.MULTILINE)} == families.keys()
+    named = re.search(r"name of the\s+family: (.*?)\.", text, re.DOTALL)[1]
+    assert {*re.findall(r"`(\w+)`", named)} == {*families.values()}
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
