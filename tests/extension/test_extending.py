@@ -134,3 +134,27 @@ def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_importe
         assert not [name for name in sys.modules if name.startswith("my_")], "no file causes an import"
         done = without.train(place / "run" / "config.json")
         assert done.exit_code == 64 and "tracker.log.0.type: 'lines' is of another package" in done.output
+
+
+def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    source = EXAMPLES["my_backbone"]
+    changed = source.replace("nn.Linear(1 + cond_dim, width)", "nn.Linear(1 + cond_dim, width, bias=False)")
+    for code in (source, changed):
+        (tmp_path / "my_backbone.py").write_text(f"{code}\n# {len(code)} characters")  # never the bytecode of before
+        importlib.invalidate_caches()
+        with anew("my_backbone") as tiny:
+            config = tiny.write(tmp_path, train__steps=4, task__backbone={"type": "gru", "width": 8})
+            if code == source:
+                assert tiny.train(config, "--import", "my_backbone").exit_code == 0
+                continue
+            from dp_prior import load_policy
+
+            question = "Has the code of 'my_backbone without __version__, module my_backbone' changed since?"
+            done = tiny.train(config, "--set", "train.steps=6", "--import", "my_backbone")
+            assert done.exit_code == 64 and 'key(s) in state_dict: "backbone.start.bias"' in done.output, done.output
+            assert f"{question} Then take that code, or train in another directory" in done.output
+            with pytest.raises(ValueError, match="backbone.start.bias is unknown") as error:
+                load_policy(tmp_path / "run")
+            assert question in str(error.value)
