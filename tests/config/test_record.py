@@ -539,7 +539,7 @@ def test_record_that_does_not_fit_a_family_is_refused_at_its_decorator(record, m
 
 
 def test_only_a_family_has_members():
-    with pytest.raises(PartError, match="is no family; expected one such as"):
+    with pytest.raises(PartError, match="is no family; expected one of those in docs/extending.md"):
         member_of(Schedule)
     with pytest.raises(PartError, match="'encoders' is no family"):
         member_of("encoders")

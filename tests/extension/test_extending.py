@@ -12,7 +12,8 @@ from tests.extension.installed import anew, assert_unknown, examples, lines_of
 
 EXAMPLES = examples()
 LOGGER = EXAMPLES["my_logger"]
-TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "roughness", "lines", "tar")
+TRAINING = ("soft_min_snr", "milestones", "lion")
+TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", *TRAINING, "roughness", "lines", "tar")
 IMPORTS = [word for name in EXAMPLES for word in ("--import", name)]
 
 
@@ -37,7 +38,10 @@ def write(tiny, place):
     changes = {
         "task__backbone": {"type": "gru", "width": 8},
         "task__encoders": {"goal": {"type": "fourier", "octaves": 3}},
+        "task__diffusion__weighting": {"type": "soft_min_snr"},
         "data": {"type": "ways", "n": 32, "batch_size": 8},
+        "train__lr": {"type": "milestones", "peak": 1e-3, "warmup_steps": 1, "milestones": [0.5]},
+        "train__optimizer": {"type": "lion"},
         "train__steps": 4,
         "train__monitor": {"metric": "roughness/ema/roughness"},
         "evaluate": [
@@ -51,7 +55,7 @@ def write(tiny, place):
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
-    kinds = ("encoder", "backbone", "episodes", "data", "env", "evaluator", "logger", "saver")
+    kinds = ("encoder", "backbone", "episodes", "data", "env", "training", "evaluator", "logger", "saver")
     assert [f"my_{kind}" for kind in kinds] == list(EXAMPLES)
     assert max(map(lines_of, EXAMPLES.values())) <= 60
     assert_unknown(*TYPES)
