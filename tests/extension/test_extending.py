@@ -68,11 +68,12 @@ def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
         ("raise SystemExit(3)", "SystemExit: 3 (PLACE/my_part.py, line 1)"),
         ("import my_missing_library", "ModuleNotFoundError: No module named 'my_missing_library' (PLACE/my_part.py"),
         ("def broken(:", "SyntaxError: invalid syntax (my_part.py, line 1)"),
+        (LOGGER.replace("fail_at: int | None", "fail_at"), "missing-annotation (PLACE/my_part.py, line 10)"),
         (LOGGER.replace('"lines"', '"csv"'), "LinesConfig has the type 'csv', which CsvConfig has already"),
         (LOGGER.replace("LoggerConfig", "EncoderConfig").replace("tracking import", "networks.encoders import"),
          "my_part.LinesConfig is no member of the family 'encoders': it has no reads, no needs_data_units"),
     ],
-    ids=["raises", "exits", "misses a library", "is no Python", "takes a type", "takes another family"],
+    ids=["raises", "exits", "misses a library", "is no Python", "untyped", "takes a type", "takes another family"],
 )  # fmt: skip
 def test_module_that_cannot_be_imported_is_one_clear_error(place, tiny, source, problem):
     (place / "my_part.py").write_text(source)
