@@ -111,7 +111,11 @@ SETTINGS = {
     "empty split": (
         {"data__split": {"train": 1.0, "val": 0.0}},
         "evaluator 'validation' measures the val part of the data, which is empty; give it a share in data.split, or "
-        "remove the evaluator",
+        'remove the evaluator ("evaluate": [] for no evaluator at all)',
+    ),
+    "weights of another horizon": (
+        {"task__diffusion__horizon_weights": [1.0, 0.5]},
+        "task: 1 problem\n  diffusion.horizon_weights has 2 numbers, but x has 4 of these; its shape is (4, 2)",
     ),
     "nowhere to run": ({"tracker__data_path": ""}, "tracker.data_path: string should have at least 1 character"),
     "two budgets": ({"train__epochs": 3}, "a run needs exactly one of samples, epochs, steps; found epochs, steps"),

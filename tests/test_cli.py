@@ -18,7 +18,7 @@ from dp_prior.evaluation.rollout import RolloutEvaluator
 from dp_prior.evaluation.samples import shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
-from tests.tiny import read_rows, train, write
+from tests.tiny import read_rows, train, write, write_data
 
 ROLLOUT = {"type": "rollout", "env": {"type": "toy", "n_envs": 2, "max_steps": 4}, "n_episodes": 2, "videos": 0}
 MEASURED = [
@@ -163,6 +163,12 @@ def test_evaluate_of_something_else_says_that_it_differs_and_eval_is_short_for_i
     assert other.exit_code == 0
     assert re.search(r"^validation/ema/loss .*  differs from the stored \S+ by \S+$", other.output, re.MULTILINE)
     assert "differs" not in "".join(line for line in other.output.splitlines() if line.startswith("rollout/"))
+
+
+def test_evaluate_takes_data_that_are_too_few_for_a_training_step(measured, tmp_path):
+    other = command("evaluate", measured, "--set", f"data.episodes.path={write_data(tmp_path / 'few.npz', n=2)}",
+                    "--set", "data.batch_size=512", "--set", "train.accumulation=2")  # fmt: skip
+    assert other.exit_code == 0 and "validation/ema/loss" in other.output, other.output
 
 
 def test_evaluate_leaves_the_run_as_it_was(measured):

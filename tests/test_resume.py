@@ -248,7 +248,7 @@ def test_snapshot_of_another_model_is_refused_by_the_settings_not_by_a_tensor(tm
     assert "resume with --allow-change seed --allow-change task.backbone" in other.output
     still = train(config, "--set", "task.backbone.hidden_dim=24", "--allow-change", "task.backbone")
     assert still.exit_code == 64
-    assert "--allow-change: 1 problem" in still.output and "do not fit the changed settings: " in still.output
+    assert "the checkpoint is of another run: 1 problem\n  the tensors of the checkpoint do not fit" in still.output
 
 
 @pytest.mark.promise("B5")

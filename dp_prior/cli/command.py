@@ -74,11 +74,13 @@ def import_modules(modules: tuple[str, ...]) -> None:
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:
+            import pydantic
+
             from dp_prior.config import ConfigError
 
             places = [f"{frame.filename}, line {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-            ours = (str(Path(__file__).parent.parent), importlib.__file__, "<")
-            where = next((f" ({place})" for place in reversed(places) if not place.startswith(ours)), "")
+            tools = (str(Path(__file__).parent.parent), str(Path(pydantic.__file__).parent), importlib.__file__, "<")
+            where = next((f" ({place})" for place in reversed(places) if not place.startswith(tools)), "")
             problem = f"{type(error).__name__}: {error}{where}"
             if isinstance(error, ImportError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
                 problem = f"there is no such module, installed or in {os.getcwd()}; expected a name such as my_parts"

@@ -53,6 +53,12 @@ def records_in(annotation: Any) -> list[type[Record]]:
     return []
 
 
+def can_be_joined(annotation: Any) -> bool:
+    """Whether other packages can add records to what an annotation admits."""
+    parts = (*getattr(annotation, "__metadata__", ()), *get_args(annotation))
+    return any(isinstance(part, Members) or can_be_joined(part) for part in parts if part is not annotation)
+
+
 def members(annotation: Any) -> dict[str, type[Record]]:
     """The records of a family by their type."""
     return {record.model_fields["type"].default: record for record in records_in(annotation)}

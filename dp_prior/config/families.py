@@ -45,7 +45,7 @@ def member_of(family: Any) -> Callable[[R], R]:
     """
     found = [part for part in getattr(family, "__metadata__", ()) if isinstance(part, _Family)]
     if not found:
-        raise PartError(f"{short(family)} is no family; expected one such as dp_prior.networks.encoders.EncoderConfig")
+        raise PartError(f"{short(family)} is no family; expected one of those in docs/extending.md")
 
     def add(record: R) -> R:
         found[0].add(record)

@@ -38,6 +38,17 @@ def _origin(record: type[Record], top: str) -> str:
     return f"{top} {version}, module {record.__module__}"
 
 
+def changed_code(origins: Any) -> str:
+    """A question for an error about tensors that do not fit: whether code of other packages is another one now.
+
+    Args:
+        origins: of the parts of a checkpoint, as `PARTS` of its configuration holds them.
+    """
+    if not isinstance(origins, dict) or not origins:
+        return ""
+    return f" Has the code of {' or of '.join(sorted({short(origin) for origin in origins.values()}))} changed since?"
+
+
 def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
     """What to do about a type that is not known but, as its file says, is of another package; None if it does not."""
     if not isinstance(kind, str) or kind not in origins:

@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from dp_prior.config.annotations import child, record_for
 from dp_prior.config.errors import ConfigError, key_text, short
 from dp_prior.config.fields import Record
-from dp_prior.config.read import parse_json
+from dp_prior.config.read import EXTENDS, parse_json
 
 
 def rank_of_override(override: str) -> float:
@@ -30,6 +30,8 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
     keys = path.split(".")
     if not equals or not all(keys):
         raise ConfigError(source, ["expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"])
+    if keys[0] == EXTENDS:
+        raise ConfigError(source, ['only a file can extend another, by "extends": "base.json"; --set comes last'])
     annotation: Any = cls
     here: Any = data
     for depth, key in enumerate(keys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from dp_prior.config.annotations import child, members, record_for, records_in
+from dp_prior.config.annotations import can_be_joined, child, members, record_for, records_in
 from dp_prior.config.errors import key_text, short
 from dp_prior.config.fields import Record
 from dp_prior.config.origins import unknown_type
@@ -59,8 +59,8 @@ def _lines(
         return [f"{where}: missing key 'type'; expected one of {_tags(annotation)}"]
     if kind == "union_tag_invalid":
         tag = found.get("type") if isinstance(found, dict) else found
-        advice = unknown_type(tag, origins) or f"{short(tag)} is not known; expected one of {_tags(annotation)}"
-        return [f"{where}.type: {advice}"]
+        advice = f"{short(tag)} is not known; expected one of {_tags(annotation)}{_remark_on_import(tag, annotation)}"
+        return [f"{where}.type: {unknown_type(tag, origins) or advice}"]
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return [f"{where}: input should be an object; found {short(found)}"]
     return [f"{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}; found {short(found)}"]
@@ -68,6 +68,12 @@ def _lines(
 
 def _tags(annotation: Any) -> str:
     return ", ".join(map(repr, members(annotation)))
+
+
+def _remark_on_import(tag: Any, annotation: Any) -> str:
+    """A type that resembles none of ours may be a part of the user's own, whose module was not named."""
+    is_typo = difflib.get_close_matches(str(tag), members(annotation), n=1)
+    return "; a part of your own needs --import MODULE" if can_be_joined(annotation) and not is_typo else ""
 
 
 def _nearest(record: type[Record] | None, key: str) -> str:

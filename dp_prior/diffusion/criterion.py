@@ -97,7 +97,7 @@ class ElementMean:
                 if len(weights) != x.shape[dim]:
                     raise ValueError(
                         f"diffusion.{name} has {len(weights)} numbers, but x has {x.shape[dim]} of these; "
-                        f"its shape is {tuple(x.shape[1:])}"
+                        f"its shape is {tuple(x.shape[1:])}; give one number for each"
                     )
                 self.factors.append(weights.view([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())]))
 

@@ -6,12 +6,12 @@ objective's `error_scale`, which gives the published form for every objective.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from dp_prior.config import Config
+from dp_prior.config import Config, family
 
 
 class Uniform(Config):
@@ -59,4 +59,4 @@ class P2(Config):
         return snr / (self.k + snr) ** self.gamma / error_scale
 
 
-WeightingConfig = Annotated[Uniform | MinSNR | P2, Field(discriminator="type")]
+WeightingConfig = family("weightings", Uniform, MinSNR, P2, needs=("weight",))

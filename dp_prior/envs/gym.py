@@ -46,7 +46,7 @@ class GymConfig(Config):
         if ":" in id:
             raise ValueError(
                 f"{id!r} names a module to import, and a configuration never imports anything; write "
-                f"{id.partition(':')[2]!r} and import the module where the run is started, see docs/environments.md"
+                f"{id.partition(':')[2]!r} and name the module with --import, see docs/environments.md"
             )
         return id
 
@@ -105,8 +105,8 @@ class GymConfig(Config):
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(
                 f"gymnasium cannot make environment {self.id!r}: {error} "
-                f"Check the id and make_arguments, and that the package that registers it is imported where the run is "
-                f"started; docs/environments.md shows how."
+                f"Check the id and make_arguments, and name the package that registers it with --import, "
+                f"see docs/environments.md."
             ) from error
 
 

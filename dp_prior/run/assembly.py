@@ -15,7 +15,7 @@ import torch
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
-from dp_prior.config import ConfigError
+from dp_prior.config import PARTS, ConfigError, changed_code
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.recorded import RecordedConfig, pinned_commits
 from dp_prior.job.ranks import Ranks
@@ -145,16 +145,18 @@ class Assembly:
         """Resume from a snapshot and report what has changed since.
 
         Raises:
-            ConfigError: the snapshot is of another run.
+            ConfigError: the snapshot is of another run, or of other code of another package.
         """
         self.report_changes(snapshot.documents, trainer.documents, allow_changes)
         try:
             trainer.restore(snapshot)
         except (RuntimeError, ValueError, KeyError) as error:
-            if not allow_changes:
+            question = changed_code(snapshot.documents[CONFIG].get(PARTS))
+            if not allow_changes and not question:
                 raise
-            problem = f"the tensors of the checkpoint do not fit the changed settings: {error}"
-            raise ConfigError("--allow-change", [problem]) from None
+            advice = f".{question} Then take that code, or train in another directory" if question else ""
+            problem = f"the tensors of the checkpoint do not fit these settings: {str(error).rstrip('.')}{advice}"
+            raise ConfigError("the checkpoint is of another run", [problem]) from None
 
     def report_changes(self, before: dict[str, Any], now: dict[str, Any], allow_changes: Iterable[str]) -> None:
         """Report how the documents of a checkpoint differ from those of this run; see `check_changes`."""

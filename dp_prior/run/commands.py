@@ -57,7 +57,11 @@ def evaluate_checkpoint(
     source = str(directory / "config.json")
     config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
-        unmeasured = config.model_copy(update={"evaluate": (), "test": ()})
+        small = {  # no step is taken, so the data may be fewer than one, or the ranks more
+            "data": config.data.model_copy(update={"batch_size": 1}),
+            "train": config.train.model_copy(update={"accumulation": 1}),
+        }
+        unmeasured = config.model_copy(update={"evaluate": (), "test": (), **small})
         ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
         parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
         ranks.decide(lambda: _check_empty(out))

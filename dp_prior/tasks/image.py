@@ -53,7 +53,7 @@ class ImageTaskConfig(Config):
     backbone: ImageBackboneConfig = UNet2DConfig.model_construct()
     """The network that predicts from a noisy image, its timestep and the conditions."""
 
-    diffusion: ImageDiffusionConfig = ImageDiffusionConfig()
+    diffusion: ImageDiffusionConfig = ImageDiffusionConfig.model_construct()
     """Noise schedule, objective, loss weighting and timesteps."""
 
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM(steps=50)

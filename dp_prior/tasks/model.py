@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dp_prior.batch import Batch, Spec
 from dp_prior.compilation import compiled
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.criterion import ElementMean
 from dp_prior.diffusion.denoiser import Denoiser, Network
 from dp_prior.diffusion.guidance import Guidance
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
@@ -63,6 +64,9 @@ class DiffusionModel(nn.Module):
         """Args:
         x_shape: of the diffused variable, if `encode_x` changes it; None for that of the data.
         shown: (*x_shape) bool, elements that the network sees without noise and does not predict; None for none.
+
+        Raises:
+            ConfigError: `dim_weights` or `horizon_weights` of the process do not fit x.
         """
         super().__init__()
         self.spec = spec
@@ -74,6 +78,10 @@ class DiffusionModel(nn.Module):
         self.cond_dropout = cond_dropout
         self.x_shape = spec.x_shape if x_shape is None else x_shape
         self.register_buffer("shown", shown, persistent=False)
+        try:
+            ElementMean(torch.empty(0, *self.x_shape), None, process.dim_weights, process.horizon_weights)
+        except ValueError as error:
+            raise ConfigError("task", [str(error)]) from None
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool | None = None) -> Loss:
         """The denoising loss of a batch in data units.

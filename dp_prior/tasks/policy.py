@@ -113,7 +113,7 @@ class PolicyConfig(Config):
     cond_dropout: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
     """Probability, by key, of dropping an observation from a sample in training; guidance needs it for every key."""
 
-    diffusion: DiffusionConfig = DiffusionConfig()
+    diffusion: DiffusionConfig = DiffusionConfig.model_construct()
     """Noise schedule, objective, loss weighting and timesteps."""
 
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dp_prior.batch import Spec
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
-from dp_prior.config import PARTS, Config, an, members, unknown_type
+from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
 from dp_prior.places.hub import REPO, publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
@@ -117,7 +117,8 @@ class Pretrained(nn.Module):
         task = {PARTS: config.get(PARTS, {}), **config["task"]}
         record_type = _record_type(task, cls.record_type, directory)
         name, tensors = _read_weights(directory, weights, _averages(directory, config))
-        what, hint = f"{directory / name} does not fit its config.json", "Were files of two runs mixed?"
+        what = f"{directory / name} does not fit its config.json"
+        hint = f"Were files of two runs mixed?{changed_code(config.get(PARTS))}"
         try:
             with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
                 record = record_type.from_json(json.dumps(task), source=source)

@@ -53,7 +53,7 @@ class PriorConfig(Config):
     backbone: PriorTransformerConfig = PriorTransformerConfig()
     """The network that predicts from a noisy embedding, its timestep and the text."""
 
-    diffusion: PriorDiffusionConfig = PriorDiffusionConfig()
+    diffusion: PriorDiffusionConfig = PriorDiffusionConfig.model_construct()
     """Noise schedule, objective, loss weighting and timesteps."""
 
     sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM(steps=64)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.compilation import CUDA_GRAPHS, Compile
-from dp_prior.config import Change, Config
+from dp_prior.config import Change, Config, family
 from dp_prior.job.deadline import Duration
 from dp_prior.training.best import MonitorConfig
 from dp_prior.training.ema import DecayConfig, PowerDecay
@@ -17,7 +17,7 @@ from dp_prior.training.learning_rate import CosineLearningRate, LearningRateConf
 from dp_prior.training.muon import MuonConfig
 from dp_prior.training.optimizer import AdamWConfig
 
-OptimizerConfig = Annotated[AdamWConfig | MuonConfig, Field(discriminator="type")]
+OptimizerConfig = family("optimizers", AdamWConfig, MuonConfig)
 
 _UNITS = ("samples", "epochs", "steps")
 _START = Progress()

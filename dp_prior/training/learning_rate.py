@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from dp_prior.config import Config
+from dp_prior.config import Config, family
 
 
 class LearningRate(Config):
@@ -30,9 +30,9 @@ class LearningRate(Config):
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         spent = max(0, (step if spent_steps is None else spent_steps) - self.warmup_steps)
-        return self.peak * self._shape(min(1.0, spent / max(1, total_steps - self.warmup_steps)), spent)
+        return self.peak * self.shape(min(1.0, spent / max(1, total_steps - self.warmup_steps)), spent)
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         """The rate as a fraction of the peak.
 
         Args:
@@ -47,7 +47,7 @@ class ConstantLearningRate(LearningRate):
 
     type: Literal["constant"] = "constant"
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         return 1.0
 
 
@@ -59,7 +59,7 @@ class LinearLearningRate(LearningRate):
     final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Rate at the end of the run as a fraction of the peak."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         return 1.0 + (self.final_fraction - 1.0) * fraction
 
 
@@ -71,7 +71,7 @@ class CosineLearningRate(LearningRate):
     final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Rate at the end of the run as a fraction of the peak."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         return self.final_fraction + (1.0 - self.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * fraction))
 
 
@@ -86,7 +86,7 @@ class PolynomialLearningRate(LearningRate):
     final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Rate at the end of the run as a fraction of the peak."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         return self.final_fraction + (1.0 - self.final_fraction) * (1.0 - fraction) ** self.power
 
 
@@ -102,7 +102,7 @@ class CosineRestartsLearningRate(LearningRate):
     final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Rate at the end of a descent as a fraction of the peak."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         inside = 1.0 if fraction == 1.0 else fraction * self.cycles % 1.0
         return self.final_fraction + (1.0 - self.final_fraction) * 0.5 * (1.0 + math.cos(math.pi * inside))
 
@@ -122,7 +122,7 @@ class WarmupStableDecayLearningRate(LearningRate):
     final_fraction: float = Field(default=0.0, ge=0, le=1)
     """Rate at the end of the run as a fraction of the peak."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         x = max(0.0, 1.0 - (1.0 - fraction) / self.decay_fraction)
         fall = {"sqrt": math.sqrt(x), "linear": x, "cosine": 0.5 * (1.0 - math.cos(math.pi * x))}[self.decay]
         return 1.0 + (self.final_fraction - 1.0) * fall
@@ -137,17 +137,18 @@ class InverseSqrtLearningRate(LearningRate):
     timescale_steps: int = Field(default=10_000, ge=1)
     """Steps n after the warm-up at which the rate is peak / sqrt(2): peak / sqrt(1 + steps / n)."""
 
-    def _shape(self, fraction: float, steps: int) -> float:
+    def shape(self, fraction: float, steps: int) -> float:
         return 1.0 / math.sqrt(1.0 + steps / self.timescale_steps)
 
 
-LearningRateConfig = Annotated[
-    ConstantLearningRate
-    | LinearLearningRate
-    | CosineLearningRate
-    | PolynomialLearningRate
-    | CosineRestartsLearningRate
-    | WarmupStableDecayLearningRate
-    | InverseSqrtLearningRate,
-    Field(discriminator="type"),
-]
+LearningRateConfig = family(
+    "learning_rates",
+    ConstantLearningRate,
+    LinearLearningRate,
+    CosineLearningRate,
+    PolynomialLearningRate,
+    CosineRestartsLearningRate,
+    WarmupStableDecayLearningRate,
+    InverseSqrtLearningRate,
+    needs=("at",),
+)

@@ -65,12 +65,9 @@ class Muon(AdamW):
         if not group["is_decayed"]:
             super().step_group(group, parameters)
             return
-        taken = 1.0 if self.found_inf is None else 1.0 - self.found_inf  # a tensor; the host does not wait for it
+        taken = self.taken
         for parameter in parameters:
-            gradient = parameter.grad if self.grad_scale is None else parameter.grad / self.grad_scale
-            if self.found_inf is not None:
-                gradient = torch.where(self.found_inf == 0, gradient, 0.0)  # 0 * NaN is NaN
-            momentum = self.state_of(parameter)["momentum"]
+            gradient, momentum = self.gradient(parameter), self.state_of(parameter)["momentum"]
             momentum += (1.0 - self.momentum) * taken * (gradient - momentum)
             matrix = orthogonal(gradient.lerp(momentum, self.momentum).flatten(1))
             size = RMS * math.sqrt(max(matrix.shape))

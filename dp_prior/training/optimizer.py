@@ -90,6 +90,16 @@ class AdamW:
             maximize=False,
         )
 
+    @property
+    def taken(self) -> Tensor | float:
+        """1, or 0 for a step that changes nothing; a tensor, for which the host does not wait."""
+        return 1.0 if self.found_inf is None else 1.0 - self.found_inf
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        """The gradient of a parameter, unscaled; zeros if the step changes nothing, since 0 * NaN is NaN."""
+        gradient = parameter.grad if self.grad_scale is None else parameter.grad / self.grad_scale
+        return gradient if self.found_inf is None else torch.where(self.found_inf == 0, gradient, 0.0)
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for group in self.param_groups:

@@ -327,6 +327,7 @@ def test_an_override_can_give_what_the_file_lacks():
     [
         ("learning_rate", "--set learning_rate: expected KEY.KEY=VALUE, for example train.lr.peak=3e-4"),
         ("task..horizon=1", "--set task..horizon=1: expected KEY.KEY=VALUE"),
+        ("extends=base.json", '--set extends=base.json: only a file can extend another, by "extends": "base.json"'),
         ("=1", "--set =1: expected KEY.KEY=VALUE"),
         ("evaluate.3.name=x", "--set evaluate.3.name=x: '3' is no index into a list of 1"),
         ("evaluate.²=x", "--set evaluate.²=x: '²' is no index into a list of 1"),
@@ -504,6 +505,10 @@ def test_family_is_told_apart_by_type_and_takes_installed_members(monkeypatch):
     assert holder.from_json('{"thing": {"type": "outside"}}', ["thing.width=4"]).thing == Outside(width=4)
     with pytest.raises(ConfigError, match="thing.type: 'other' is not known; expected one of 'inside', 'outside'"):
         holder.from_json('{"thing": {"type": "other"}}')
+    with pytest.raises(ConfigError, match="'outside'; a part of your own needs --import MODULE$"):
+        holder.from_json('{"thing": {"type": "gru"}}')
+    with pytest.raises(ConfigError, match="'inside', 'outside'$"):  # a misspelt name of a known one
+        holder.from_json('{"thing": {"type": "insied"}}')
     assert members(family("others", Inside, Outside)) == members(things)
 
 
@@ -534,7 +539,7 @@ def test_record_that_does_not_fit_a_family_is_refused_at_its_decorator(record, m
 
 
 def test_only_a_family_has_members():
-    with pytest.raises(PartError, match="is no family; expected one such as"):
+    with pytest.raises(PartError, match="is no family; expected one of those in docs/extending.md"):
         member_of(Schedule)
     with pytest.raises(PartError, match="'encoders' is no family"):
         member_of("encoders")

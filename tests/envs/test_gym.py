@@ -210,7 +210,7 @@ def test_what_the_loop_decides_is_no_argument_of_the_environment():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"id": "NoSuchThing-v3"}, "cannot make environment 'NoSuchThing-v3'.*is imported where the run is started"),
+        ({"id": "NoSuchThing-v3"}, "make environment 'NoSuchThing-v3'.*the package that registers it with --import"),
         ({"id": ID, "make_arguments": {"colour": 1}}, "cannot make environment.*colour"),
         ({"id": "CartPole-v1"}, r"actions of environment 'CartPole-v1' are Discrete\(2\).*real numbers"),
         ({"id": "dp_prior_tests/Refusing-v0"}, "observations of environment .*word.* expected a Box"),

@@ -15,7 +15,8 @@ from tests.extension.installed import anew, assert_unknown, examples, lines_of
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = examples()
 LOGGER = EXAMPLES["my_logger"]
-TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "roughness", "lines", "tar")
+TRAINING = ("soft_min_snr", "milestones", "lion")
+TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", *TRAINING, "roughness", "lines", "tar")
 IMPORTS = [word for name in EXAMPLES for word in ("--import", name)]
 
 
@@ -40,7 +41,10 @@ def write(tiny, place):
     changes = {
         "task__backbone": {"type": "gru", "width": 8},
         "task__encoders": {"goal": {"type": "fourier", "octaves": 3}},
+        "task__diffusion__weighting": {"type": "soft_min_snr"},
         "data": {"type": "ways", "n": 32, "batch_size": 8},
+        "train__lr": {"type": "milestones", "peak": 1e-3, "warmup_steps": 1, "milestones": [0.5]},
+        "train__optimizer": {"type": "lion"},
         "train__steps": 4,
         "train__monitor": {"metric": "roughness/ema/roughness"},
         "evaluate": [
@@ -63,7 +67,7 @@ def test_every_family_is_in_the_table_and_among_the_entry_points():
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
-    kinds = ("encoder", "backbone", "episodes", "data", "env", "evaluator", "logger", "saver")
+    kinds = ("encoder", "backbone", "episodes", "data", "env", "training", "evaluator", "logger", "saver")
     assert [f"my_{kind}" for kind in kinds] == list(EXAMPLES)
     assert max(map(lines_of, EXAMPLES.values())) <= 60
     assert_unknown(*TYPES)
@@ -76,11 +80,12 @@ def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
         ("raise SystemExit(3)", "SystemExit: 3 (PLACE/my_part.py, line 1)"),
         ("import my_missing_library", "ModuleNotFoundError: No module named 'my_missing_library' (PLACE/my_part.py"),
         ("def broken(:", "SyntaxError: invalid syntax (my_part.py, line 1)"),
+        (LOGGER.replace("fail_at: int | None", "fail_at"), "missing-annotation (PLACE/my_part.py, line 10)"),
         (LOGGER.replace('"lines"', '"csv"'), "LinesConfig has the type 'csv', which CsvConfig has already"),
         (LOGGER.replace("LoggerConfig", "EncoderConfig").replace("tracking import", "networks.encoders import"),
          "my_part.LinesConfig is no member of the family 'encoders': it has no reads, no needs_data_units"),
     ],
-    ids=["raises", "exits", "misses a library", "is no Python", "takes a type", "takes another family"],
+    ids=["raises", "exits", "misses a library", "is no Python", "untyped", "takes a type", "takes another family"],
 )  # fmt: skip
 def test_module_that_cannot_be_imported_is_one_clear_error(place, tiny, source, problem):
     (place / "my_part.py").write_text(source)
@@ -146,3 +151,27 @@ def test_parts_of_every_kind_train_resume_and_act_when_their_modules_are_importe
         assert not [name for name in sys.modules if name.startswith("my_")], "no file causes an import"
         done = without.train(place / "run" / "config.json")
         assert done.exit_code == 64 and "tracker.log.0.type: 'lines' is of another package" in done.output
+
+
+def test_part_whose_code_has_changed_is_one_clear_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    source = EXAMPLES["my_backbone"]
+    changed = source.replace("nn.Linear(1 + cond_dim, width)", "nn.Linear(1 + cond_dim, width, bias=False)")
+    for code in (source, changed):
+        (tmp_path / "my_backbone.py").write_text(f"{code}\n# {len(code)} characters")  # never the bytecode of before
+        importlib.invalidate_caches()
+        with anew("my_backbone") as tiny:
+            config = tiny.write(tmp_path, train__steps=4, task__backbone={"type": "gru", "width": 8})
+            if code == source:
+                assert tiny.train(config, "--import", "my_backbone").exit_code == 0
+                continue
+            from dp_prior import load_policy
+
+            question = "Has the code of 'my_backbone without __version__, module my_backbone' changed since?"
+            done = tiny.train(config, "--set", "train.steps=6", "--import", "my_backbone")
+            assert done.exit_code == 64 and 'key(s) in state_dict: "backbone.start.bias"' in done.output, done.output
+            assert f"{question} Then take that code, or train in another directory" in done.output
+            with pytest.raises(ValueError, match="backbone.start.bias is unknown") as error:
+                load_policy(tmp_path / "run")
+            assert question in str(error.value)

@@ -123,4 +123,4 @@ def test_a_run_that_was_killed_ends_bit_for_bit_as_one_that_was_not(tmp_path):
     assert done.exit_code == 64 and "train.optimizer.type: 'muon' in the checkpoint, 'adamw' now" in done.output
     done = tiny.train(broken, "--set", "train.optimizer.type=adamw", "--set", "train.steps=9",
                       "--allow-change", "train.optimizer")  # fmt: skip
-    assert done.exit_code == 64 and "tensors of the checkpoint do not fit the changed settings" in done.output
+    assert done.exit_code == 64 and "tensors of the checkpoint do not fit these settings" in done.output
