@@ -22,10 +22,14 @@ from dp_prior.data.split import SplitConfig
 
 ERROR = "action_error/ema/mae[steps=8]"
 CAMERA = {"encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}}
-VARIANTS: dict[str, dict[str, Any]] = {  # of the recipe for states: changes to the task
-    "unet v": {},
-    "unet eps": {"diffusion": {"objective": {"type": "eps"}}},
-    "mlp v": {"backbone": {"type": "mlp", "hidden_dim": 512, "step_embed_dim": 64}},
+MLP = {"backbone": {"type": "mlp", "hidden_dim": 512, "step_embed_dim": 64}}
+MUON = {"optimizer": {"type": "muon"}, "lr": {"type": "cosine", "peak": 5e-3, "warmup_steps": 50}}
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the recipe for states: changes to task and training
+    "unet v": ({}, {}),
+    "unet eps": ({"diffusion": {"objective": {"type": "eps"}}}, {}),
+    "mlp v": (MLP, {}),
+    "unet v muon": ({}, MUON),
+    "mlp v muon": (MLP, MUON),
 }
 
 
@@ -97,6 +101,7 @@ def configuration(
     """What trains one policy."""
     key = "observation" if robot.camera is None else "observation.state"
     sees_camera = "camera" in variant
+    task_changes, train_changes = VARIANTS.get(variant, ({}, {}))
     return {
         "seed": 0,
         "task": {
@@ -112,7 +117,7 @@ def configuration(
                 "draws": 4 if robot.camera else 1,
             },
             "sampler": {"type": "ddim", "steps": 8},
-            **VARIANTS.get(variant, {}),
+            **task_changes,
         },
         "data": {
             "type": "trajectories",
@@ -131,6 +136,7 @@ def configuration(
             "ema": {"ema": {"type": "power", "max_decay": 0.99}},
             "monitor": {"metric": "validation/ema/loss", "mode": "min"},
             "save_every": {"samples": samples},
+            **train_changes,
         },
         "evaluate": [
             {"type": "loss", "every": {"samples": samples}},
