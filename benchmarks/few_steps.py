@@ -63,8 +63,8 @@ ROWS = [
 
 
 def settings(samples: int) -> dict[str, Any]:
-    """Changes to every run: AdamW, its budget, and no rollouts on the way, so the last weights count."""
-    return training.ADAMW | {
+    """Changes to every run: the earlier settings, its budget, and no rollouts on the way, so the last weights count."""
+    return training.EARLIER | {
         "train.samples": samples,
         "train.save_every.samples": max(1, samples // 8),
         "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},

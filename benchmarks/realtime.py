@@ -49,7 +49,7 @@ def train(out: Path, name: str, samples: int) -> None:
     """Train one of the policies, or go on where an interrupted training stopped."""
     settings: dict[str, Any] = (
         SETTINGS[name]
-        | training.ADAMW
+        | training.EARLIER
         | {
             "train.samples": samples,
             "train.save_every": {"samples": 50_000},

@@ -18,8 +18,8 @@ from dp_prior.run_files.scores import RESULT
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"ACCELERATE_USE_CPU": "true"}
-ADAMW = {"train.optimizer": {"type": "adamw"}, "train.lr.peak": 1e-3}
-"""In place of the main job's Muon, where the published tables were measured before it."""
+EARLIER = {"train.optimizer": {"type": "adamw"}, "train.lr.peak": 1e-3, "task.n_obs_steps": 2}
+"""Settings that the main job had when the published tables were measured."""
 
 
 def train(config: str | Path, settings: Mapping[str, Any], run: Path) -> None:

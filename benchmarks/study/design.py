@@ -113,11 +113,11 @@ BASE = "mirror 12"
 MAIN_JOB = "main job"
 """The row of the configuration as it is, beside the codes."""
 
-MAIN_JOB_ADAMW = "main job with AdamW"
-"""The same with the optimizer of all other rows."""
+MAIN_JOB_TWO = "main job with two observations"
+"""The same with the observation before, as all other rows among the codes."""
 
-MAIN_JOB_ONE = "main job with one observation step"
-"""The same without the step before."""
+MAIN_JOB_ADAMW = "main job with two observations and AdamW"
+"""The same with the optimizer of all other rows."""
 
 ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "train.lr.peak": 1e-3}
 """Optimizer and peak of the learning rate in place of the main job's."""
@@ -125,10 +125,13 @@ ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "
 PEERS = ("ours", "diffusion_policy", "lerobot")
 """Codes compared at equal settings."""
 
+TWO: Settings = FACTORS["observations"]["2"]
+
 EQUAL: Settings = {  # of our code where it is compared with the others', which have these settings by design
     **FACTORS["observation"]["keypoints"],
     **FACTORS["actions"]["absolute"],
     **FACTORS["objective"]["eps"],
+    **TWO,
     "task.normalizer": dict.fromkeys(["action", "agent_pos", "keypoint"], {"type": "limits", "clip": None}),
     "task.backbone": UNET,
     "task.sampler": {"type": "ddpm", "steps": 100},
@@ -160,7 +163,7 @@ class Row(NamedTuple):
     @property
     def is_run_otherwise(self) -> bool:
         """Whether its weights are also run in other ways than their own."""
-        return self.group in ("screen", "mirror") or self.name in (MAIN_JOB, MAIN_JOB_ADAMW)
+        return self.group in ("screen", "mirror") or self.name in (MAIN_JOB, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
 
 
 def plackett_burman() -> np.ndarray:
@@ -183,8 +186,8 @@ def _row(name: str, group: str, levels: dict[str, str]) -> Row:
 
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
-    found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW, {})]
-    found += [Row(MAIN_JOB_ONE, "peers", {"task.n_obs_steps": 1}, {})]
+    found = [Row(MAIN_JOB, "peers", {}, {})]
+    found += [Row(MAIN_JOB_TWO, "peers", TWO, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW | TWO, {})]
     found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
     design = plackett_burman()
     for group, signs in (("screen", design), ("mirror", -design)):

@@ -11,14 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import BASE, FACTORS, MAIN_JOB, MAIN_JOB_ADAMW
+from benchmarks.study.design import BASE, FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
-TITLES = {name: f"ours, the {name}" for name in (MAIN_JOB, MAIN_JOB_ADAMW)} | {"ours": "ours, the same settings"}
+MAIN_JOBS = (MAIN_JOB, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
+TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 
 

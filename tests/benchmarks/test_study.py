@@ -242,7 +242,7 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
 
 
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
-    row, other = rows()[7:9]
+    row, other = rows()[8:10]
     results = made_up(tmp_path / "results.jsonl", [row])
     assert study.samples_of(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
     with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
@@ -266,7 +266,10 @@ def test_prepared_data_have_recorded_keypoints_or_those_of_their_states(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--row", "screen 99"], "the rows are main job, main job with AdamW, ours, diffusion_policy"),
+        (
+            ["--row", "screen 99"],
+            "the rows are main job, main job with two observations, main job with two observations and AdamW, ours",
+        ),
         (["--data", "human=/nowhere.npz"], "'/nowhere.npz', which is no file; expected NAME=FILE.npz"),
     ],
 )
