@@ -74,7 +74,7 @@ def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int,
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
     """
-    metric, extra = "validation/ema/loss", []
+    metric, extra, optimizer, peak = "validation/ema/loss", [], "adamw", 1e-3
     if data.get("type") == "embeddings":
         task, every = _prior(), 20_000
     elif data.get("type") == "images":
@@ -89,13 +89,16 @@ def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int,
         task, every = _policy(data, fps), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8]}]
         metric = "action_error/ema/mse[steps=8]"
+        if "images" not in data:
+            optimizer, peak = "muon", 5e-3  # measured from states alone, docs/training.md
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
         "task": task,
         "data": data,
         "train": {
             "samples": 1_000_000,
-            "lr": {"type": "cosine", "peak": 1e-3, "warmup_steps": 200},
+            "optimizer": {"type": optimizer},
+            "lr": {"type": "cosine", "peak": peak, "warmup_steps": 200},
             "monitor": {"metric": metric},
             "save_every": {"samples": 100_000},
         },
