@@ -12,7 +12,7 @@ from dp_prior.data.frames.pictures import undecodable
 ENDINGS = tuple(
     ending
     for lower in (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-    for ending in (lower, lower.upper())
+    for ending in (lower, lower.upper(), lower.title())
 )
 
 
