@@ -56,6 +56,7 @@ def test_chunks_are_read_by_any_thread(tmp_path, monkeypatch):
         (["a/1.png", "2.png"], {}, "2.png lies in no folder that names its class; put each class into a folder of its"),
         (["a/1.png", "b/notes.txt"], {}, "folder 'b' holds no images; fill it, or remove it"),
         (["a/1.png", "A/1.png"], {}, "has classes 'A' and 'a', nearly the same name; rename one of them"),
+        (["a/1.png", "\udcff/1.png"], {}, r"class '\\udcff' is not named in UTF-8; rename it"),
         (["a_1.png", "b1.png"], {"labels_from": "prefix"}, "b1.png has no label before an underscore, as in cat_1.png"),
         (["_1.png"], {"labels_from": "prefix"}, "_1.png has no label before an underscore"),
         (["notes.txt"], {}, r"holds no file \*.png or \*.jpg or"),
