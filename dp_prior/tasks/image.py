@@ -233,7 +233,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
 
         Args:
             labels: of B images, the name or the number of a class for each; without labels in the data the number B.
-            low_res: (B, h, w, C) uint8, for a model that enlarges images.
+            low_res: (B, h, w, C) uint8, for a model that enlarges images; a tensor or an array of NumPy.
             random: B rows; None for the same noise at every call.
             sampler: replaces the configured one.
             guidance_scale: replaces the configured one; above 1 the label is amplified.
@@ -242,27 +242,29 @@ class ImageDiffusion(Pretrained, DiffusionModel):
             (B, H, W, C) uint8.
 
         Raises:
-            ValueError: a label is unknown, a condition is missing, superfluous or of another shape, or the model was
-                trained without dropout of the label, which guidance needs.
+            ValueError: no image is asked for, a label is unknown, a condition is missing, superfluous or of another
+                shape, or the model was trained without dropout of the label, which guidance needs.
         """
         device = next(self.parameters()).device
-        cond = self._given(labels, low_res)
-        count = labels if isinstance(labels, int) else len(labels)
+        labels = labels.tolist() if isinstance(labels, Tensor) else labels
+        count = int(labels) if isinstance(labels, Integral) else len(labels)
+        if count < 1:
+            raise ValueError(f"found {count} images to draw; expected 1 or more")
+        cond = self._given(labels, None if low_res is None else torch.as_tensor(low_res), count)
         if random is None:
             random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
         cond = {key: value.to(device) for key, value in cond.items()}
         drawn = self.sample(cond, random, sampler, guidance_scale=guidance_scale)
         return drawn.round().clamp(0, 255).to(torch.uint8)
 
-    def _given(self, labels: int | Sequence[int | str] | Tensor, low_res: Tensor | None) -> dict[str, Tensor]:
-        """The conditions, checked."""
+    def _given(self, labels: int | Sequence[int | str], low_res: Tensor | None, count: int) -> dict[str, Tensor]:
+        """The conditions of `count` images, checked."""
         cond, shape = {}, self.spec.cond_shapes.get(LOW_RES)
-        if isinstance(labels, int) == (LABEL in self.spec.cond_shapes):
-            wanted = (
-                "labels, one for each image" if isinstance(labels, int) else "the number of images: it knows no labels"
-            )
+        is_count = isinstance(labels, Integral)
+        if is_count == (LABEL in self.spec.cond_shapes):
+            wanted = "labels, one for each image" if is_count else "the number of images: it knows no labels"
             raise ValueError(f"the model expects {wanted}; found {labels!r}")
-        if not isinstance(labels, int):
+        if not is_count:
             cond[LABEL] = self._numbers(labels)
         if (low_res is None) != (shape is None) or (
             low_res is not None and (low_res.shape[1:] != shape or low_res.dtype != torch.uint8)
@@ -271,18 +273,17 @@ class ImageDiffusion(Pretrained, DiffusionModel):
             wanted = "no low_res" if shape is None else f"low_res of uint8 and shape (B, {', '.join(map(str, shape))})"
             raise ValueError(f"the model expects {wanted}; found {found}")
         if low_res is not None:
+            if len(low_res) != count:
+                raise ValueError(f"found {len(low_res)} low_res images for {count} to draw; expected one for each")
             cond[LOW_RES] = low_res
-        if len({len(value) for value in cond.values()} | ({labels} if isinstance(labels, int) else set())) > 1:
-            raise ValueError(f"found {len(low_res)} low_res images for another number of labels or images")
         return cond
 
-    def _numbers(self, labels: Sequence[int | str] | Tensor) -> Tensor:
+    def _numbers(self, labels: Sequence[int | str]) -> Tensor:
         """(B,) int64 numbers of classes."""
         classes = self.spec.classes[LABEL]
         number = {name: index for index, name in enumerate(classes)}
-        given = labels.tolist() if isinstance(labels, Tensor) else list(labels)
-        found = [number.get(one) if isinstance(one, str) else one for one in given]
-        for label, index in zip(given, found, strict=True):
+        found = [number.get(one) if isinstance(one, str) else one for one in labels]
+        for label, index in zip(labels, found, strict=True):
             if not (isinstance(index, Integral) and 0 <= index < len(classes)):
                 known = f"0 to {len(classes) - 1}, or a name of {classes[:20]}"
                 raise ValueError(f"unknown label {label!r}; expected {known}")

@@ -255,8 +255,8 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         """Predict image embeddings.
 
         Args:
-            text_embed: (B, D) text embeddings, as the prior was trained on them.
-            text_encodings: (B, n, D) text encodings, zeros where a text is shorter.
+            text_embed: (B, D) text embeddings, as the prior was trained on them; a tensor or an array of NumPy.
+            text_encodings: (B, n, D) text encodings, zeros where a text is shorter; likewise.
             candidates: embeddings drawn, of which the most similar to `text_embed` is returned; None as configured.
             random: B rows; None for the same noise at every call.
             sampler: replaces the configured one.
@@ -266,23 +266,28 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             (B, D) float32 of length 1, unless `clamp_end` is false.
 
         Raises:
-            ValueError: a condition is missing, has another shape or is not finite, candidates cannot be compared, or
+            ValueError: a condition is missing, empty, of another shape or not finite, candidates cannot be compared, or
                 the prior was trained without dropout of the text, which guidance needs.
         """
         given = {EMBEDDING: text_embed, ENCODINGS: text_encodings}
-        cond = {key: value for key, value in given.items() if value is not None}
+        cond = {key: torch.as_tensor(value) for key, value in given.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
+        argument = {EMBEDDING: "text_embed", ENCODINGS: "text_encodings"}
         if shapes != self.spec.cond_shapes:
             wanted, found = (
-                {"text_embed" if key == EMBEDDING else key: shape for key, shape in each.items()}
-                for each in (self.spec.cond_shapes, shapes)
+                {argument[key]: shape for key, shape in each.items()} for each in (self.spec.cond_shapes, shapes)
             )
             raise ValueError(f"the prior reads {wanted} for each text; found {found or 'nothing'}")
+        counts = {argument[key]: len(value) for key, value in cond.items()}
+        if len(set(counts.values())) > 1 or 0 in counts.values():
+            raise ValueError(f"found {counts} texts; expected one or more, as many of each")
         for key, value in cond.items():
             bad = ~value.isfinite()
             if bad.any().item():
                 row, *element = bad.nonzero()[0].tolist()
-                raise ValueError(f"{key!r}, row {row}, element {element} is not finite; expected finite numbers")
+                raise ValueError(
+                    f"{argument[key]}, row {row}, element {element} is not finite; expected finite numbers"
+                )
         candidates = self.record.candidates if candidates is None else candidates
         if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
             raise ValueError(

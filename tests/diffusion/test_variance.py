@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.sampler import DDPM
+from dp_prior.diffusion.sampler import DDPM, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.variance import FixedLarge, FixedSmall, Learned, LearnedRange, decoder_nll, normal_kl
 from dp_prior.randomness import Randomness
@@ -250,6 +250,28 @@ def test_sampling_with_a_learned_variance_meets_the_law_that_was_learned():
     exact = std * math.sqrt(a**2 * std**2 / (a**2 * std**2 + s**2))  # the last step returns an expectation
     assert spread(LearnedRange()) == pytest.approx(exact, rel=0.015)
     assert spread(FixedSmall()) < 0.97 * exact
+
+
+@pytest.mark.parametrize("variance", [FixedSmall(), FixedLarge(), Learned(), LearnedRange()], ids=lambda v: v.type)
+def test_ddpm_on_fewer_steps_is_the_chain_of_these_steps(variance):
+    """As respacing in improved-diffusion: betas and the range of the variance are those between steps."""
+    process = DiffusionConfig(schedule=Linear(steps=60), variance=variance, clip=None).create()
+    network = doubled if process.output_factor == 2 else lambda x_t, t: torch.tanh(x_t)
+    sampler = DDPM(steps=None, spacing=(2, 3, 2))
+    states = process.progressive(network, (3, 2), rows(4), sampler)
+    x = rows(4).stream("start").normal(3, 2).double()
+    visited, alpha_bar = sampler.timesteps(process.table), process.table.alpha**2
+    assert len(visited) == 7
+    for t, s, noise in zip(visited, visited[1:], step_noise(rows(4), (3, 2), 7), strict=False):
+        beta = 1 - alpha_bar[t] / alpha_bar[s]
+        least = beta * (1 - alpha_bar[s]) / (1 - alpha_bar[t])
+        raw = torch.sin(3 * x)
+        share = {"fixed_small": 0.0, "fixed_large": 1.0}.get(variance.type, (raw + 1) / 2)
+        log_variance = raw if variance.type == "learned" else share * beta.log() + (1 - share) * least.log()
+        x_0 = (x - (1 - alpha_bar[t]).sqrt() * torch.tanh(x)) / alpha_bar[t].sqrt()
+        mean = alpha_bar[s].sqrt() * beta * x_0 + (1 - beta).sqrt() * (1 - alpha_bar[s]) * x
+        x = mean / (1 - alpha_bar[t]) + (log_variance / 2).exp() * noise
+        torch.testing.assert_close(next(states)[0].double(), x, rtol=1e-4, atol=1e-4)
 
 
 def test_a_network_of_the_wrong_width_is_refused_with_the_remedy():

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -154,15 +155,21 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         ([0, -1], low_res, "unknown label -1"),
         (torch.tensor([0, 1.7]), low_res, "unknown label 0.0"),
         (torch.tensor([[0], [1]]), low_res, r"unknown label \[0\]"),
-        ([0, 1, 2], low_res, "found 2 low_res images for another number of labels or images"),
+        (torch.tensor(1), low_res, "expects labels, one for each image; found 1"),
+        ([], low_res[:0], "found 0 images to draw; expected 1 or more"),
+        ([0, 1, 2], low_res, "found 2 low_res images for 3 to draw; expected one for each"),
         ([0, 1], None, r"expects low_res of uint8 and shape \(B, 2, 3, 3\); found none"),
         ([0, 1], low_res.float(), "found torch.float32 of shape"),
         ([0, 1], low_res[:, :1], r"found torch.uint8 of shape \(2, 1, 3, 3\)"),
     ):
         with pytest.raises(ValueError, match=message):
             model.predict(labels, low_res=given)
+    assert torch.equal(model.predict([1, 2], low_res=low_res.numpy()), model.predict([1, 2], low_res=low_res))
     bare = build(spec(labels=False)).eval()
     assert bare.predict(3).shape == (3, *SIZE, 3)
+    assert torch.equal(bare.predict(np.int64(3)), bare.predict(3))
+    with pytest.raises(ValueError, match="found -1 images to draw; expected 1 or more"):
+        bare.predict(-1)
     with pytest.raises(ValueError, match=r"expects the number of images: it knows no labels; found \['cat'\]"):
         bare.predict(["cat"])
     with pytest.raises(ValueError, match="expects no low_res; found torch.uint8"):

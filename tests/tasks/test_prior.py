@@ -216,7 +216,16 @@ def test_wrong_inputs_are_refused():
         ValueError, match=r"reads \{'text_embed': \(6,\)\} for each text; found \{'text_embed': \(5,\)\}"
     ):
         build().predict(torch.randn(2, 5))
-    with pytest.raises(ValueError, match=r"'text', row 1, element \[2\] is not finite"):
+    with pytest.raises(ValueError, match=r"text_embed, row 1, element \[2\] is not finite"):
         build().predict(torch.randn(2, DIM).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(torch.nan)))
     with pytest.raises(ValueError, match="found nothing"):
         build().predict()
+    with pytest.raises(ValueError, match=r"found \{'text_embed': 0\} texts; expected one or more"):
+        build().predict(torch.zeros(0, DIM))
+    with pytest.raises(ValueError, match=r"found \{'text_embed': 2, 'text_encodings': 3\} texts; .* as many of each"):
+        build(BOTH).predict(torch.randn(2, DIM), text_encodings=torch.randn(3, 3, 4))
+
+
+def test_texts_may_be_arrays():
+    prior, texts = build().eval(), torch.randn(2, DIM)
+    assert torch.equal(prior.predict(texts.numpy()), prior.predict(texts))

@@ -94,7 +94,7 @@ def find_files(place: str, endings: tuple[str, ...]) -> Files:
         raise DataError(place, [f"is neither a path nor a URL that fsspec knows: {error}"]) from None
     path = path.rstrip("/") or path
     is_local = isinstance(fs, LocalFileSystem)
-    wanted = " or ".join(f"*{ending}" for ending in endings)
+    wanted = " or ".join(f"*{ending}" for ending in dict.fromkeys(map(str.lower, endings)))
     if is_local:
         with reading(place):
             if os.path.lexists(path) and not os.path.isdir(path):

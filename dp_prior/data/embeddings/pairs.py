@@ -77,6 +77,8 @@ class EmbeddingsConfig(Config):
             yield "an image embedding is predicted from text; name text, text_encodings, or both"
         if self.image.tokens is not None or (self.text is not None and self.text.tokens is not None):
             yield "tokens are of text_encodings; an image or text embedding is one"
+        if self.text_encodings is not None and self.text_encodings.tokens is None:
+            yield "text_encodings are several tokens in a row; set text_encodings.tokens to how many, for example 77"
 
     def integrity(self, directory: Path) -> Integrity:
         """Compares the files with the manifest of the run in `directory`."""

@@ -67,8 +67,10 @@ class ParquetRows(Rows):
             values = rows.flatten()
             lengths = rows.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
             wrong = np.flatnonzero(lengths != self.dimension)
-            if len(wrong) or values.null_count:
-                where = f"column {self._column!r}, row group {index}, row {row + int(wrong[0]) if len(wrong) else row}"
+            if values.null_count and not len(wrong):
+                wrong = np.flatnonzero(values.is_null()) // self.dimension
+            if len(wrong):
+                where = f"column {self._column!r}, row group {index}, row {row + int(wrong[0])}"
                 raise DataError(path, [f"{where}: not a list of {self.dimension} numbers, which the first row is"])
             parts.append(values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False))
             row += len(rows)

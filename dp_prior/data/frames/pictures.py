@@ -47,6 +47,17 @@ def read_rgb(path: Path) -> np.ndarray:
         return np.array(picture.convert("RGB"))
 
 
+def undecodable(error: Exception, data: bytes) -> str:
+    """Why Pillow cannot decode `data`. Of bytes in no format it would name the Python object that holds them."""
+    from PIL import UnidentifiedImageError
+
+    if not data:
+        return "it is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return f"Pillow knows no format that begins with {data[:16]!r}"
+    return str(error) or type(error).__name__
+
+
 def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
     """(H, W, 3) uint8 RGB of an encoded picture of this height and width, or of any if None.
 
@@ -61,7 +72,7 @@ def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.
             if mode == "RGB" and (size is None or found == size):
                 return np.array(picture)
     except Exception as error:  # Pillow's plugins raise all kinds on pictures that are damaged
-        raise DataError(where, [f"is no readable picture: {error or type(error).__name__}"]) from None
+        raise DataError(where, [f"is no readable picture: {undecodable(error, data)}"]) from None
     if mode != "RGB":
         kind = _REFUSED.get(mode, "16 bit, perhaps depth" if mode.startswith("I;16") else "unknown")
         raise DataError(where, [f"has mode {mode} ({kind}); expected 8 bit RGB"])

@@ -7,11 +7,12 @@ import io
 import numpy as np
 
 from dp_prior.data.errors import DataError
+from dp_prior.data.frames.pictures import undecodable
 
 ENDINGS = tuple(
     ending
     for lower in (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-    for ending in (lower, lower.upper())
+    for ending in (lower, lower.upper(), lower.title())
 )
 
 
@@ -40,7 +41,7 @@ def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -
             else:
                 pixels = np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
     except Exception as error:  # Pillow's plugins raise all kinds on images that are damaged
-        raise DataError(where, [f"is no readable image: {error or type(error).__name__}"]) from None
+        raise DataError(where, [f"is no readable image: {undecodable(error, data)}"]) from None
     if size is not None and pixels.shape[:2] != size:
         found = f"is {pixels.shape[0]} x {pixels.shape[1]}, but the first image is {size[0]} x {size[1]}"
         raise DataError(where, [f"{found}; set data.size, to which all are resized"])

@@ -113,10 +113,10 @@ def _labels(files: Files, column: str, classes: list[str] | None) -> tuple[np.nd
             return parquet.ParquetFile(file).read(columns=[column]).column(0).to_pylist()
 
     found = [label for part in files.each(read) for label in part]
-    is_number = all(type(label) is int for label in found)
-    if not is_number and not all(isinstance(label, str) for label in found):
-        odd = next((row, label) for row, label in enumerate(found) if not isinstance(label, str))
-        raise DataError(files.url, [f"row {odd[0]}: {column!r} is {odd[1]!r}; expected whole numbers, or texts"])
+    is_number = type(found[0]) is int if found else False
+    for row, label in enumerate(found):
+        if type(label) is not (int if is_number else str):
+            raise DataError(files.url, [f"row {row}: {column!r} is {label!r}; expected whole numbers, or texts"])
     if classes is None or not is_number:
         return numbered([str(label) for label in found])
     unknown = [(row, label) for row, label in enumerate(found) if not 0 <= label < len(classes)]

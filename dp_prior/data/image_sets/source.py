@@ -93,9 +93,14 @@ def numbered(names: Sequence[str]) -> tuple[np.ndarray, list[str]]:
 
 
 def _check_names(root: Path, classes: Sequence[str]) -> None:
-    """Raises DataError if two classes differ in case or space alone: a mistake, and one folder on some disks."""
+    """Raises DataError if two classes differ in case or space alone: a mistake, and one folder on some disks.
+
+    So does a name with bytes that are no text, which no file of a run can hold.
+    """
     seen: dict[str, str] = {}
     for name in classes:
+        if name != name.encode(errors="ignore").decode():
+            raise DataError(str(root), [f"class {name!r} is not named in UTF-8; rename it"])
         other = seen.setdefault(" ".join(name.casefold().split()), name)
         if other != name:
             raise DataError(

@@ -258,6 +258,9 @@ def test_wrong_lists_in_parquet_are_named(tmp_path):
     parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], None])}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
         FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
+    parquet.write_table(pa.table({"embedding": pa.array([[1.0, 2.0], [3.0, None]])}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="row group 0, row 1: not a list of 2 numbers"):
+        FolderConfig(path=str(tmp_path), format="parquet").create().rows.read(0, 2)
     parquet.write_table(pa.table({"embedding": pa.array([None, [1.0, 2.0]])}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="the first row holds no numbers"):
         FolderConfig(path=str(tmp_path), format="parquet").create()

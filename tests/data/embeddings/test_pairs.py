@@ -196,6 +196,8 @@ def test_wrong_folders_are_refused(tmp_path):
         make(tmp_path, text=None)
     with pytest.raises(ConfigError, match="tokens are of text_encodings"):
         make(tmp_path, image={"path": short, "tokens": 2})
+    with pytest.raises(ConfigError, match="set text_encodings.tokens to how many"):
+        make(tmp_path, text_encodings={"path": short})
 
 
 BAD = {

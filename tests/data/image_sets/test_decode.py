@@ -62,7 +62,8 @@ def test_greyscale_alpha_palettes_and_16_bits():
 @pytest.mark.parametrize(
     ("data", "size", "message"),
     [
-        (b"", None, "a.png: 1 problem\n  is no readable image: cannot identify"),
+        (b"", None, "a.png: 1 problem\n  is no readable image: it is empty"),
+        (b"<!DOCTYPE html>", None, "is no readable image: Pillow knows no format that begins with b'<!DOCTYPE html>'"),
         (saved(Image.fromarray(RGB))[:60], None, "is no readable image"),
         (saved(Image.fromarray(GREY.astype(np.float32)), format="TIFF"), None, "holds floating-point numbers"),
         (saved(Image.fromarray(GREY.astype(np.int32) * 70000), format="TIFF"), None, "expected 0 to 65535"),

@@ -26,14 +26,14 @@ def written(place, names):
 
 
 def test_labels_come_from_folders_prefixes_or_a_table(tmp_path):
-    names = ["1/b_x.png", "10/a_y.JPG", "2/deep/a_z.png", "2/.hidden/a.png"]
+    names = ["1/b_x.png", "10/a_y.JPG", "2/deep/a_z.Png", "2/.hidden/a.png"]
     record = written(tmp_path / "set", names)
     found = source(record)
     assert (found.classes, found.labels.tolist(), len(found)) == (("1", "2", "10"), [0, 2, 1], 3)
     found = source({**record, "labels_from": "prefix"})
     assert (found.classes, found.labels.tolist()) == (("a", "b"), [1, 0, 0])
     table = tmp_path / "table.csv"
-    table.write_text("label,file_name\nlow,1/b_x.png\nhigh,10/a_y.JPG\nlow,2/deep/a_z.png\n")
+    table.write_text("label,file_name\nlow,1/b_x.png\nhigh,10/a_y.JPG\nlow,2/deep/a_z.Png\n")
     record |= {"labels_from": "csv", "csv": str(table)}
     found = source(record)
     assert (found.classes, found.labels.tolist()) == (("high", "low"), [1, 0, 1])
@@ -56,9 +56,10 @@ def test_chunks_are_read_by_any_thread(tmp_path, monkeypatch):
         (["a/1.png", "2.png"], {}, "2.png lies in no folder that names its class; put each class into a folder of its"),
         (["a/1.png", "b/notes.txt"], {}, "folder 'b' holds no images; fill it, or remove it"),
         (["a/1.png", "A/1.png"], {}, "has classes 'A' and 'a', nearly the same name; rename one of them"),
+        (["a/1.png", "\udcff/1.png"], {}, r"class '\\udcff' is not named in UTF-8; rename it"),
         (["a_1.png", "b1.png"], {"labels_from": "prefix"}, "b1.png has no label before an underscore, as in cat_1.png"),
         (["_1.png"], {"labels_from": "prefix"}, "_1.png has no label before an underscore"),
-        (["notes.txt"], {}, r"holds no file \*.png or"),
+        (["notes.txt"], {}, r"holds no file \*.png or \*.jpg or"),
         ([".hidden/1.png"], {}, r"holds no file \*.png or"),
         (["a.png"], {"labels_from": "csv"}, r"metadata.csv: 1 problem\s+cannot be read: No such file"),
     ],

@@ -57,6 +57,7 @@ def test_columns_of_other_names_and_labels_as_texts(tmp_path):
         ({"image": [{"bytes": b"x"}]}, "has no column 'label'"),
         ({"image": [{"bytes": b"x"}], "label": [None]}, "row 0: 'label' is None; expected whole numbers, or texts"),
         ({"image": [{"bytes": b"x"}], "label": [0.5]}, "row 0: 'label' is 0.5; expected whole numbers, or texts"),
+        ({"image": [{"bytes": b"x"}] * 3, "label": [0, 1, None]}, "row 2: 'label' is None; expected whole numbers"),
         (
             {"image": [{"bytes": None, "path": "x"}], "label": [1]},
             "row 0: 1 problem\\s+holds no bytes; store the images",
