@@ -368,3 +368,10 @@ def test_normalizing_compiles_into_one_graph():
     value = torch.from_numpy(random_values())
     compiled = torch.compile(lambda v: normalizer.unnormalize("x", normalizer.normalize("x", v)), fullgraph=True)
     torch.testing.assert_close(compiled(value), value)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_outlier_on_either_side_is_scaled_into_the_clip_of_a_gaussian(sign):
+    values = sign * np.append(np.zeros(999), 1000.0)[:, None]
+    scale, offset = Gaussian(clip=10.0).fit(Statistics.of(values))
+    assert np.abs((values - offset) * scale).max() == pytest.approx(10)
