@@ -368,3 +368,16 @@ def test_normalizing_compiles_into_one_graph():
     value = torch.from_numpy(random_values())
     compiled = torch.compile(lambda v: normalizer.unnormalize("x", normalizer.normalize("x", v)), fullgraph=True)
     torch.testing.assert_close(compiled(value), value)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_outlier_on_either_side_is_scaled_into_the_clip_of_a_gaussian(sign):
+    values = sign * np.append(np.zeros(999), 1000.0)[:, None]
+    scale, offset = Gaussian(clip=10.0).fit(Statistics.of(values))
+    assert np.abs((values - offset) * scale).max() == pytest.approx(10)
+
+
+@pytest.mark.parametrize("constant", [0.3, 1.0, 3.0, -700.0, 1e6])
+def test_live_value_one_per_cent_off_a_constant_is_off_by_at_most_a_hundredth(constant):
+    scale, _ = Limits().fit(Statistics.of(np.full((4, 1), constant)))
+    assert abs(0.01 * constant * scale) <= 0.01 and np.log2(scale) % 1 == 0

@@ -93,6 +93,15 @@ def test_tensors_in_any_order_of_axes_are_copied_as_they_lie_and_settled_later(s
         assert torch.equal(held[key], tensor), key
 
 
+def test_a_copy_that_was_never_settled_is_forgotten_by_the_next():
+    """Settling it twice would permute its elements twice."""
+    tensor, memory = torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last), SnapshotMemory()
+    for _ in range(2):
+        held = memory.hold(Snapshot({"a file": {"a": tensor}}))
+    memory.settle()
+    assert torch.equal(held.tensors["a file"]["a"], tensor)
+
+
 def test_memory_is_reused_as_long_as_the_sizes_stay(monkeypatch):
     memory = SnapshotMemory()
     big = {"w": torch.ones(9 << 20), "b": torch.ones(3)}  # 36 MB: several copying threads and pieces

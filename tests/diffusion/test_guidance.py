@@ -42,6 +42,25 @@ def test_guiding_x0_is_guiding_the_prediction(objective):
         torch.testing.assert_close(found, mixed, rtol=1e-4, atol=1e-4)
 
 
+def test_guidance_by_the_network_itself_changes_nothing_whatever_both_are_shown():
+    def wide(x_t, t):
+        return torch.tanh(x_t[..., :2] - x_t[..., 2:] + x_t[..., :2].mean(1, keepdim=True))
+
+    process = DiffusionConfig(self_condition=0.5, clip=None).create()
+    is_known = torch.arange(5)[:, None] < 2
+    how = {"known": (X_0.flip(0), is_known), "shown": is_known}
+    plain = process.denoiser(wide, (3, 5, 2), **how)
+    guided = process.denoiser(wide, (3, 5, 2), unconditional=wide, guidance=Guidance(scale=2.5), **how)
+    for t in (60, 30, 5):  # each sees the estimate before
+        torch.testing.assert_close(guided(X_0, t), plain(X_0, t), rtol=1e-4, atol=1e-4)  # of float32 sums
+
+
+def test_a_scale_of_one_needs_no_unconditional_network():
+    neutral, plain = (DiffusionConfig(guidance=guidance).create() for guidance in (Guidance(scale=1.0), None))
+    found = neutral.denoiser(network, (3, 5, 2))(X_0, 5)
+    assert torch.equal(found, plain.denoiser(network, (3, 5, 2))(X_0, 5))
+
+
 def test_rescale_leaves_a_single_number_alone():
     one, two = torch.tensor([[[0.5]], [[-2.0]]]), torch.zeros(2, 1, 1)
     assert torch.equal(Guidance(scale=3.0, rescale=0.7).mix(one, two), Guidance(scale=3.0).mix(one, two))

@@ -17,6 +17,13 @@ def test_the_ends_of_the_arc_are_the_noises():
     torch.testing.assert_close(spherical(ONE, ONE, 0.3), ONE)
 
 
+def test_between_noises_in_one_direction_the_arc_is_the_segment():
+    """The cosine of some of them rounds to more than 1."""
+    for seed in range(20):
+        noise = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(spherical(noise, 2 * noise, 0.25), 1.25 * noise)
+
+
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])
 def test_angle_and_length_change_evenly(share):
     def angle(a, b):

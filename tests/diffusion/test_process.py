@@ -442,6 +442,17 @@ def test_known_elements_cannot_be_got_wrong_in_sampling(parts):
         assert torch.equal(*drawn) and torch.equal(drawn[0][:, known], x_0[:, known])
 
 
+def test_errors_given_known_elements_are_means_over_the_others():
+    schedule = {"type": "cosine", "steps": 3}
+    process = config(schedule=schedule, objective={"type": "x0"}, clip=None).create()
+    (x_0, mask), known = example(), half_known()
+    found = process.bits_per_dim(lambda x_t, t: torch.full_like(x_t, 0.25), x_0, mask, rows(6), known=known).x_0_error
+    counted = (mask[..., None] & ~known).expand_as(x_0)
+    for one, x, where in zip(found, x_0, counted, strict=True):
+        mean = (x[where] - 0.25).square().sum() / where.sum().clamp(min=1)  # a row is all padding
+        torch.testing.assert_close(one, mean.expand(3))
+
+
 def test_bound_given_known_elements_is_about_the_others_alone():
     process, (x_0, mask), known = config(schedule={"type": "cosine", "steps": 10}).create(), example(), half_known()
 

@@ -9,7 +9,7 @@ import pytest
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
-from dp_prior.diffusion.spacing import spaced_timesteps
+from dp_prior.diffusion.spacing import KARRAS_SIGMA_MAX, spaced_timesteps
 from dp_prior.diffusion.table import NoiseTable
 
 
@@ -113,3 +113,12 @@ def test_what_cannot_be_spaced_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match="steps is 16, but the sections of spacing add up to 45"):
         DDIM.from_json(json.dumps({"spacing": [10, 15, 20]}))
     assert len(DDIM.from_json(json.dumps({"spacing": [10, 15, 20], "steps": None})).timesteps(table)) == 45
+
+
+def test_karras_leaves_levels_noisier_than_its_largest_to_the_first_step():
+    table = Cosine(steps=1000, zero_terminal_snr=True).table()
+    first, second, *_ = spaced_timesteps(table, 10, "karras")
+    noise = (table.sigma / table.alpha).tolist()
+    ends = noise[0] ** (1 / 7), KARRAS_SIGMA_MAX ** (1 / 7)
+    assert first == 999
+    assert noise[second] == pytest.approx((ends[0] + 8 / 9 * (ends[1] - ends[0])) ** 7, rel=0.1)  # the nearest timestep

@@ -44,6 +44,12 @@ def test_discrete_decoder_is_a_distribution_over_the_values(log_std):
         assert (-nll).exp().sum().item() == pytest.approx(1.0, abs=1e-4)
 
 
+def test_discrete_decoder_is_finite_where_a_bin_is_too_narrow_for_float32():
+    """Both its ends then have the same cumulative probability."""
+    for mean in (-0.5, 0.0, 0.5):
+        assert decoder_nll(torch.linspace(-0.9, 0.9, 19), torch.tensor(mean), 20.0, 2 / 255).isfinite().all()
+
+
 def test_discrete_decoder_equals_torch_distributions():
     values = torch.linspace(-1, 1, 256).double()
     normal, half = Normal(torch.tensor(0.2).double(), 0.1), 1 / 255

@@ -139,7 +139,8 @@ def test_reset_forgets_observations_and_queue():
     np.testing.assert_array_equal(first, again)
 
 
-def test_observations_may_be_overwritten_by_the_environment():
+@pytest.mark.parametrize("form", [np.asarray, torch.from_numpy])
+def test_observations_may_be_overwritten_by_the_environment(form):
     agent, kept = VectorAgent(Fake(), n_action_steps=1), VectorAgent(Fake(), n_action_steps=1)
     agent.reset([0])
     kept.reset([0])
@@ -147,7 +148,20 @@ def test_observations_may_be_overwritten_by_the_environment():
     for obs in stream(1, 5):
         for key in buffer:
             buffer[key][:] = obs[key]
-        np.testing.assert_array_equal(agent.act(buffer), kept.act(obs))
+        given = {key: form(value) for key, value in buffer.items()}
+        np.testing.assert_array_equal(agent.act(given), kept.act(obs))
+
+
+def test_actions_may_be_overwritten_by_the_caller():
+    """A warm start begins with them."""
+    agents = [VectorAgent(Fake(), warm_start=True) for _ in range(2)]
+    for agent in agents:
+        agent.reset([0])
+    for obs in stream(1, 5):
+        _, scribbled = (agent.act(obs) for agent in agents)
+        scribbled[:] = 7
+    kept, other = (agent.policy.previous for agent in agents)
+    assert torch.equal(kept, other)
 
 
 def test_tensors_lists_and_further_keys_are_welcome():

@@ -38,6 +38,16 @@ def test_jump_is_reported_once_after_a_row_and_names_its_first_step():
     assert divergence.since == 61
 
 
+def test_weights_that_gave_the_first_loss_of_a_row_are_not_good():
+    """The update of the step before made them, so that a rollback takes older ones."""
+    trainer = build(divergence="stop")
+    with pytest.raises(DivergedError, match="since step 61") as caught:
+        for step, loss in enumerate([1.0] * 60 + [11.0] * ROW, start=1):
+            trainer.divergence.count(torch.tensor(loss), torch.tensor(1.0), step)
+            trainer._agree_to_stop()
+    assert caught.value.first_step == 60
+
+
 def test_explosion_in_the_second_step_and_one_that_grows_slowly_are_noticed():
     assert follow([1.0] + [1e6] * 50) == [1 + ROW]
     growth = [1.05**step for step in range(200)]
@@ -51,6 +61,24 @@ def test_collapse_to_the_loss_of_the_start_is_noticed():
 def test_row_that_is_one_short_and_steps_that_are_not_finite_are_nothing():
     assert follow(([1.0] * 10 + [1e3] * (ROW - 1)) * 5) == []
     assert follow([1.0] * 5 + [float("nan")] * 100 + [1.0] * 5) == []
+    assert follow([1.0] * 60 + [float("nan")] + [0.01] * 300 + [1.0] * ROW) == [361 + ROW]
+
+
+def test_likelihood_of_a_density_that_falls_below_zero_does_not_diverge():
+    assert follow([1 - 0.05 * step for step in range(200)]) == []
+
+
+def test_after_a_rollback_the_next_row_is_reported_whatever_was_still_to_be_read():
+    divergence = Divergence()
+    assert len(follow([1.0] * 60 + [11.0] * ROW, divergence)) == 1
+    divergence.forget()
+    assert divergence.since is None and follow([11.0] * ROW, divergence) == [ROW]
+    divergence._readback = LateReadback()
+    divergence.count(torch.tensor(11.0), torch.tensor(1.0), 1)
+    divergence.load(divergence.state())
+    for step in range(LAG + 1):
+        divergence.count(torch.tensor(2.0), torch.tensor(1.0), step)
+    assert divergence.read() == LossSum(2.0, 1.0)
 
 
 @pytest.mark.parametrize("shape", [1.0, 2.0, 8.0])

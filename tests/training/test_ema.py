@@ -1,5 +1,7 @@
 """An average is its closed form, whatever its rate, and is a function of the step alone."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -143,4 +145,7 @@ def test_a_skipped_step_leaves_the_average_alone():
     before = average.model.weight.clone()
     drift(model, 9.0)
     average.update(1, torch.tensor(False))
+    assert torch.equal(average.model.weight, before)
+    drift(model, math.nan)
+    average.update(2, torch.tensor(False))
     assert torch.equal(average.model.weight, before)

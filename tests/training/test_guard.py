@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_prior.training.guard import Guard, NotFiniteError, Skipped
+from dp_prior.training.optimizer import update
 from dp_prior.training.readback import LAG
 from tests.training.test_readback import LateReadback
 from tests.training.test_trainer import Listener, build
@@ -46,6 +47,16 @@ def test_counts_of_a_checkpoint_go_on():
     guard.count(torch.tensor(False), 10, 36)
     assert guard.look() == [Skipped(10, 36, 3)]
     assert guard.counts.tolist() == [6, 3, 10]
+
+
+def test_steps_before_a_restore_are_not_found_after_it():
+    guard = Guard(torch.device("cpu"))
+    guard._readback = LateReadback()
+    guard.count(torch.tensor(False), 10, 36)
+    guard.load(torch.tensor([5, 0, 9]))
+    for number in range(11, 12 + LAG):
+        guard.count(torch.tensor(True), number, 4 * (number - 1))
+    assert guard.look() == []
 
 
 @pytest.mark.promise("G2")
@@ -98,6 +109,21 @@ def test_skipped_step_leaves_weights_averages_moments_and_learned_timesteps_as_t
     trainer.step(bad)
     assert all(torch.equal(old, new) for old, new in zip(before, tensors, strict=True))
     assert process.seen == [4.0, 0.0]
+
+
+def test_logged_gradient_norm_is_the_mean_over_the_steps_that_were_not_skipped(monkeypatch):
+    updates, listener = [], Listener()
+
+    def recording(*arguments):
+        updates.append(update(*arguments))
+        return updates[-1]
+
+    monkeypatch.setattr("dp_prior.training.trainer.update", recording)
+    trainer = build(listener, steps=4, log_every={"steps": 4})
+    spoil(trainer, (2,))
+    trainer.fit()
+    norms = [norm.item() for norm, finite in updates if finite]
+    assert len(norms) == 3 and listener.rows[0][1]["train/grad_norm"] == pytest.approx(sum(norms) / 3)
 
 
 def spoil(trainer, steps):

@@ -56,6 +56,23 @@ def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
     assert cosine.at(35, 110) == pytest.approx(2.0 * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi / 4))))
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        CosineLearningRate,
+        LinearLearningRate,
+        PolynomialLearningRate,
+        CosineRestartsLearningRate,
+        WarmupStableDecayLearningRate,
+        InverseSqrtLearningRate,
+    ],
+)
+def test_run_whose_batch_has_grown_has_the_peak_until_the_warmup_of_its_budget_is_spent(record):
+    """Ten steps of the new size are the samples of forty of the old one."""
+    lr = record(peak=0.5, warmup_steps=20)
+    assert {lr.at(40, 100, spent) for spent in (10, 15, 20)} == {0.5}
+
+
 def test_constant_stays_at_the_peak():
     assert {ConstantLearningRate(peak=0.1, warmup_steps=0).at(step, 10) for step in (0, 5, 20)} == {0.1}
 

@@ -78,12 +78,13 @@ def test_every_field_changes_the_step(change):
     assert any(not torch.equal(one, other) for one, other in zip(plain, changed, strict=True))
 
 
+@pytest.mark.parametrize("poisoned", ["norm.bias", "conv.weight"])
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_changes_nothing(poison):
+def test_a_gradient_that_is_not_finite_changes_nothing(poison, poisoned):
     net, optimizer = stepped(MuonConfig(weight_decay=0.1))
     before, state = copy.deepcopy(net), copy.deepcopy([optimizer.state[each] for each in net.parameters()])
     draw(net, 9)
-    net.norm.bias.grad[0] = poison
+    net.get_parameter(poisoned).grad.view(-1)[0] = poison
     _, finite = update(optimizer, 1.0)
     assert not finite
     for one, other, known in zip(net.parameters(), before.parameters(), state, strict=True):
@@ -91,7 +92,28 @@ def test_a_gradient_that_is_not_finite_changes_nothing(poison):
         assert all(torch.equal(optimizer.state[one][name], value) for name, value in known.items())
 
 
-def test_clipping_and_a_loss_scaler_divide_the_gradient():
+@pytest.mark.parametrize("config", [AdamWConfig(), MuonConfig()])
+@pytest.mark.parametrize("scale", [None, 1024.0])
+def test_a_clipped_step_is_that_of_a_gradient_that_was_clipped_before(scale, config):
+    """Gradients grow from step to step, so that the moments tell whether they were clipped."""
+    ours, theirs = Net(), Net()
+    optimizer, plain = config.create(ours), config.create(theirs)
+    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+    if scaler is not None:
+        scaler.scale(torch.ones(()))
+    for seed in range(4):
+        draw(ours, seed, (scale or 1.0) * 2**seed)
+        draw(theirs, seed, 2**seed)
+        nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        for each in (optimizer, plain):
+            set_learning_rate(each, 0.02)
+        update(optimizer, 1.0, scaler)
+        update(plain, math.inf)
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # torch divides by the norm plus 1e-6
+
+
+def test_a_loss_scaler_divides_the_gradient():
     plain = stepped(MuonConfig())[0]
     for scale in (4.0, 1024.0):
         net = Net()

@@ -14,6 +14,7 @@ from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.ema import ConstantDecay
+from dp_prior.training.state import take_snapshot
 from dp_prior.training.trainer import PolicyTrainer
 
 
@@ -163,6 +164,15 @@ def test_learning_rate_is_that_of_the_step_taken():
     assert [row["train/lr"] for _, row in listener.rows] == [trainer.config.lr.at(step, 6) for step in range(6)]
 
 
+def test_rows_give_the_epoch_and_the_decay_of_the_step_taken():
+    listener = Listener()
+    trainer = build(listener, log_every={"steps": 1})
+    trainer.fit()
+    for step, row in listener.rows:
+        assert row["train/epoch"] == 4 * step / 12
+        assert row["train/ema_decay"] == trainer.config.ema["ema"].at(step)
+
+
 def test_logged_loss_is_the_mean_over_the_samples_since_the_last_line():
     losses, listener = [], Listener()
     trainer = build(listener)
@@ -200,15 +210,21 @@ def test_logged_loss_is_that_of_evenly_drawn_timesteps():
     found = trainer.means.reduce()
     assert [found[f"train/loss_q{quartile}"] for quartile in range(4)] == pytest.approx([1, 2, 6, 7])
     assert found["train/loss"] == pytest.approx(4) and found["train/vb"] == pytest.approx(8)
+    trainer.online.process.steps = 8  # now the losses of 1 and 2 share a quarter, and so do those of 6 and 7
+    trainer._count(parts)
+    found = trainer.means.reduce()
+    assert [found[f"train/loss_q{quartile}"] for quartile in range(2)] == pytest.approx([1.5, 6.5])
 
 
-def test_step_depends_on_the_clock_and_not_on_torchs_random_state():
+def test_step_depends_on_the_clock_and_not_on_torchs_random_state_or_the_models_mode():
     def weight(disturb, seed=0):
-        trainer = build(seed=seed)
+        lr = {"type": "constant", "peak": 0.1, "warmup_steps": 0}
+        trainer = build(seed=seed, lr=lr, max_grad_norm=1e9)  # clipped, every gradient would be the same
         batches = trainer.loader.from_sample(0)
         for _ in range(3):
             if disturb:
                 torch.rand(7)
+                trainer.online.eval()
             trainer.step(next(batches))
         return trainer.online.layer.weight.item()
 
@@ -238,15 +254,45 @@ def test_request_to_stop_saves_after_the_step_at_hand():
 
     trainer.step = asked
     assert trainer.fit() == Progress(12, 3)
-    assert listener.saved == [(3, False)]
+    assert listener.saved == [(3, False)] and trainer.unmeasured is None
 
 
-def test_time_spent_measuring_does_not_count_into_the_speed(monkeypatch):
-    clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+def test_evaluation_that_a_stop_postpones_is_made_first_and_forgotten_by_a_rollback():
     listener = Listener()
-    build(listener, [Score(Cadence(steps=1))], log_every={"steps": 1}, steps=3).fit()
-    assert all(row["train/samples_per_second"] > 0 for _, row in listener.rows)
+    trainer = build(listener, [Score(Cadence(steps=3))])
+    trainer.step(next(trainer.loader.from_sample(0)))
+    before, trainer.progress = Progress(8, 2), Progress(12, 3)
+    assert trainer._finish_step(before, {}, is_stopping=True) and trainer.unmeasured == before
+    postponed = take_snapshot(trainer, {}).copy()
+    assert not listener.rows
+    trainer.fit()
+    assert [step for step, row in listener.rows if "validation/ema/loss" in row] == [3, 6]
+    trainer.roll_back(postponed)
+    assert trainer.unmeasured is None and trainer.progress == Progress(24, 6)
+
+
+def test_speed_is_that_of_steps_taken_here_and_measuring_does_not_count(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    class SlowScore(Score):
+        def run(self, models, accelerator, progress):
+            now[0] += 100
+            return super().run(models, accelerator, progress)
+
+    listener = Listener()
+    trainer = build(listener, [SlowScore(Cadence(steps=1))], log_every={"steps": 1})
+    trainer.progress = Progress(12, 3)  # restored, which takes its time
+    now[0] += 1000
+    step = trainer.step
+
+    def stepping(batches):
+        now[0] += 0.5
+        step(batches)
+
+    trainer.step = stepping
+    trainer.fit()
+    assert [row["train/samples_per_second"] for _, row in listener.rows] == [8.0] * 3
 
 
 def test_the_share_of_waiting_for_data_is_measured_and_warned_of_once(monkeypatch, caplog):
