@@ -60,8 +60,9 @@ def can_be_joined(annotation: Any) -> bool:
 
 
 def members(annotation: Any) -> dict[str, type[Record]]:
-    """The records of a family by their type."""
-    return {record.model_fields["type"].default: record for record in records_in(annotation)}
+    """The records of a family by their type, a literal with or without a default."""
+    kinds = ((get_args(record.model_fields["type"].annotation), record) for record in records_in(annotation))
+    return {name: record for names, record in kinds for name in names}
 
 
 def record_for(annotation: Any, value: Any) -> type[Record] | None:

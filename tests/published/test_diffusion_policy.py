@@ -74,7 +74,7 @@ REFUSALS = {
     "another policy": (
         "unet",
         {"policy__type": "IbcDfoLowdimPolicy"},
-        "policy.type: 'IbcDfoLowdimPolicy' is not known",
+        "policy.type: 'IbcDfoLowdimPolicy' is not known; expected one of 'DiffusionUnetLowdimPolicy', 'DiffusionTransf",
     ),
     "a step's argument": ("unet", {"policy__eta": 0.5}, "policy.eta: unknown key"),
     "inpainting": ("unet", {"policy__obs_as_global_cond": False}, "obs_as_global_cond: input should be True"),
