@@ -343,6 +343,12 @@ class PolicyTrainer:
     def _is_done(self) -> bool:
         return self.progress.samples_seen >= self.total_samples
 
+    @property
+    def needs_time(self) -> bool:
+        """Whether anything is done every so many minutes."""
+        cadences = (self.config.log_every, self.config.save_every, *(each.every for each in self.evaluators))
+        return any(cadence.minutes is not None for cadence in cadences)
+
     def _due(self, cadence: Cadence, before: Progress) -> bool:
         return cadence.due(before, self.progress, len(self.loader), self.stopwatch.seen)
 
