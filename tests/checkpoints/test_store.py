@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import resource
 import shutil
 import sys
 
@@ -22,6 +21,7 @@ from dp_prior.config import Config
 from dp_prior.durable import encode_document, temporary_beside
 from dp_prior.run_files.exit_file import UNSAVED, classify
 from tests.checkpoints.documents import progress_of, recover
+from tests.limits import file_sizes_up_to
 
 MONITOR = "validation/ema/loss"
 
@@ -396,20 +396,12 @@ def test_a_file_system_that_does_not_tell_its_size_is_written_to(store, monkeypa
 
 @pytest.mark.promise("A3")
 def test_the_limit_on_file_sizes_is_an_error_like_a_full_disk(tmp_path):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            store = open_store(tmp_path)
-            save(store, 1)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-            try:
-                store.write(Snapshot({"model.safetensors": {"w": torch.zeros(1 << 20)}}), Progress(2, 2), {})
-            except CheckpointError as error:
-                status = 0 if "File too large" in str(error) and names(store) == ["step_00000001"] else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store = open_store(tmp_path)
+    save(store, 1)
+    large = Snapshot({"model.safetensors": {"w": torch.zeros(1 << 20)}})
+    with file_sizes_up_to(1 << 16), pytest.raises(CheckpointError, match="File too large"):
+        store.write(large, Progress(2, 2), {})
+    assert names(store) == ["step_00000001"]
 
 
 def test_failing_index_and_failing_deletion_are_warnings(store, failing, monkeypatch, caplog):

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import resource
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from dp_prior.clock import Progress
 from dp_prior.tracking.jsonl import CUT, EVENTS, ROWS, JsonlLogger, parse_row, read_rows
 from dp_prior.tracking.tracker import RESERVED
+from tests.limits import file_sizes_up_to
 
 
 def at(step):
@@ -177,50 +176,25 @@ def test_a_torn_event_does_not_spoil_the_next(tmp_path):
 
 @pytest.mark.promise("F2")
 def test_a_row_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_path):
-    """The limit on file sizes stands for a full disk; the child lifts it again."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            logger = JsonlLogger(tmp_path)
-            logger.log({"a": 1}, at(1))
-            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-            resource.setrlimit(resource.RLIMIT_FSIZE, (60, hard))
-            for step in (1, 2, 3):
-                try:
-                    logger.log({"a": 10**30}, at(step))
-                    status = 3
-                except OSError:
-                    status = 0
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-            logger.log({"a": 4}, at(4))
-            logger.log({"b": 4}, at(4))
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    logger = JsonlLogger(tmp_path)
+    logger.log({"a": 1}, at(1))
+    for step in (1, 2, 3):
+        with file_sizes_up_to(60), pytest.raises(OSError, match="written in part; the disk is full"):
+            logger.log({"a": 10**30}, at(step))
+    logger.log({"a": 4}, at(4))
+    logger.log({"b": 4}, at(4))
     assert [(row["step"], row["a"]) for row in rows_of(tmp_path)] == [(1, 1), (4, 4)]
 
 
 def test_an_event_that_did_not_fit_is_taken_back_and_the_next_one_is_whole(tmp_path):
-    """A write in part, as on a full disk; see above."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            logger = JsonlLogger(tmp_path)
-            logger.log_error("first", at(1))
-            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-            resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / EVENTS).stat().st_size + 20, hard))
-            try:
-                logger.log_error("half of it fits", at(2))
-                status = 3
-            except OSError:
-                status = 0
-            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-            logger.log_error("next", at(3))
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    logger = JsonlLogger(tmp_path)
+    logger.log_error("first", at(1))
+    with (
+        file_sizes_up_to((tmp_path / EVENTS).stat().st_size + 20),
+        pytest.raises(OSError, match="written in part; the disk is full"),
+    ):
+        logger.log_error("half of it fits", at(2))
+    logger.log_error("next", at(3))
     assert [event["message"] for event in strict((tmp_path / EVENTS).read_text())] == ["first", "next"]
 
 
