@@ -103,8 +103,9 @@ def write_config(found: list[Inspection], path: Path) -> None:
     one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
     if errors:
         raise DataError(one.name, errors)
-    fps = None if one.survey is None else one.survey.fps
-    proposal = propose(one.name, one.data, fps, one.galleries[0].source.size if one.galleries else None)
+    size = one.galleries[0].source.size if one.galleries else None
+    fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths))
+    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1)
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(proposal, indent=2) + "\n")
 

@@ -65,16 +65,24 @@ def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
     return data | {"channels": 1} if seen.is_grey.all() else data
 
 
-def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int, int] | None = None) -> dict[str, Any]:
+def propose(
+    name: str,
+    data: dict[str, Any],
+    fps: float | None,
+    size: tuple[int, int] | None = None,
+    is_one_episode: bool = False,
+) -> dict[str, Any]:
     """A whole configuration around `data`.
 
     Args:
+        is_one_episode: nothing can be held out; the evaluators measure what is trained on.
         size: height and width of images, where `data` leave them as they are.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
     """
     metric, extra, optimizer, peak = "validation/ema/loss", [], "adamw", 1e-3
+    part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode else ({}, {})
     if data.get("type") == "embeddings":
         task, every = _prior(), 20_000
     elif data.get("type") == "images":
@@ -87,7 +95,7 @@ def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int,
             problem = f"no key looks like {' or '.join(missing)}; name it in data.{missing[0]} yourself (docs/data.md)"
             raise ConfigError(name, [problem])
         task, every = _policy(data, fps), 100_000
-        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8]}]
+        extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
         metric = "action_error/ema/mse[steps=8]"
         if "images" not in data:
             optimizer, peak = "muon", 5e-3  # measured from states alone, docs/training.md
@@ -102,7 +110,7 @@ def propose(name: str, data: dict[str, Any], fps: float | None, size: tuple[int,
             "monitor": {"metric": metric},
             "save_every": {"samples": 100_000},
         },
-        "evaluate": [{"type": "loss", "every": {"samples": every}}, *extra],
+        "evaluate": [{"type": "loss", **named, "every": {"samples": every}, **part}, *extra],
         "tracker": {"data_path": f"runs/{_plain(name)}"},
     }
     TrainConfig.from_json(json.dumps(proposal), source=name)

@@ -19,6 +19,7 @@ from dp_prior.inspection import survey as surveying
 from dp_prior.inspection.inspect import inspect, write_config
 from dp_prior.pages.dataset import write_inspection
 from dp_prior.run_files.config import TrainConfig
+from dp_prior.tracking.jsonl import read_rows
 from tests.data.frames.recordings import KEY, pictures, write_lerobot
 from tests.inspection.recordings import clean, write_npz
 from tests.pages.test_report import Outline
@@ -190,6 +191,24 @@ def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_o
     with pytest.raises(DataError, match=r"state: 1 steps are not finite.*\(episode 1, frame 4\)"):
         write_config(inspect(str(write_npz(tmp_path / "bad.npz", episodes))), tmp_path / "b.json")
     assert not (tmp_path / "b.json").exists()
+
+
+def test_of_one_episode_nothing_is_held_out(tmp_path):
+    place, path = write_npz(tmp_path / "one.npz", clean(1)), tmp_path / "a.json"
+    write_config(inspect(str(place)), path)
+    evaluate = json.loads(path.read_text())["evaluate"]
+    assert [(one.get("name"), one["split"]) for one in evaluate] == [("training", "train"), (None, "train")]
+    small = [
+        "task.backbone.down_dims=[16]",
+        "train.samples=8",
+        "data.batch_size=4",
+        f"tracker.data_path={tmp_path}/run",
+    ]
+    arguments = [f"--set={one}" for one in small]
+    result = CliRunner().invoke(main, ["train", "--config_file", str(path), *arguments])
+    assert result.exit_code == 0, result.output
+    last = read_rows(tmp_path / "run")[-1]
+    assert {"training/ema/loss", "action_error/ema/mse[steps=8]"} <= last.keys()
 
 
 def test_a_configuration_names_what_is_shown(tmp_path):
