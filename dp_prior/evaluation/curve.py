@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.durable import replacing
-from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.evaluation.picture import INK, import_figure, save_png
 from dp_prior.tracking.jsonl import parse_row
 
 Series = tuple[np.ndarray, np.ndarray]  # x (n,), y (n,)
@@ -45,9 +44,7 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
     grid = figure.subplots(2, len(panels), squeeze=False, height_ratios=[3.4, 0.2 + 0.17 * lines])
     for axes, below, panel in zip(*grid, panels, strict=True):
         _draw_panel(axes, below, panel, series, right, "samples seen")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output) as temporary:
-        figure.savefig(temporary, format="png")
+    save_png(figure, output)
     return output
 
 

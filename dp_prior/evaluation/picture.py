@@ -23,6 +23,23 @@ def import_figure() -> Any:
     return Figure
 
 
+def take_literally(figure: Any) -> None:
+    """Texts of a figure may be names of users: no formulas, and nothing that cannot be encoded."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(text.get_text().encode(errors="replace").decode())
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write the whole picture, or leave the file that is there."""
+    take_literally(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
 def draw_rollouts(
     path: Path, strips: list[list[tuple[int, np.ndarray]]], table: list[dict[str, Any]], headline: str
 ) -> None:
@@ -43,9 +60,7 @@ def draw_rollouts(
     for axes_row, strip, row in zip(grid, strips, table, strict=False):
         _draw_strip(axes_row, strip, row)
     draw_scores(scores_part.subplots(), table)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
+    save_png(figure, path)
 
 
 def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[str, Any]) -> None:

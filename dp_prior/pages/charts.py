@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dp_prior.evaluation.curve import COLOURS, decade, dress
-from dp_prior.evaluation.picture import INK, import_figure
+from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.pages.page import Markup
 
 MOST_MARKED = 500
@@ -25,11 +25,8 @@ _GRID = "#e4e7ec"
 def svg(figure: Any, title: str) -> str:
     """A figure as an SVG element that fits its place on the page; `title` is its alternative text."""
     import matplotlib
-    from matplotlib.text import Text
 
-    for text in figure.findobj(Text):  # names of users: no formulas, and none that cannot be encoded
-        text.set_parse_math(False)
-        text.set_text(text.get_text().encode(errors="replace").decode())
+    take_literally(figure)
     file = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Title": title})

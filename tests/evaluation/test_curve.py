@@ -101,3 +101,8 @@ def test_points_lie_inside_and_negative_losses_are_shown(drawn):
     assert panels["action error (RMSE"].get_ylim()[1] > 0.5**0.5
     assert [text.get_text() for text in below[2].get_legend().get_texts()][0] == "r0, best 0.5"
     assert below[1].get_legend().get_texts()[0].get_text() == "a0/ema, 1 sampling step"
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path):
+    rows = [{"step": 1, "samples_seen": 2, "$a^$/ema/loss": 0.5, "train/loss": 0.5}]
+    assert draw_learning_curve(write(tmp_path / "m.jsonl", rows), tmp_path / "c.png").exists()
