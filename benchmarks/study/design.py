@@ -4,8 +4,7 @@ The screen is a Plackett-Burman design (Plackett and Burman 1946) of 12 runs and
 factors of two levels. Every effect is a difference of two means of 12 runs each: one factor at a time would need 144
 runs for the same variance. In the 12 runs alone an effect is mixed with interactions of two other factors; with the
 mirror image (resolution IV) it is not, which a fractional factorial of 16 runs achieves for at most 8 factors. Both
-halves are complete designs, so a study may end after the first. Levels beyond two are probes: one factor at a time
-around the base.
+halves are complete designs, so a study may end after the first. Probes change one factor at a time of the main job.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def _diffusion(objective: str, weighting: str, schedule: str = "cosine", **setti
     }
 
 
-FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the first level is that of the base
+FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the screen has the first two levels
     "observation": {
         "outline": _observations({"state": {"key": "state"}}, {"state": OUTLINE}),
         "keypoints": _observations({"keypoint": {"key": "keypoint"}}, {}),
@@ -64,6 +63,7 @@ FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the 
     "objective": {
         "v, min-SNR": _diffusion("v", "min_snr"),
         "eps": _diffusion("eps", "uniform"),
+        "v, equal weights": _diffusion("v", "uniform"),
         "x0": _diffusion("x0", "uniform"),
         "x0, learned variance": _diffusion(
             "x0",
@@ -104,11 +104,16 @@ FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the 
 }
 """The same val episodes belong to both levels of `data`."""
 
+PROBED: dict[str, dict[str, Settings]] = FACTORS | {  # the first level of each is that of the main job
+    "learning rate": {level: {"train.lr.peak": float(level)} for level in ("5e-3", "2.5e-3", "1e-2")},
+    "weight decay": {
+        level: {"train.optimizer": {"type": "muon", "weight_decay": float(level)}} for level in ("1e-6", "1e-2")
+    },
+    "observations": dict(reversed(FACTORS["observations"].items())),
+}
+
 _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 """First row of the Plackett-Burman design of 12 runs; the next ten are its cyclic shifts, the last is -1 throughout."""
-
-BASE = "mirror 12"
-"""The row that has the first level of every factor."""
 
 MAIN_JOB = "main job"
 """The row of the configuration as it is, beside the codes."""
@@ -155,7 +160,7 @@ class Row(NamedTuple):
     """Changes to the main job's configuration, by dotted path."""
 
     levels: dict[str, str]
-    """Level of each factor; empty among the peers."""
+    """Level of each factor; empty outside the screen and its mirror."""
 
     code: str = "ours"
     """Whose classes are trained: one of `PEERS`."""
@@ -177,13 +182,6 @@ def sign(row: Row, factor: str) -> int:
     return 1 if row.levels[factor] == next(iter(FACTORS[factor])) else -1
 
 
-def _row(name: str, group: str, levels: dict[str, str]) -> Row:
-    settings: Settings = {}
-    for factor, level in levels.items():
-        settings |= FACTORS[factor][level]
-    return Row(name, group, settings, levels)
-
-
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
     found = [Row(MAIN_JOB, "peers", {}, {})]
@@ -196,8 +194,10 @@ def rows() -> list[Row]:
                 factor: list(FACTORS[factor])[0 if one == 1 else 1]
                 for factor, one in zip(FACTORS, chosen, strict=True)
             }  # fmt: skip
-            found.append(_row(f"{group} {number:02}", group, levels))
-    base = next(row.levels for row in found if row.name == BASE)
-    for factor, levels in FACTORS.items():
-        found += [_row(f"{factor}: {level}", "probe", base | {factor: level}) for level in list(levels)[2:]]
+            settings: Settings = {}
+            for factor, level in levels.items():
+                settings |= FACTORS[factor][level]
+            found.append(Row(f"{group} {number:02}", group, settings, levels))
+    for factor, changes in PROBED.items():
+        found += [Row(f"{factor}: {level}", "probe", changes[level], {}) for level in list(changes)[1:]]
     return found

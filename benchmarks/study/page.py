@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import BASE, FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO
+from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -123,25 +123,29 @@ def screen(rows: list[Measured]) -> Iterator[str]:
 
 
 def probes(rows: list[Measured]) -> Iterator[str]:
-    """Single changes of the base, which is the last row of the mirror."""
-    base = next(row for row in rows if row.name == BASE)
+    """Single changes of the main job."""
+    base = next(row for row in rows if row.name == MAIN_JOB)
     others = [row for row in rows if row.group == "probe"]
     found = [bootstrap([base.scores, *(row.scores for row in others)], one) for one in STATISTICS.values()]
 
     def cells() -> Iterator[list[str]]:
         for index, row in enumerate(others, start=1):
+            cost = np.mean([one["cpu_s"] for one in row.trainings])
             yield [
                 row.name,
+                str(len(row.scores)),
                 _with_interval(found[0][0][index], found[0][1][:, index]),
                 *(
                     _with_interval(value[index] - value[0], draws[:, index] - draws[:, 0])
                     for value, draws in found
                 ),
+                f"{cost:,.0f}",
             ]  # fmt: skip
 
-    yield f"The base scores {_with_interval(found[0][0][0], found[0][1][:, 0])}."
+    differences = [f"{name}, difference" for name in STATISTICS]
+    yield f"The main job scores {_with_interval(found[0][0][0], found[0][1][:, 0])}."
     yield ""
-    yield from _table(["change of the base", "score", *(f"{name}, difference" for name in STATISTICS)], cells())
+    yield from _table(["change of the main job", "trainings", "score", *differences, "training, CPU s"], cells())
 
 
 WAYS = ["way of running", "trainings", *(f"{name}, difference" for name in STATISTICS)]
@@ -186,7 +190,7 @@ def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
     """Measures of a training by name; NaN where one does not apply."""
 
     def loss(line: dict[str, Any], objective: str) -> float:
-        return line["cheap"]["validation loss"] if line["levels"]["objective"] == objective else np.nan
+        return line["cheap"]["validation loss"] if line["levels"].get("objective") == objective else np.nan
 
     return {
         **{f"validation loss, {name}": partial(loss, objective=name) for name in list(FACTORS["objective"])[:2]},
@@ -211,8 +215,8 @@ def tables(results: Results) -> Iterator[str]:
             yield from ("", "### The main job, and three codes at equal settings", "", *codes(peers))
         if halves:
             yield from ("", "### The screen", "", *screen(halves))
-        if any(row.group == "probe" for row in ours) and any(row.name == BASE for row in ours):
-            yield from ("", "### One change at a time", "", *probes(ours))
+        if any(row.group == "probe" for row in ours) and any(row.name == MAIN_JOB for row in peers):
+            yield from ("", "### One change of the main job at a time", "", *probes(rows))
         for title, which in (*((f"the {row.name}", [row]) for row in peers), ("the rows of the screen", ours)):
             if others := list(ways(results, which)):
                 yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
@@ -233,8 +237,7 @@ def draw(path: Path, results: Results) -> None:
         places = np.arange(len(rows))
         axes.hlines(places, low, high, color=INK, linewidth=1)
         axes.plot(value[order], places, "o", color=INK, markersize=3)
-        names = ["base" if row.name == BASE else row.name for row in rows]
-        axes.set_yticks(places, [names[index] for index in order], fontsize=7)
+        axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
         axes.set_title(f"{data}, {budget}", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("score, mean and 95 % interval")
         axes.grid(alpha=0.25, axis="x")

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks.study import __main__ as study
 from benchmarks.study import page
-from benchmarks.study.design import BASE, FACTORS, plackett_burman, rows, sign
+from benchmarks.study.design import FACTORS, PROBED, plackett_burman, rows, sign
 from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import (
@@ -74,13 +74,16 @@ def test_ways_of_running_take_the_evaluations_of_their_names():
             assert found == int(name.split()[-2])
 
 
-def test_probes_differ_from_the_base_in_one_factor():
-    base = next(row for row in rows() if row.name == BASE).levels
-    assert all(sign(next(row for row in rows() if row.name == BASE), factor) == 1 for factor in FACTORS)
-    for row in rows():
-        if row.group == "probe":
-            assert sum(row.levels[factor] != base[factor] for factor in FACTORS) == 1
-    assert {row.name for row in rows() if row.group == "probe"} >= {"network: MLP", "objective: flow"}
+def test_a_probe_changes_one_factor_of_the_main_job():
+    path = ROOT / "configs/policy/pusht_state.json"
+    main_job = TrainConfig.from_json_path(path)
+    for factor, levels in PROBED.items():
+        own, *others = (TrainConfig.from_json_path(path, assignments(changes)) for changes in levels.values())
+        assert own == main_job, factor
+        assert others and all(other != main_job for other in others)
+    names = {row.name for row in rows() if row.group == "probe"}
+    assert names >= {"network: MLP", "objective: flow", "observations: 2", "learning rate: 1e-2"}
+    assert not names & {"network: UNet", "observations: 1"}
 
 
 def test_statistics():
@@ -194,7 +197,7 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert "old" not in pages[0] and (tmp_path / "media/study.png").stat().st_size > 1000
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 24 |", "| action error | 68 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 24 |", "| action error | 94 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
@@ -281,7 +284,7 @@ def test_wrong_arguments_are_refused(arguments, message, tmp_path):
 @pytest.mark.slow
 def test_a_whole_row_is_trained_measured_and_not_repeated(tmp_path):
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the pusht extra is not installed")
-    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", BASE]
+    arguments = ["--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path), "--row", "mirror 12"]
     arguments += ["--samples", "1024", "--episodes", "2", "--measure", OWN, "--measure", "selected weights"]
     outputs = [CliRunner().invoke(study.main, arguments, catch_exceptions=False).output for _ in range(2)]
     assert "[1/1] mirror 12, scripted, 1,024 samples, seed 0: trained in" in outputs[0]
