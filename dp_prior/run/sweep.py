@@ -11,12 +11,16 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from dp_prior.config import ConfigError
 from dp_prior.run.run import Run
 from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.run_files.exit_file import STOPPED, classify
+
+LONGEST = 150
+"""Characters of what is told of a trial in the name of its directory; file systems allow 255 bytes for a whole name."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ def trials(config_file: Path, varied: Iterable[str], seeds: int, overrides: Iter
     for chosen in itertools.product(*values.values()):
         for seed in range(base.seed, base.seed + seeds):
             told = [f"{names[key]}={value}" for key, value in zip(values, chosen, strict=True)]
-            place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", "_".join([*told, f"seed={seed}"]))
+            place = _place("_".join([*told, f"seed={seed}"]))
             own = [f"{key}={value}" for key, value in zip(values, chosen, strict=True)]
             own += [f"seed={seed}", f"tracker.data_path={json.dumps(f'{base.tracker.data_path}_{place}')}"]
             changes = (*overrides, *own)
@@ -93,6 +97,12 @@ def run_trials(found: list[Trial], report: Callable[[str], None]) -> int:
         if outcome.status == "stopped":
             return STOPPED
     return code
+
+
+def _place(told: str) -> str:
+    """What is told of a trial as a part of a file name; a long one is cut and ends with a hash of all of it."""
+    place = re.sub(r"[^A-Za-z0-9.=+-]+", "_", told)
+    return place if len(place) <= LONGEST else f"{place[:LONGEST]}_{sha256(told.encode()).hexdigest()[:12]}"
 
 
 def _parse(text: str) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -33,6 +34,21 @@ def test_values_may_be_lists_and_records(tmp_path):
     text = 'train.lr={"type": "constant", "peak": 0.1},{"type": "cosine", "peak": 0.2}'
     found = trials(write(tmp_path), [text, "data.split.seed=1,2"], 1)
     assert [trial.config.train.lr.type for trial in found] == ["constant", "constant", "cosine", "cosine"]
+
+
+def test_directories_of_long_values_can_be_made_and_differ_by_what_is_cut(tmp_path):
+    values = {
+        "task.backbone": {"type": "mlp", "hidden_dim": 8, "n_blocks": 1},
+        "train.ema": {"ema": {"type": "power", "max_decay": 0.9, "power": 0.5}},
+        "train.lr": {"type": "cosine", "peak": 0.001, "warmup_steps": 200},
+        "train.monitor": {"metric": "validation/ema/loss", "mode": "min"},
+    }
+    varied = [f"{key}={json.dumps(value)}" for key, value in values.items()]
+    found, again = (trials(write(tmp_path), varied, 2) for _ in range(2))
+    first, second = (Path(trial.config.tracker.data_path) for trial in found)
+    assert found == again and first != second
+    assert len(first.name) == len(second.name) == len("run_") + 150 + len("_") + 12
+    first.mkdir()
 
 
 def test_printed_commands_are_those_runs(tmp_path):
