@@ -15,7 +15,7 @@ from dp_prior.cli import main
 from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.measurement import Measurement
 from dp_prior.evaluation.rollout import RolloutEvaluator
-from dp_prior.evaluation.samples import shared_batches
+from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve
 from tests.tiny import read_rows, train, write, write_data
@@ -88,14 +88,15 @@ def test_check_measures_a_few_samples_and_steps_however_many_the_run_does(tmp_pa
     monkeypatch.setattr(
         RolloutEvaluator, "_run_block", lambda *arguments: steps.append(run_block(*arguments)) or steps[-1]
     )
-    fetch = shared_batches
-    for room in (loss, action_error, likelihood):
+    fetch, deal = shared_batches, dealt
+    for room in (loss, likelihood):
         monkeypatch.setattr(room, "shared_batches", lambda *a: fetched.append(a[1]) or fetch(*a))
+    monkeypatch.setattr(action_error, "dealt", lambda *a, **named: fetched.append(a[0]) or deal(*a, **named))
     large = {**ROLLOUT, "n_episodes": 50, "env": {"type": "toy", "n_envs": 10, "max_steps": 100}}
     measured = [{"type": "loss"}, {"type": "action_error", "eval_timesteps": [2]}, {"type": "likelihood"}, large]
     assert train(write(tmp_path, evaluate=measured), "--check").exit_code == 0
     assert sum(len(rows) for rows in steps) == 2 and max(rows[:, 3].max() for rows in steps) <= 16
-    assert set(fetched) == {4}
+    assert set(fetched) == {4, 1}  # 1 chunk for the page of the run
 
 
 def test_check_of_a_run_in_progress_says_where_it_would_go_on_and_does_not_disturb_it(tmp_path):
@@ -144,7 +145,7 @@ def test_evaluate_reproduces_the_stored_numbers_exactly(measured):
         again = command("evaluate", reference)
         assert again.exit_code == 0
         lines = again.output.splitlines()
-        assert len(lines) == 10 + 8 + 9
+        assert len(lines) == 10 + 10 + 9
         assert all("  equal to the stored " in line for line in lines), again.output
 
 

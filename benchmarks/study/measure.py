@@ -107,6 +107,7 @@ def cheap(directory: Path, config: TrainConfig, policy: Any) -> dict[str, Any]:
         "training loss": last["train/loss"],
         "validation loss": last["validation/ema/loss"],
         "action error": found.metrics[f"action_error/ema/mse[steps={steps}]"],
+        "lower quartile": found.metrics[f"action_error/ema/lower_quartile[steps={steps}]"],
         "action error by step": [round(row["mse"], 1) for row in by_index if row["executed"]],
     }
 

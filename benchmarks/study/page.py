@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO
+from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO, PEERS
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -173,7 +173,7 @@ def _paired(pairs: list[tuple[np.ndarray, np.ndarray]], statistic: Statistic) ->
 
 
 def relations(rows: list[Measured]) -> Iterator[str]:
-    """Rank correlation of cheap measures and score over trainings; losses only within one objective."""
+    """Rank correlation of cheap measures and score over trainings; losses only where objective and weights are one."""
     pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
 
     def cells() -> Iterator[list[str]]:
@@ -190,14 +190,24 @@ def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
     """Measures of a training by name; NaN where one does not apply."""
 
     def loss(line: dict[str, Any], objective: str) -> float:
-        return line["cheap"]["validation loss"] if line["levels"].get("objective") == objective else np.nan
+        return line["cheap"]["validation loss"] if objective_of(line) == objective else np.nan
 
     return {
         **{f"validation loss, {name}": partial(loss, objective=name) for name in list(FACTORS["objective"])[:2]},
+        "lower quartile of the action error": lambda line: line["cheap"].get("lower quartile", np.nan),
         "action error": lambda line: line["cheap"]["action error"],
         "action error of the first executed action": lambda line: line["cheap"]["action error by step"][0],
         "action error of the last executed action": lambda line: line["cheap"]["action error by step"][-1],
     }
+
+
+def objective_of(line: dict[str, Any]) -> str:
+    """Objective and weights of a training, as a level of the design."""
+    if line["group"] == "probe" and line["row"].startswith("objective: "):
+        return line["row"].removeprefix("objective: ")
+    if line["row"] in PEERS:
+        return "eps"
+    return line["levels"].get("objective", next(iter(FACTORS["objective"])))
 
 
 def tables(results: Results) -> Iterator[str]:
@@ -220,8 +230,8 @@ def tables(results: Results) -> Iterator[str]:
         for title, which in (*((f"the {row.name}", [row]) for row in peers), ("the rows of the screen", ours)):
             if others := list(ways(results, which)):
                 yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
-        if sum(len(row.scores) for row in ours) >= 4:
-            yield from ("", "### Cheap measures", "", *relations(ours))
+        if halves:
+            yield from ("", "### Cheap measures", "", *relations(rows))
 
 
 def draw(path: Path, results: Results) -> None:

@@ -18,10 +18,13 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, shared_batches
+from dp_prior.evaluation.samples import SplitData, dealt, pick_samples
 from dp_prior.metric_names import Metric
-from dp_prior.metrics import Ranks, pad_gather_reduce
+from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
+
+CONSTANT = 1e-6
+"""A dimension whose deviation is at most this fraction of its largest magnitude does not vary."""
 
 MOST_DRAWS = 64
 MOST_DIMENSIONS = 24
@@ -29,12 +32,15 @@ MOST_DIMENSIONS = 24
 
 
 class ActionErrorConfig(SampledConfig):
-    """Mean squared and mean absolute error of sampled actions, for each number of sampling steps.
+    """Distances of sampled actions from the recorded ones, for each number of sampling steps.
 
-    `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it; padding
-    counts nowhere. Rotations are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The
-    report on disk has the errors for each index of the chunk and for each dimension of the executed actions; beside it
-    are several chunks, sampled at a few moments.
+    `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it.
+    `lower_quartile` is the mean absolute error, in standard deviations, that the best quarter of the sampled chunks do
+    not exceed. Where several actions are right, chance has chosen the recorded one; such moments decide the means but
+    not the quartile, which orders policies more like their scores do (docs/study.md). Padding counts nowhere. Rotations
+    are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The report on disk has the
+    errors for each index of the chunk and for each dimension of the executed actions; beside it are several chunks,
+    sampled at a few moments.
     """
 
     type: Literal["action_error"] = "action_error"
@@ -49,7 +55,12 @@ class ActionErrorConfig(SampledConfig):
             ("mse_chunk", "(action unit)²", "Mean squared error", "all actions of a chunk"),
             ("mae_chunk", "action unit", "Mean absolute error", "all actions of a chunk"),
         )
-    )
+    ) + (
+        Metric(
+            "<name>/<model>/lower_quartile[steps=<steps>]", "standard deviation", "lower",
+            "Lower quartile over chunks of the mean absolute error of the executed actions, sampled in N steps.",
+        ),
+    )  # fmt: skip
 
     name: EvaluatorName = "action_error"
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
@@ -85,54 +96,59 @@ class ActionErrorEvaluator(HeldOutEvaluator):
 
     def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`."""
+        first = model.n_obs_steps - 1
+        executed, whole = slice(first, first + model.n_action_steps), slice(None)
         for steps in self.config.eval_timesteps:
-            table, dimensions = self._errors(model, with_steps(model.sampler, steps), ranks)
-            result.tables[f"{name}/by_index[steps={steps}]"] = table
-            result.tables[f"{name}/by_dimension[steps={steps}]"] = dimensions
-            executed = [row for row in table if row["executed"]]
-            for kind, rows in (("", executed), ("_chunk", table)):
-                for error in ("mse", "mae"):
-                    result.metrics[f"{name}/{error}{kind}[steps={steps}]"] = _mean(rows, error)
+            error, recorded, mask = self._errors(model, with_steps(model.sampler, steps), ranks)
+            counts = mask.sum(0)  # (horizon,)
+            sums = {"mse": error**2, "mae": error.abs()}
+            for kind, part in (("", executed), ("_chunk", whole)):
+                for name_of_error, errors in sums.items():
+                    value = float(errors[:, part].mean(-1).sum() / counts[part].sum())
+                    result.metrics[f"{name}/{name_of_error}{kind}[steps={steps}]"] = value
+            quartile = lower_quartile(error[:, executed], recorded[:, executed], mask[:, executed])
+            result.metrics[f"{name}/lower_quartile[steps={steps}]"] = quartile
+            by_index = {key: errors.mean(-1).sum(0) / counts for key, errors in sums.items()}
+            result.tables[f"{name}/by_index[steps={steps}]"] = [
+                {"index": index, "executed": first <= index < executed.stop, "n": int(count)}
+                | {key: float(means[index]) for key, means in by_index.items()}
+                for index, count in enumerate(counts)
+            ]
+            n = counts[executed].sum()
+            by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in sums.items()}
+            result.tables[f"{name}/by_dimension[steps={steps}]"] = [
+                {"dimension": number} | {key: float(means[number]) for key, means in by_dimension.items()}
+                for number in range(error.shape[-1])
+            ]
         if self.config.shown and self.output_dir is not None:
             sampler = with_steps(model.sampler, self.config.eval_timesteps[0])
             result.arrays[f"{name.rpartition('/')[2]}_chunks"] = self._chunks(model, sampler, ranks)
 
-    def _errors(
-        self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """One row per index of the chunk: mse, mae and how many real actions they are over; and one per dimension of
-        the executed actions, in which a rotation has the six of its matrix's first two columns."""
-        config, layout = self.config, policy.spec.layout("x")
-        first = policy.n_obs_steps - 1
-        executed = slice(first, first + policy.n_action_steps)
-        width = policy.spec.x_shape[-1] if layout is None else layout.width_inside
-        dimensions = torch.zeros(2, width, dtype=torch.float64)  # squared, absolute; by dimension
-        totals = torch.zeros(3, policy.horizon, dtype=torch.float64)  # squared, absolute, count; by index
-        for batch in shared_batches(self.samples, config.n_samples, config.batch_size, ranks, device_of(policy)):
+    def _errors(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> tuple[Tensor, Tensor, Tensor]:
+        """One chunk for each sample, on every rank.
+
+        Returns:
+            On the CPU: sampled minus recorded actions and recorded ones, (n, horizon, D) float64, rotations as 6D, 0
+            where they are padding; and (n, horizon) whether they are real.
+        """
+        config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
+        n = min(config.n_samples, len(samples))
+        rows = torch.arange(n) * len(samples) // n
+
+        def sample(ids: Tensor) -> Tensor:
+            batch = samples.fetch(rows[ids].to(samples.device)).to(device)
             random = Randomness.from_counts(config.seed, "action_error", batch.ids)
-            found = policy.predict(batch.cond, random, sampler)
-            error = found - batch.x if layout is None else layout.encode(found) - layout.encode(batch.x)  # (B, H, A)
-            parts = torch.stack([(error**2).mean(-1), error.abs().mean(-1), torch.ones_like(error[..., 0])])
-            totals += torch.where(batch.mask, parts, 0.0).cpu().double().sum(1)  # where: padding may hold NaN
-            real = torch.where(batch.mask[..., None], error, 0.0)[:, executed].cpu().double()
-            dimensions += torch.stack([(real**2).sum((0, 1)), real.abs().sum((0, 1))])
-        squared, absolute, count = pad_gather_reduce(ranks, totals[None], "sum", dim=0).cpu().tolist()
-        table = [
-            {
-                "index": index,
-                "executed": first <= index < first + policy.n_action_steps,
-                "n": int(count[index]),
-                "mse": squared[index] / count[index] if count[index] else float("nan"),
-                "mae": absolute[index] / count[index] if count[index] else float("nan"),
-            }
-            for index in range(policy.horizon)
-        ]
-        found = pad_gather_reduce(ranks, dimensions[None], "sum", dim=0).cpu().T.tolist()
-        n = sum(row["n"] for row in table if row["executed"])
-        return table, [
-            {"dimension": number, "mse": squares / n if n else float("nan"), "mae": sizes / n if n else float("nan")}
-            for number, (squares, sizes) in enumerate(found)
-        ]
+            found, recorded = policy.predict(batch.cond, random, sampler), batch.x
+            if layout is not None:
+                found, recorded = layout.encode(found), layout.encode(recorded)
+            is_real = batch.mask[..., None].expand_as(recorded)  # padding may hold NaN
+            error, recorded = (torch.where(is_real, values, 0.0) for values in (found - recorded, recorded))
+            return torch.stack([error, recorded, is_real.to(error.dtype)], dim=1)
+
+        width = policy.spec.x_shape[-1] if layout is None else layout.width_inside
+        like = torch.zeros(0, 3, policy.horizon, width, device=device)
+        error, recorded, is_real = dealt(n, config.batch_size, ranks, sample, like).cpu().double().unbind(1)
+        return error, recorded, is_real[..., 0] > 0
 
     def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> np.ndarray:
         """Several chunks at each of some moments, whose noise is fixed by the moment and the number of the draw.
@@ -160,7 +176,18 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         return torch.cat([recorded, drawn.unflatten(0, (moments, config.draws))], dim=1).cpu().numpy()
 
 
-def _mean(rows: list[dict[str, Any]], error: str) -> float:
-    """Mean over the real actions of some rows of the table; NaN if there are none."""
-    count = sum(row["n"] for row in rows)
-    return sum(row[error] * row["n"] for row in rows if row["n"]) / count if count else float("nan")
+def lower_quartile(error: Tensor, recorded: Tensor, mask: Tensor) -> float:
+    """Lower quartile over chunks of the mean absolute error, in standard deviations of what is recorded.
+
+    Dimensions in which it does not vary are left out, and so are chunks without a real action; NaN if none is left.
+
+    Args:
+        error, recorded: (n, H, D); 0 where `mask` (n, H) is False.
+    """
+    n = mask.sum()
+    from_mean = torch.where(mask[..., None], recorded - recorded.sum((0, 1)) / n, 0.0)
+    deviation = (from_mean.square().sum((0, 1)) / n).sqrt()
+    varies = deviation > CONSTANT * recorded.abs().amax((0, 1))
+    distances = (error[..., varies].abs() / deviation[varies]).mean(-1).sum(1) / mask.sum(1)
+    distances = distances[mask.any(1)]
+    return float(distances.quantile(0.25)) if len(distances) else float("nan")

@@ -96,7 +96,7 @@ def propose(
             raise ConfigError(name, [problem])
         task, every = _policy(data, fps), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
-        metric = "action_error/ema/mse[steps=8]"
+        metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
         if "images" not in data:
             optimizer, peak = "muon", 5e-3  # measured from states alone, docs/training.md
     proposal = {

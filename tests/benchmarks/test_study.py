@@ -173,7 +173,9 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
         run = Run(row, "human", "450,000 samples", 450_000, seed)
         about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
         about |= {"machine": "a processor", "budget": run.budget}
-        measures = {name: rng.normal() for name in ("training loss", "validation loss", "action error")}
+        measures = {
+            name: rng.normal() for name in ("training loss", "validation loss", "action error", "lower quartile")
+        }
         measures["action error by step"] = rng.normal(size=8).tolist()
         results.add({"run": run.id, "measure": CHEAP, "cheap": measures, "cpu_s": 9.5, "samples": 450_000, **about})
         for name in MEASURES if row.is_run_otherwise else [OWN]:
@@ -197,7 +199,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert "old" not in pages[0] and (tmp_path / "media/study.png").stat().st_size > 1000
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 24 |", "| action error | 94 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 106 |"),
+        *("| lower quartile of the action error | 106 |", "| validation loss, v, min-SNR | 62 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text

@@ -54,8 +54,43 @@ def test_perfect_policy_has_no_error_and_padding_does_not_count():
             rows = [int((SPLIT.val.a == row).flatten(1).all(1).nonzero()) for row in obs["a"]]
             return torch.where(SPLIT.val.mask[rows][..., None], SPLIT.val.x[rows], torch.nan)
 
-    found = measure(trained={"ema": Oracle()})
-    assert set(found.metrics.values()) == {0.0}
+    found = measure(trained={"ema": Oracle()}).metrics
+    assert set(found.values()) == {0.0}
+
+
+def test_lower_quartile_is_that_of_the_definition():
+    source = data(29)
+    source.val.x[..., 1] *= 40  # units do not matter
+    source.val.x[..., 1] += 1e6
+    policy, batch = MODELS["ema"], source.val.fetch(torch.arange(29))
+    with torch.no_grad():
+        policy.eval()
+        found = policy.predict(batch.cond, Randomness.from_counts(0, "action_error", batch.ids), DDIM(steps=4)).numpy()
+    found[..., 1] = found[..., 1] * 40 + 1e6
+
+    class Scaled(TinyPolicy):
+        def predict(self, obs, random, sampler=None, previous=None):
+            return super().predict(obs, random, sampler) * torch.tensor([1, 40]) + torch.tensor([0, 1e6])
+
+    mask, recorded = batch.mask.numpy()[:, 1:5], batch.x.numpy().astype(np.float64)[:, 1:5]
+    deviation = recorded[mask].std(0)
+    distances = [
+        np.mean([np.abs(one[i] - own[i]) / deviation for i in range(4) if real[i]])
+        for one, own, real in zip(found[:, 1:5].astype(np.float64), recorded, mask, strict=True)
+        if real.any()
+    ]
+    measured = measure(trained={"ema": Scaled(0)}, source=source, batch_size=7).metrics
+    assert measured["action_error/ema/lower_quartile[steps=4]"] == pytest.approx(np.quantile(distances, 0.25), rel=1e-3)
+
+
+def test_a_dimension_that_does_not_vary_is_left_out_of_the_quartile():
+    def quartile(value=None):
+        source = data(29)
+        if value is not None:
+            source.val.x[..., 1] = value
+        return measure(source=source).metrics["action_error/ema/lower_quartile[steps=4]"]
+
+    assert quartile(0.0) == quartile(1e4) != quartile()
 
 
 @pytest.mark.parametrize("batch_size", [1, 10, 29])
@@ -79,7 +114,7 @@ def test_names_are_exactly_what_is_measured():
     evaluator = config.create(SPLIT)
     found = evaluator.run(MODELS, None, NOW).metrics
     assert sorted(found) == sorted(config.metric_names())
-    assert "chunk/online/mae_chunk[steps=3]" in found and len(found) == 16
+    assert "chunk/online/mae_chunk[steps=3]" in found and len(found) == 20
 
 
 def test_executed_part_without_real_actions_is_nan():
@@ -88,6 +123,7 @@ def test_executed_part_without_real_actions_is_nan():
     source.val.mask[:, 0] = True  # only the index before the executed slice
     found = measure(source=source).metrics
     assert math.isnan(found["action_error/ema/mse[steps=4]"])
+    assert math.isnan(found["action_error/ema/lower_quartile[steps=4]"])
     assert math.isfinite(found["action_error/ema/mse_chunk[steps=4]"])
 
 

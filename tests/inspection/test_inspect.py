@@ -208,7 +208,7 @@ def test_of_one_episode_nothing_is_held_out(tmp_path):
     result = CliRunner().invoke(main, ["train", "--config_file", str(path), *arguments])
     assert result.exit_code == 0, result.output
     last = read_rows(tmp_path / "run")[-1]
-    assert {"training/ema/loss", "action_error/ema/mse[steps=8]"} <= last.keys()
+    assert {"training/ema/loss", "action_error/ema/lower_quartile[steps=8]"} <= last.keys()
 
 
 def test_a_configuration_names_what_is_shown(tmp_path):
