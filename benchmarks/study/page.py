@@ -1,4 +1,4 @@
-"""Tables and figure of the study, made from its raw results alone."""
+"""Tables and figures of the study, made from its raw results alone."""
 
 from __future__ import annotations
 
@@ -186,6 +186,10 @@ def relations(rows: list[Measured]) -> Iterator[str]:
     yield from _table(["measure", "trainings", "Spearman's rank correlation with the score"], cells())
 
 
+DRAWN = ("validation loss, v, min-SNR", "action error", "lower quartile of the action error")
+"""Cheap measures that the second figure shows."""
+
+
 def cheap_measures() -> dict[str, Callable[[dict[str, Any]], float]]:
     """Measures of a training by name; NaN where one does not apply."""
 
@@ -231,13 +235,15 @@ def tables(results: Results) -> Iterator[str]:
             if others := list(ways(results, which)):
                 yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
         if halves:
-            yield from ("", "### Cheap measures", "", *relations(rows))
+            yield from ("", "### Cheap measures", "", "![Scores against cheap measures](media/study_measures.png)", "")
+            yield from relations(rows)
 
 
 def draw(path: Path, results: Results) -> None:
     """Every row's score with its interval, a panel for each data set and budget."""
     panels = measured(results)
-    height = 1.2 + 0.22 * max(len(rows) for rows in panels.values())
+    most = max(len(rows) for rows in panels.values())
+    height = 1.2 + 0.22 * most
     figure = import_figure()(figsize=(5.2 * len(panels), height), dpi=110, layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, ((data, budget), rows) in zip(grid, panels.items(), strict=True):
@@ -248,6 +254,7 @@ def draw(path: Path, results: Results) -> None:
         axes.hlines(places, low, high, color=INK, linewidth=1)
         axes.plot(value[order], places, "o", color=INK, markersize=3)
         axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+        axes.set_ylim(len(rows) - most - 0.7, len(rows) - 0.3)  # the same distances in all panels, the best on top
         axes.set_title(f"{data}, {budget}", fontsize=9, loc="left", color=INK)
         axes.set_xlabel("score, mean and 95 % interval")
         axes.grid(alpha=0.25, axis="x")
@@ -257,11 +264,34 @@ def draw(path: Path, results: Results) -> None:
         figure.savefig(temporary, format="png")
 
 
+def draw_relations(path: Path, rows: list[Measured]) -> None:
+    """Score against cheap measures, a panel for each and a dot for each training."""
+    figure = import_figure()(figsize=(12, 3.6), dpi=110, layout="constrained")
+    grid = figure.subplots(1, len(DRAWN), sharey=True)
+    pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
+    for axes, name in zip(grid, DRAWN, strict=True):
+        values = [(cheap_measures()[name](line), score) for line, score in pairs]
+        axes.plot(*zip(*values, strict=True), "o", color=INK, markersize=3)
+        axes.set_xscale("log")
+        axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.set_xlabel(name)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0].set_ylabel("score")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
 def write_page(page: Path, results: Results) -> None:
-    """Replace what is between the markers of the page, and draw `media/study.png` beside it."""
+    """Replace what is between the markers of the page, and draw its figures in `media` beside it."""
     if not measured(results):
         raise ValueError(f"{results.path} holds no scores; run the study first")
     draw(page.parent / "media/study.png", results)
+    for rows in measured(results).values():
+        if complete(rows):
+            draw_relations(page.parent / "media/study_measures.png", rows)
     text = "\n".join(itertools.chain(["![Scores of all rows](media/study.png)"], tables(results)))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")

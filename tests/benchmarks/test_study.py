@@ -196,7 +196,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
         assert done.exit_code == 0
         pages.append(document.read_text())
     assert pages[0] == pages[1] and pages[0].startswith("# Study\n") and pages[0].endswith("\n\nMore.\n")
-    assert "old" not in pages[0] and (tmp_path / "media/study.png").stat().st_size > 1000
+    assert "old" not in pages[0]
+    assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
         *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 106 |"),
