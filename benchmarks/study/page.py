@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO, PEERS
+from benchmarks.study.design import rows as design_rows
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
@@ -39,14 +40,16 @@ Setting = tuple[str, str]
 
 
 def measured(results: Results) -> dict[Setting, list[Measured]]:
-    """What has been measured by its own sampler: by data set and budget, smaller budgets first."""
+    """What has been measured by its own sampler: by data set and budget, smaller budgets first, rows as designed."""
+    order = {row.name: place for place, row in enumerate(design_rows())}
     found: dict[Setting, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in sorted(results.trainings(), key=lambda line: (line["data"], line["samples"])):
         if (scores := results.scores(line["run"], OWN)) is not None:
             found[line["data"], line["budget"]][line["row"]].append((line, scores))
     return {
         setting: [
-            Measured(name, pairs[0][0]["group"], pairs[0][0]["levels"], *_stacked(pairs)) for name, pairs in of.items()
+            Measured(name, of[name][0][0]["group"], of[name][0][0]["levels"], *_stacked(of[name]))
+            for name in sorted(of, key=lambda name: order.get(name, len(order)))
         ]
         for setting, of in found.items()
     }
