@@ -101,21 +101,21 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         for steps in self.config.eval_timesteps:
             error, recorded, mask = self._errors(model, with_steps(model.sampler, steps), ranks)
             counts = mask.sum(0)  # (horizon,)
-            sums = {"mse": error**2, "mae": error.abs()}
+            values = {"mse": error**2, "mae": error.abs()}  # 0 where not real
             for kind, part in (("", executed), ("_chunk", whole)):
-                for name_of_error, errors in sums.items():
+                for name_of_error, errors in values.items():
                     value = float(errors[:, part].mean(-1).sum() / counts[part].sum())
                     result.metrics[f"{name}/{name_of_error}{kind}[steps={steps}]"] = value
             quartile = lower_quartile(error[:, executed], recorded[:, executed], mask[:, executed])
             result.metrics[f"{name}/lower_quartile[steps={steps}]"] = quartile
-            by_index = {key: errors.mean(-1).sum(0) / counts for key, errors in sums.items()}
+            by_index = {key: errors.mean(-1).sum(0) / counts for key, errors in values.items()}
             result.tables[f"{name}/by_index[steps={steps}]"] = [
                 {"index": index, "executed": first <= index < executed.stop, "n": int(count)}
                 | {key: float(means[index]) for key, means in by_index.items()}
                 for index, count in enumerate(counts)
             ]
             n = counts[executed].sum()
-            by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in sums.items()}
+            by_dimension = {key: errors[:, executed].sum((0, 1)) / n for key, errors in values.items()}
             result.tables[f"{name}/by_dimension[steps={steps}]"] = [
                 {"dimension": number} | {key: float(means[number]) for key, means in by_dimension.items()}
                 for number in range(error.shape[-1])
