@@ -238,8 +238,7 @@ def tables(results: Results) -> Iterator[str]:
             if others := list(ways(results, which)):
                 yield from ("", f"### Without training again: {title}", "", *_table(WAYS, iter(others)))
         if halves:
-            yield from ("", "### Cheap measures", "", "![Scores against cheap measures](media/study_measures.png)", "")
-            yield from relations(rows)
+            yield from ("", "### Cheap measures", "", *relations(rows))
 
 
 def draw(path: Path, results: Results) -> None:
@@ -267,22 +266,24 @@ def draw(path: Path, results: Results) -> None:
         figure.savefig(temporary, format="png")
 
 
-def draw_relations(path: Path, rows: list[Measured]) -> None:
-    """Score against cheap measures, a panel for each and a dot for each training."""
-    figure = import_figure()(figsize=(12, 3.6), dpi=110, layout="constrained")
-    grid = figure.subplots(1, len(DRAWN), sharey=True)
-    pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
-    for axes, name in zip(grid, DRAWN, strict=True):
-        values = [(cheap_measures()[name](line), score) for line, score in pairs]
-        axes.plot(*zip(*values, strict=True), "o", color=INK, markersize=3)
-        axes.set_xscale("log")
-        axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter("")
-        axes.set_xlabel(name)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    grid[0].set_ylabel("score")
+def draw_relations(path: Path, panels: dict[Setting, list[Measured]]) -> None:
+    """Score against cheap measures: a row for each data set and budget, a dot for each training."""
+    figure = import_figure()(figsize=(12, 3.6 * len(panels)), dpi=110, layout="constrained")
+    grid = figure.subplots(len(panels), len(DRAWN), sharey=True, squeeze=False)
+    for line_of_axes, ((data, budget), rows) in zip(grid, panels.items(), strict=True):
+        pairs = [(line, mean(scores)) for row in rows for line, scores in zip(row.trainings, row.scores, strict=True)]
+        for axes, name in zip(line_of_axes, DRAWN, strict=True):
+            values = [(cheap_measures()[name](line), score) for line, score in pairs]
+            axes.plot(*zip(*values, strict=True), "o", color=INK, markersize=3)
+            axes.set_xscale("log")
+            axes.xaxis.get_major_locator().set_params(subs=(1, 2, 5))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
+            axes.set_xlabel(name)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)
+        line_of_axes[0].set_title(f"{data}, {budget}", fontsize=9, loc="left", color=INK)
+        line_of_axes[0].set_ylabel("score")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 
@@ -292,9 +293,10 @@ def write_page(page: Path, results: Results) -> None:
     if not measured(results):
         raise ValueError(f"{results.path} holds no scores; run the study first")
     draw(page.parent / "media/study.png", results)
-    for rows in measured(results).values():
-        if complete(rows):
-            draw_relations(page.parent / "media/study_measures.png", rows)
-    text = "\n".join(itertools.chain(["![Scores of all rows](media/study.png)"], tables(results)))
+    head = ["![Scores of all rows](media/study.png)"]
+    if screens := {setting: rows for setting, rows in measured(results).items() if complete(rows)}:
+        draw_relations(page.parent / "media/study_measures.png", screens)
+        head += ["", "![Scores of all trainings against cheap measures](media/study_measures.png)"]
+    text = "\n".join(itertools.chain(head, tables(results)))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")

@@ -18,7 +18,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, pick_samples
+from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
@@ -147,7 +147,8 @@ class ActionErrorEvaluator(HeldOutEvaluator):
 
         width = policy.spec.x_shape[-1] if layout is None else layout.width_inside
         like = torch.zeros(0, 3, policy.horizon, width, device=device)
-        error, recorded, is_real = dealt(n, config.batch_size, ranks, sample, like).cpu().double().unbind(1)
+        share = -(-n // rank_and_size(ranks)[1])  # no rank waits while another has more than its part
+        error, recorded, is_real = dealt(n, min(config.batch_size, share), ranks, sample, like).cpu().double().unbind(1)
         return error, recorded, is_real[..., 0] > 0
 
     def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> np.ndarray:

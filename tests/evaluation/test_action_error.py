@@ -105,6 +105,21 @@ def test_errors_do_not_depend_on_the_number_of_ranks(ranks):
         assert found == pytest.approx(measure().metrics, rel=1e-4)
 
 
+@pytest.mark.parametrize(("ranks", "largest"), [(2, 15), (3, 10)])
+def test_ranks_share_the_samples_however_large_a_batch_may_be(ranks, largest):
+    def sizes(models, accelerator):
+        seen = []
+        predict = models["ema"].predict
+        models["ema"].predict = lambda obs, random, sampler=None: (
+            seen.append(len(random)) or predict(obs, random, sampler)
+        )
+        measure(accelerator, {"ema": models["ema"]}, batch_size=256)
+        return seen
+
+    found = on_ranks(ranks, sizes, {"ema": TinyPolicy(0)})
+    assert all(len(seen) == 1 and seen[0] <= largest for seen in found) and sum(map(sum, found)) == 29
+
+
 def test_same_call_gives_the_same_numbers():
     assert measure().metrics == measure().metrics
 
