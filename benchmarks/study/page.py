@@ -40,10 +40,11 @@ Setting = tuple[str, str]
 
 
 def measured(results: Results) -> dict[Setting, list[Measured]]:
-    """What has been measured by its own sampler: by data set and budget, smaller budgets first, rows as designed."""
+    """What has been measured by its own sampler: by data set and budget, smaller budgets first, rows as designed,
+    trainings by seed."""
     order = {row.name: place for place, row in enumerate(design_rows())}
     found: dict[Setting, dict[str, list]] = defaultdict(lambda: defaultdict(list))
-    for line in sorted(results.trainings(), key=lambda line: (line["data"], line["samples"])):
+    for line in sorted(results.trainings(), key=lambda line: (line["data"], line["samples"], line["seed"])):
         if (scores := results.scores(line["run"], OWN)) is not None:
             found[line["data"], line["budget"]][line["row"]].append((line, scores))
     return {

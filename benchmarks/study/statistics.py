@@ -38,22 +38,23 @@ def bootstrap(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The statistic of each group, and of bootstrap samples of all groups.
 
-    Training seeds are drawn with replacement within each group, its stratum (Agarwal et al. 2021, arXiv:2108.13264).
-    Episodes are the same in all groups, so a draw takes the same ones from each: differences between groups are paired.
-    With one training seed the intervals cover other episodes, but not other trainings.
+    Training seeds are drawn with replacement within each group, its stratum (Agarwal et al. 2021, arXiv:2108.13264),
+    and a draw takes the same ones from all groups of as many: a seed gives them one order of samples. It takes the same
+    episodes from all groups too, so differences between groups are paired. What is drawn for a group does not depend on
+    the others. With one training seed the intervals cover other episodes, but not other trainings.
 
     Args:
-        groups: N of (training seeds, episodes); episodes are common to all.
+        groups: N of (training seeds, episodes), both in one order; episodes are common to all.
 
     Returns:
         (N,) and (draws, N).
     """
-    rng = np.random.default_rng(seed)
     episodes = groups[0].shape[1]
-    columns = rng.integers(episodes, size=(draws, episodes))
+    columns = np.random.default_rng(seed).integers(episodes, size=(draws, episodes))
     found = np.empty((draws, len(groups)))
     for index, scores in enumerate(groups):
-        seeds = rng.integers(len(scores), size=(draws, len(scores)))
+        n = len(scores)
+        seeds = np.random.default_rng((seed, n)).integers(n, size=(draws, n))
         sampled = scores[seeds[:, :, None], columns[:, None, :]]  # (draws, seeds, episodes)
         found[:, index] = statistic(sampled.reshape(draws, -1))
     return np.array([statistic(scores.reshape(-1)) for scores in groups]), found

@@ -132,11 +132,27 @@ def test_one_training_has_the_percentile_interval_of_scipy():
     assert interval(draws[:, 0] - draws[:, 1]) == pytest.approx((expected.low, expected.high), abs=3e-3)
 
 
-def test_equal_groups_of_one_training_differ_by_nothing_in_every_draw():
-    scores = np.random.default_rng(3).uniform(size=(1, 40))
+@pytest.mark.parametrize("trainings", [1, 5])
+def test_equal_groups_differ_by_nothing_in_every_draw(trainings):
+    scores = np.random.default_rng(3).uniform(size=(trainings, 40))
     for statistic in STATISTICS.values():
         _, draws = bootstrap([scores, scores.copy()], statistic, draws=50)
         np.testing.assert_array_equal(draws[:, 0], draws[:, 1])
+
+
+def test_what_trainings_of_one_seed_share_is_not_in_their_difference():
+    rng = np.random.default_rng(3)
+    shared = rng.normal(size=(5, 1))
+    first, second = rng.normal(scale=0.01, size=(2, 5, 40))
+    _, draws = bootstrap([shared + first, shared + second], mean, draws=500)
+    assert (draws[:, 1] - draws[:, 0]).std() < 0.01 < 0.2 < draws[:, 0].std()
+
+
+def test_draws_of_a_group_do_not_depend_on_the_others():
+    one, other, third = np.random.default_rng(3).uniform(size=(3, 4, 40))
+    _, alone = bootstrap([one], mean, draws=50)
+    _, together = bootstrap([other[:2], third, one], mean, draws=50)
+    np.testing.assert_array_equal(alone[:, 0], together[:, 2])
 
 
 def test_lenths_margin_is_that_of_the_noise_beside_a_few_large_effects():
@@ -172,7 +188,7 @@ def made_up(path: Path, chosen=None, episodes=10) -> Results:
     for seed, row in itertools.product((0, 1), rows() if chosen is None else chosen):
         run = Run(row, "human", "450,000 samples", 450_000, seed)
         about = {"row": row.name, "group": row.group, "code": row.code, "levels": row.levels, "data": "human"}
-        about |= {"machine": "a processor", "budget": run.budget}
+        about |= {"machine": "a processor", "budget": run.budget, "seed": seed}
         measures = {
             name: rng.normal() for name in ("training loss", "validation loss", "action error", "lower quartile")
         }

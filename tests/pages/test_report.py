@@ -67,8 +67,12 @@ def page_of(*runs, tmp_path):
     return write_report(runs, tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_a_page_needs_no_network_and_runs_no_script(run, tmp_path):
-    page = page_of(run, tmp_path=tmp_path)
+@pytest.fixture(scope="module")
+def page(run, tmp_path_factory):
+    return page_of(run, tmp_path=tmp_path_factory.mktemp("page"))
+
+
+def test_a_page_needs_no_network_and_runs_no_script(page):
     outline = Outline(page)
     assert all(address.startswith(("#", "data:")) for address in outline.addresses)
     assert "<script" not in page and "@import" not in page
@@ -76,8 +80,8 @@ def test_a_page_needs_no_network_and_runs_no_script(run, tmp_path):
     assert len(page) < 2**20
 
 
-def test_numbers_on_the_page_are_those_of_the_run(run, tmp_path):
-    texts = Outline(page_of(run, tmp_path=tmp_path)).texts
+def test_numbers_on_the_page_are_those_of_the_run(run, page):
+    texts = Outline(page).texts
     result = json.loads((run / "result.json").read_text())["test"]
     for name, value in result.items():
         assert name in texts and f"{value:.6g}" in texts
@@ -102,9 +106,9 @@ def test_pictures_of_samples_are_those_of_the_newest_report(run, tmp_path):
     assert "second, ema_samples, at step 8" in outline.texts
 
 
-def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(run, tmp_path):
+def test_chunks_sampled_at_held_out_moments_are_drawn_beside_the_recorded_ones(run, page):
     [stored] = (run / "media").glob("action_error_*_chunks.npy")
-    texts = Outline(page_of(run, tmp_path=tmp_path)).texts
+    texts = Outline(page).texts
     assert len(np.load(stored)) == 1 and {"action_error/ema, moment 1 of 1", "16 sampled"} <= set(texts)
 
 
@@ -149,8 +153,7 @@ def test_a_page_of_large_chunks_stays_small(run, tmp_path):
     assert len(page_of(copy, tmp_path=tmp_path)) < 4 << 20
 
 
-def test_text_of_users_is_escaped(run, tmp_path):
-    page = page_of(run, tmp_path=tmp_path)
+def test_text_of_users_is_escaped(run, page, tmp_path):
     assert "a &lt;b&gt;bold&lt;/b&gt; claim" in page and "<b>bold" not in page
     other = tmp_path / "<img src=x>"
     shutil.copytree(run, other)
@@ -162,8 +165,8 @@ def test_text_of_users_is_escaped(run, tmp_path):
     assert all(address.startswith("#") for address in outline.addresses)
 
 
-def test_a_page_is_a_function_of_the_run(run, tmp_path):
-    assert page_of(run, tmp_path=tmp_path) == page_of(run, tmp_path=tmp_path)
+def test_a_page_is_a_function_of_the_run(run, page, tmp_path):
+    assert page_of(run, tmp_path=tmp_path) == page
 
 
 def test_runs_that_are_damaged_or_unfinished_have_a_page(run, tmp_path):

@@ -377,7 +377,7 @@ def test_captions_of_one_image_stay_in_one_part():
 
 
 def test_an_epoch_over_large_files_takes_little_memory(tmp_path):
-    """400 MB of pairs: the process grows by its caches, 8 MB, and what reading a block takes."""
+    """160 MB of pairs: the process grows by its caches, 8 MB, and what reading a block takes."""
     program = """
 import json, os, sys
 import numpy as np
@@ -387,8 +387,8 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 record = {"batch_size": 1024, "block_rows": 256, "shuffle_blocks": 8, "split": {"train": 0.9, "val": 0.1}}
 for name in ("image", "text"):
     with open(f"{sys.argv[1]}/{name}.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": (200_000, 512)})
-        for _ in range(200):
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": (80_000, 512)})
+        for _ in range(80):
             file.write(np.ones((1000, 512), "<f2").tobytes())
     record[name] = {"path": f"{sys.argv[1]}/{name}.npy"}
 before = memory.resident()
