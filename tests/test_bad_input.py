@@ -84,6 +84,12 @@ SETTINGS = {
         "train.monitor.metric is 'rollout/score', which no evaluator in `evaluate` measures; they measure "
         "validation/ema/loss",
     ),
+    "misspelt metric": (
+        {"train__monitor": {"metric": "validation/ema/los"}},
+        "train.monitor.metric is 'validation/ema/los', which no evaluator in `evaluate` measures; did you mean "
+        "validation/ema/loss or ",
+    ),
+    "directory that no path can name": ({"tracker__data_path": "a\0b"}, "tracker.data_path: string should match"),
     "average that is not there": (
         {"evaluate": [{**LOSS, "models": ["fast"]}]},
         "evaluate.0 measures ['fast'], but the run has ['ema', 'slow', 'online']; name one of these there or add the "

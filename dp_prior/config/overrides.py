@@ -58,14 +58,14 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The value of an override: parsed as JSON, or the text itself where only text is valid."""
+    """The value of an override: parsed as JSON, or the text itself where only text is valid; null is no text."""
     try:
         value = parse_json(text, source)
     except ConfigError as error:
         if "not JSON: " in str(error):
             return text
         raise
-    if annotation is None or isinstance(value, str):
+    if annotation is None or value is None or isinstance(value, str):
         return value
     for candidate in (value, text):
         try:

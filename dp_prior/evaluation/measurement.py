@@ -15,8 +15,8 @@ from dp_prior.durable import encode_document, replace_file, replacing
 
 
 def _names_a_file(name: str) -> str:
-    if not name or "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"{name!r} cannot name metrics and files of a run; use letters, digits, _ and -")
+    if not name.isprintable() or not name or len(name) > 80 or {"/", "\\"} & set(name):
+        raise ValueError(f"{name!r} cannot name metrics and files of a run; use at most 80 letters, digits, _ and -")
     return name
 
 

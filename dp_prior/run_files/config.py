@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -150,10 +151,9 @@ class TrainConfig(Config):
         monitor = self.train.monitor
         names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
         if self.evaluate and monitor.metric not in names:
-            yield (
-                f"train.monitor.metric is {monitor.metric!r}, which no evaluator in `evaluate` measures; "
-                f"they measure {', '.join(names)}"
-            )
+            close = difflib.get_close_matches(monitor.metric, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"they measure {', '.join(names)}"
+            yield f"train.monitor.metric is {monitor.metric!r}, which no evaluator in `evaluate` measures; {hint}"
         metric = find_metric(monitor.metric, self.metrics)
         wanted = metric and {"lower": "min", "higher": "max"}.get(metric.better)
         if self.evaluate and wanted is not None and monitor.mode != wanted:

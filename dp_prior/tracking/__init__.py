@@ -30,7 +30,7 @@ LoggerConfig = family(
 class TrackerConfig(Config):
     """The run directory, its loggers, the savers of its checkpoints, and where it resumes from."""
 
-    data_path: str = Field(default="runs/run", min_length=1)
+    data_path: str = Field(default="runs/run", min_length=1, pattern=r"^[^\x00]*$")
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)

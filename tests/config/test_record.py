@@ -274,11 +274,15 @@ def test_an_override_is_typed_by_the_record():
     assert read(MINIMAL, "description=a=b").description == "a=b"
 
 
-@pytest.mark.parametrize("text", ["3", "true", "null", "1e5", "[1]", '"quoted"'])
+@pytest.mark.parametrize("text", ["3", "true", '"null"', "1e5", "[1]", '"quoted"'])
 def test_an_override_of_a_text_field_is_text_whatever_it_looks_like(text):
-    expected = "quoted" if text.startswith('"') else text
+    expected = text.strip('"')
     assert read(MINIMAL, f"description={text}").description == expected
     assert read(MINIMAL, f"evaluate.0.name={text}").evaluate[0].name == expected
+
+
+def test_an_override_with_null_is_not_the_text_null():
+    assert problems(MINIMAL, "description=null") == ["description: input should be a valid string; found None"]
 
 
 def test_an_override_into_a_default_keeps_the_rest_of_the_default():

@@ -17,7 +17,7 @@ from tests.evaluation.fakes import NOW, TinyPolicy, read_video
 from tests.tiny import tiny
 
 
-@pytest.mark.parametrize("name", ["", "../outside", "/absolute", "a/../../b", "back\\slash", "nul\0"])
+@pytest.mark.parametrize("name", ["", "../outside", "/absolute", "a/b", "back\\slash", "nul\0", "two\nlines", "a" * 81])
 @pytest.mark.parametrize("kind", [LossConfig, RolloutConfig])
 def test_a_name_that_leaves_the_folder_of_the_run_is_refused(kind, name):
     fields = {"name": name} | ({"env": {"type": "toy"}} if kind is RolloutConfig else {})
