@@ -107,7 +107,7 @@ FACTORS: dict[str, dict[str, Settings]] = {  # factor -> level -> settings; the 
 PROBED: dict[str, dict[str, Settings]] = FACTORS | {  # the first level of each is that of the main job
     "learning rate": {level: {"train.lr.peak": float(level)} for level in ("5e-3", "2.5e-3", "1e-2")},
     "weight decay": {
-        level: {"train.optimizer": {"type": "muon", "weight_decay": float(level)}} for level in ("1e-6", "1e-2")
+        level: {"train.optimizer": {"type": "muon", "weight_decay": float(level)}} for level in ("1e-6", "1e-2", "1e-1")
     },
     "observations": dict(reversed(FACTORS["observations"].items())),
 }
