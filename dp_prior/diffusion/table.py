@@ -21,6 +21,7 @@ class NoiseTable:
         sigma: (T,) float64, > 0.
         snr: (T,) float64 signal-to-noise ratio (alpha / sigma) squared.
         levels: (alpha, sigma) of every timestep as plain numbers, and at index -1 those of the clean sample.
+        variance: alpha^2 + sigma^2, of x_t where the data are standard normal; like `levels`.
         half_log_snr: log(alpha / sigma) of every timestep, DPM-Solver's lambda; no signal at all counts as -30.
     """
 
@@ -36,6 +37,7 @@ class NoiseTable:
                 f"timestep {rises[0]} and {self.snr[rises[0] + 1]:.3g} at the next"
             )
         self.levels = [*zip(alpha.tolist(), sigma.tolist(), strict=True), (1.0, 0.0)]
+        self.variance = [round(alpha**2 + sigma**2, 12) for alpha, sigma in self.levels]  # exactly 1 where it is kept
         self.half_log_snr = [math.log(max(alpha / sigma, math.exp(-30))) for alpha, sigma in self.levels[:-1]]
         for step in (self.transition, self._weights, self.log_stds, self.multistep):
             setattr(self, step.__name__, functools.cache(step))
@@ -72,10 +74,13 @@ class NoiseTable:
     def log_stds(self, t: int, s: int) -> tuple[float, float]:
         """Logarithms of the least and the largest sensible std of the step from t to a less noisy s.
 
-        The least is that of the posterior q(x_s | x_t, x_0), the largest that of q(x_t | x_s): beta, for neighbours.
+        The least is that of q(x_s | x_t, x_0), the largest that of q(x_s | x_t) for data that are standard normal. The
+        latter is the std of q(x_t | x_s), beta for neighbours, where alpha^2 + sigma^2 is 1.
         """
         (alpha_t, sigma_t), (alpha_s, sigma_s) = self.levels[t], self.levels[s]
-        return math.log(self.transition(t, s, 1.0)[2]), math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
+        forward = math.log(sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2) / 2
+        narrowing = math.log(self.variance[s] / self.variance[t]) / 2
+        return math.log(self.transition(t, s, 1.0)[2]), forward + narrowing
 
     def multistep(self, t: int, s: int, nodes: tuple[int, ...]) -> tuple[float, ...]:
         """(c_x, w_1, ...) of the step x_s = c_x x_t + w_1 x_0(node_1) + ... along the probability-flow ODE.
@@ -111,7 +116,9 @@ class NoiseTable:
         fresh = 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2  # as in `transition` and `log_stds`
         c_0 = alpha_s - sigma_s / sigma_t * (1 - fresh).sqrt() * alpha_t
         least = (sigma_s * fresh.sqrt()).log()
-        largest = (sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2).log() / 2
+        forward = (sigma_t**2 - (alpha_t / alpha_s * sigma_s) ** 2).log() / 2
         first = self.sigma[:1].log()
         least_first = least[:1] if len(least) else first
-        return torch.cat([torch.ones_like(first), c_0]), torch.cat([least_first, least]), torch.cat([first, largest])
+        variance = torch.tensor(self.variance, dtype=torch.float64)
+        largest = torch.cat([first, forward]) + (variance.roll(1)[:-1] / variance[:-1]).log() / 2
+        return torch.cat([torch.ones_like(first), c_0]), torch.cat([least_first, least]), largest

@@ -1,8 +1,8 @@
 """The variance of a reverse step, and the terms of the variational bound (Nichol and Dhariwal 2021).
 
 A reverse step draws x_s from a normal distribution around the posterior's mean. Its std lies between two bounds,
-`least` (that of the posterior given x_0) and `largest` (that of the forward step); `NoiseTable.log_stds` has them. A
-learned variance is read from the second half of the network's output.
+`least` (that of the posterior given x_0) and `largest` (that of standard normal data); `NoiseTable.log_stds` has them.
+A learned variance is read from the second half of the network's output.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class FixedSmall(_Variance):
 
 
 class FixedLarge(_Variance):
-    """The variance of the forward step; right where the data are standard normal."""
+    """The variance that is right where the data are standard normal; that of the forward step, beta, on schedules with
+    alpha^2 + sigma^2 = 1."""
 
     type: Literal["fixed_large"] = "fixed_large"
 

@@ -88,7 +88,7 @@ class Lockstep:
         elif self._rule == "max":
             self._score[row] = np.maximum(self._score[row], reward)  # NaN stays NaN
         elif self._rule == "last":
-            self._score[row] = reward
+            self._score[row] = self._score[row] if np.isnan(self._score[row]) else reward
         else:
             self._score[row] = max(self._score[row], float(bool(reported)))
         solved = reported if self._success_score is None else self._score[row] >= self._success_score

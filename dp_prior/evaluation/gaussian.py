@@ -59,6 +59,8 @@ def gaussian_bits(
 
 
 def _inside(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, *x_shape) float64 normalised, and (B, *x_shape[:-1], 1) bool where it is real; padding is 0."""
+    """(B, *x_shape) float64 normalised, and bool, broadcasts against it: where it is real and predicted, not given;
+    elsewhere it is 0."""
     valid = batch.mask[..., None] if batch.mask.ndim == batch.x.ndim - 1 else batch.mask
+    valid = valid if model.shown is None else valid & ~model.shown
     return torch.where(valid, model.inside(batch.x, batch.cond).double(), 0.0), valid

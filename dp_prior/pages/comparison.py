@@ -42,7 +42,7 @@ def comparison_page(stories: list[Story]) -> Page:
         summaries=[
             ("Runs", ("run", "state", "samples", "score", "solved"), rows),
             ("Configurations, over seeds of training", ("configuration", "seeds", "metric", "mean"), _folded(groups)),
-            ("Paired by seed", ("run", "against", "seeds", "difference of scores"), _paired(names, stories)),
+            ("Paired by seed", ("run", "against", "metric", "seeds", "difference"), _paired(names, stories)),
         ],
         sections=[section for section in sections if section[1]],
         tables=[("Settings that differ", ("setting", *names), differences)],
@@ -63,7 +63,9 @@ def _seen(story: Story) -> int:
 
 
 def _scores(story: Story) -> tuple[str, str]:
-    found = {name.rpartition(": ")[2]: f"{value} ({interval})" for name, value, interval in reversed(headlines(story))}
+    counts = "" if story.tested is None else f"{story.tested.name}: "
+    known = [one for one in headlines(story) if one[0].startswith(counts)]
+    found = {name.rpartition(": ")[2]: f"{value} ({interval})" for name, value, interval in reversed(known)}
     return found.get("score", ""), found.get("solved", "")
 
 
@@ -125,12 +127,14 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
             numbers = np.array([value for name, value in values if name == metric])
             low, high = mean_interval(numbers) if len(numbers) > 1 else (math.nan, math.nan)
             interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
-            rows.append((label, str(len(numbers)), metric, f"{numbers.mean():.4g}{interval}"))
+            broken = f"none: {np.isnan(numbers).sum()} of the runs have episodes without a score"
+            mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"
+            rows.append((label, str(len(numbers)), metric, mean))
     return rows if any(len(group) > 1 for _, group in groups) else []
 
 
 def _value(story: Story) -> tuple[str, float] | None:
-    """The mean score of its episodes, or else the metric by which its best weights were chosen."""
+    """The mean score of its episodes, NaN if one has none; or else the metric by which its best weights were chosen."""
     if scores := _by_seed(story):
         return f"{story.tested.name}/score", float(np.mean(list(scores.values())))
     metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
@@ -139,21 +143,24 @@ def _value(story: Story) -> tuple[str, float] | None:
     return (str(metric), float(value)) if is_number(value) else None
 
 
-def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str]]:
-    """Each run against the first, by the seeds that both measured."""
+def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:
+    """Each run against the first, by the seeds that an evaluator of the same name measured in both."""
     first = _by_seed(stories[0])
     rows = []
     for name, story in zip(names[1:], stories[1:], strict=True):
         other = _by_seed(story)
         common = sorted(first.keys() & other.keys())
-        if len(common) > 1:
+        if len(common) > 1 and story.tested.name == stories[0].tested.name:
             difference = np.array([other[seed] - first[seed] for seed in common])
             low, high = mean_interval(difference)
             text = f"{difference.mean():+.3f} ({low:+.3f} to {high:+.3f})"
-            rows.append((name, names[0], str(len(common)), text))
+            broken = np.isnan(difference).sum()
+            text = f"none: {broken} of the seeds have no score" if broken else text
+            rows.append((name, names[0], f"{story.tested.name}/score", str(len(common)), text))
     return rows
 
 
 def _by_seed(story: Story) -> dict[int, float]:
-    report = story.tested
-    return {} if report is None else {row["seed"]: row["score"] for row in report.episodes if row["score"] is not None}
+    """Scores of the rollout that counts; NaN for an episode without one."""
+    rows = [] if story.tested is None else story.tested.episodes
+    return {row["seed"]: math.nan if row["score"] is None else row["score"] for row in rows}

@@ -78,8 +78,9 @@ def run_page(story: Story, output: Path) -> Page:
 
 
 def headlines(story: Story) -> list[tuple[str, str, str]]:
-    """(name, value, interval) of the scores that count."""
-    source = story.test or next((row for row in reversed(story.rows) if any(k.endswith("/score") for k in row)), {})
+    """(name, value, interval) of the scores of the tests, or else of the newest row with that of `Story.tested`."""
+    counts = "/score" if story.tested is None else f"{story.tested.name}/score"
+    source = story.test or next((row for row in reversed(story.rows) if any(k.endswith(counts) for k in row)), {})
     found = []
     for name, value in source.items():
         group, _, kind = name.rpartition("/")

@@ -106,10 +106,12 @@ class Story:
 
     @property
     def tested(self) -> Report | None:
-        """The rollout whose episodes count: the first of `test`, else the newest one."""
+        """The newest rollout of the evaluator that counts: the first of `test`, else the one that selects the best
+        weights, else the first that ran."""
         rollouts = {report.name: report for report in self.reports if report.episodes}  # the newest of each name
-        named = [name for metric in self.test if (name := metric.removesuffix("/score")) in rollouts]
-        return rollouts[named[0]] if named else next(reversed(rollouts.values()), None)
+        candidates = [*self.test, str(self.settings.get("train.monitor.metric"))]
+        named = [name for metric in candidates if (name := metric.removesuffix("/score")) in rollouts]
+        return rollouts.get(named[0] if named else next(iter(rollouts), ""))
 
 
 def read_story(directory: Path) -> Story:

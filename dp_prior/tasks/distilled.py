@@ -148,6 +148,12 @@ def _misfits(teacher: DiffusionPolicy, student: DiffusionPolicy, sampler: DDIM) 
         if found != wanted:
             yield f"the teacher has {name} {found!r}, this policy {wanted!r}; they must be equal"
             return
+    for name in ("start", "self_condition"):
+        if (found := getattr(theirs.diffusion, name)) != DiffusionConfig.model_fields[name].default:
+            yield (
+                f"the teacher was trained with diffusion.{name} {found!r}, so it does not lead from every noisy chunk "
+                f"to a clean one; distil a policy without it"
+            )
     for fault in theirs.diffusion.sampler_faults(sampler):
         yield f"the teacher cannot take task.teacher_steps: {fault}"
     normal, normal_student = teacher.normalizer.state_dict(), student.normalizer.state_dict()

@@ -38,13 +38,21 @@ def test_transitions_keep_the_marginals(schedule, eta):
 
 
 @pytest.mark.parametrize("schedule", [Cosine(), Linear(), Flow()], ids=repr)
-def test_log_stds_are_those_of_posterior_and_forward_step(schedule):
+def test_log_stds_are_those_of_the_posteriors_of_one_point_and_of_standard_normal_data(schedule):
+    """By conditioning the joint Gaussian of x_s and x_t, given x_0 or not."""
     table = schedule.table()
     for t, s in ((99, 98), (50, 20), (1, 0)):
         (alpha_t, sigma_t), (alpha_s, sigma_s) = table.levels[t], table.levels[s]
         forward = sigma_t**2 - (alpha_t / alpha_s) ** 2 * sigma_s**2
         posterior = forward * sigma_s**2 / sigma_t**2
-        assert table.log_stds(t, s) == pytest.approx((math.log(posterior) / 2, math.log(forward) / 2), rel=1e-7)
+        covariance = alpha_t / alpha_s * (alpha_s**2 + sigma_s**2)
+        normal = alpha_s**2 + sigma_s**2 - covariance**2 / (alpha_t**2 + sigma_t**2)
+        assert table.log_stds(t, s) == pytest.approx((math.log(posterior) / 2, math.log(normal) / 2), rel=1e-7)
+        if not isinstance(schedule, Flow):
+            assert table.log_stds(t, s)[1] == math.log(forward) / 2  # to the last bit
+    _, _, largest = table.reverse_steps()
+    alpha, sigma = table.levels[0]
+    assert largest[0].item() == pytest.approx(math.log(sigma**2 / (alpha**2 + sigma**2)) / 2)  # Var(x_0 | x_t)
 
 
 def test_betas_are_the_largest_variances_of_neighbours():

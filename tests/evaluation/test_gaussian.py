@@ -14,7 +14,9 @@ from tests.evaluation.fakes import on_ranks
 
 
 class Scaled(nn.Module):
-    """The border of a model: what the diffusion sees of x."""
+    """The border of a model: what the diffusion sees of x, and which of it the network is given."""
+
+    shown = None
 
     def __init__(self, data_step=None, factor=1.0, offset=0.0):
         super().__init__()
@@ -74,6 +76,15 @@ def test_pixels_that_never_change_keep_a_spread_of_half_a_step():
     inside = (1 + math.erf(1 / math.sqrt(2))) / 2  # the bin of black reaches one std above it
     assert bits(Scaled(2 / 255, 1 / 127.5, -1.0), Part(black), Part(black)) == pytest.approx(
         -math.log2(inside), rel=1e-5
+    )
+
+
+def test_given_elements_do_not_count():
+    train, model = normal(500), Scaled()
+    model.shown = torch.zeros(3, 2, dtype=torch.bool)
+    model.shown[0] = True
+    assert bits(model, Part(train), Part(train)) == pytest.approx(
+        bits(Scaled(), Part(train[:, 1:]), Part(train[:, 1:])), rel=1e-9
     )
 
 

@@ -267,6 +267,16 @@ def test_teacher_that_cannot_teach_is_refused(change, message, teacher, tmp_path
         experiment(tiny(tmp_path, **{**distilled(teacher), **change})).run()
 
 
+@pytest.mark.parametrize("field", [{"start": "zeros"}, {"self_condition": 0.5}], ids=str)
+def test_teacher_without_a_map_from_noise_is_refused(field, tmp_path):
+    flow = {"objective": {"type": "x0"}, "schedule": {"type": "flow", "steps": 10}}
+    changes = {f"task__diffusion__{name}": value for name, value in (flow | field).items()}
+    experiment(tiny(tmp_path, evaluate=[], train__steps=1, tracker__data_path=str(tmp_path / "it"), **changes)).run()
+    changes = {f"task__diffusion__{name}": value for name, value in flow.items()}
+    with pytest.raises(ConfigError, match=f"the teacher was trained with diffusion.{next(iter(field))} "):
+        experiment(tiny(tmp_path, **distilled(tmp_path / "it", train__init_from=None, **changes))).run()
+
+
 def test_distilled_teacher_is_refused(uninterrupted, tmp_path):
     with pytest.raises(ConfigError, match=r"cannot take task.teacher_steps: the sampler visits .* \[1, 7\] are never"):
         experiment(tiny(tmp_path, **distilled(uninterrupted))).run()
