@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+from dp_prior.metrics import Means
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write
@@ -45,6 +46,15 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 
+@pytest.mark.promise("G1")
+def test_a_skipped_step_spoils_no_checkpoint_before_its_row_is_logged(tmp_path, monkeypatch):
+    spoil(monkeypatch, lambda trainer: trainer.progress.global_step == 5)
+    often = {"train__save_every": {"steps": 4}, "train__log_every": {"steps": 20}, "evaluate": []}
+    experiment(tiny(tmp_path, **often, train__steps=14)).run()
+    assert [path.name for path in sorted((tmp_path / "run/checkpoints").glob("*step*"))][-1] == "step_00000014"
+    assert not list((tmp_path / "run/checkpoints").glob("quarantine*"))
+
+
 @pytest.mark.promise("G2")
 def test_too_many_in_a_row_end_with_65_and_the_checkpoint_before_them(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 9)
@@ -77,6 +87,21 @@ def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(
     warning = next(line for line in lines if "rolled back" in line)
     assert "to the weights of step_00000008, 1 of 2 times; the samples since are skipped" in warning
     assert [row["step"] for row in rows(tmp_path / "run")] == sorted({*range(2, 21, 2), 7, 14})
+
+
+@pytest.mark.promise("G5")
+def test_no_step_is_in_two_rows_because_of_a_rollback(tmp_path, monkeypatch):
+    spoil(monkeypatch, poison)
+    reduce, counts = Means.reduce, []
+
+    def counted(means, ranks=None):
+        counts.append(means.state()["train/grad_norm"][1].item())
+        return reduce(means, ranks)
+
+    monkeypatch.setattr(Means, "reduce", counted)
+    rare = {"train__save_every": {"steps": 5}, "train__log_every": {"steps": 4}, "evaluate": []}
+    experiment(tiny(tmp_path, **(LIMITED | rare), train__rollback=1)).run()
+    assert counts == [4, 4, 2, 3, 4]  # 11 to 13 were skipped
 
 
 @pytest.mark.promise("G5")

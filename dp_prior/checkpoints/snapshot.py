@@ -23,6 +23,9 @@ from torch import Tensor
 from dp_prior.durable import encode_document
 
 PAGE = 4096  # bytes; heads are padded to it, so that tensors are aligned for direct I/O
+MEANS = "means."
+"""Begin of the names of running means, which are logged and not trained: the loss of a skipped step makes them NaN."""
+
 _PIECE = 16 << 20  # bytes per call of write or hash; a multiple of the page; 4 to 64 MB are equally fast
 _COPIED_AT_ONCE = 2 << 20  # bytes; small, so that all threads finish at about the same time
 _COPYING_THREADS = 4  # more are not faster; one nearly saturates the memory bandwidth of a small machine
@@ -243,8 +246,12 @@ def file_tensors(image: Tensor) -> dict[str, Tensor]:
 
 
 def nonfinite(tensors: dict[str, Tensor]) -> list[str]:
-    """Names of the tensors that hold NaN or infinity."""
-    return [key for key, tensor in tensors.items() if tensor.dtype.is_floating_point and not _is_finite(tensor)]
+    """Names of the tensors that hold NaN or infinity, but for those of `MEANS`."""
+    return [
+        key
+        for key, tensor in tensors.items()
+        if tensor.dtype.is_floating_point and not key.startswith(MEANS) and not _is_finite(tensor)
+    ]
 
 
 def _is_finite(tensor: Tensor) -> bool:

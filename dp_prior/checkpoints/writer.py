@@ -25,14 +25,20 @@ log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Passes snapshots to a store in a background thread."""
 
-    def __init__(self, store: CheckpointStore, on_durable: Callable[[Saved], None] | None = None):
+    def __init__(
+        self,
+        store: CheckpointStore,
+        on_durable: Callable[[Saved], None] | None = None,
+        before: Callable[[], None] | None = None,
+    ):
         """
         Args:
+            before: called in the writing thread before each save.
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
                 directory is not deleted during the call, since the next save waits for it.
         """
         self._store = store
-        self._on_durable = on_durable
+        self._on_durable, self._before = on_durable, before
         self._memory = SnapshotMemory()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._running: concurrent.futures.Future[None] | None = None
@@ -90,6 +96,8 @@ class CheckpointWriter:
         self, begun: float, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool
     ) -> None:
         self._memory.settle()
+        if self._before is not None:
+            self._before()
         try:
             saved = self._store.write(snapshot, progress, metrics, is_best)
         except CheckpointError as error:

@@ -146,6 +146,11 @@ class LocalSaver(Saver):
         if record.keep is not None and _fields(template):
             self._prune(target, template, record.keep)
 
+    def _filled(self, template: str, manifest: Manifest) -> str:
+        """The template with the fields of a checkpoint."""
+        progress = Progress(manifest.samples_seen, manifest.step)
+        return fill(template, progress, manifest.metrics.get(self._monitor))
+
     def _refuse_links(self, target: Path) -> None:
         """Refuse to write through a symbolic link below the run directory; elsewhere links are the user's choice."""
         for parent in target.parents:
@@ -153,10 +158,13 @@ class LocalSaver(Saver):
                 raise FileExistsError(f"{parent} is a symbolic link; no copy is made behind it, choose another place")
 
     def _prune(self, target: Path, template: str, keep: int) -> None:
-        """Delete the oldest of our copies under the same template."""
-        pattern = _pattern(template)
-        ours = {path: _own_manifest(path) for path in target.parent.iterdir() if pattern.fullmatch(path.name)}
-        ages = {path: (manifest.sequence, path == target) for path, manifest in ours.items() if manifest is not None}
+        """Delete the oldest of our copies under the same template: those that have the name it gives them."""
+        ours = {path: _own_manifest(path) for path in target.parent.iterdir()}
+        ages = {
+            path: (manifest.sequence, path == target)
+            for path, manifest in ours.items()
+            if manifest is not None and path.name == Path(self._filled(template, manifest)).name
+        }
         for path in sorted(ages, key=ages.get)[:-keep]:
             delete_checkpoint(path)
 
@@ -174,14 +182,6 @@ def fill(template: str, progress: Progress, metric: float | None) -> str:
     """The template with its fields filled in. A metric that was not measured reads `none`."""
     values = {"step": progress.global_step, "samples_seen": progress.samples_seen, "metric": metric}
     return _Filling().vformat(template, (), values)
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    """Matches the last part of every name that `fill` can make."""
-    found = string.Formatter().parse(Path(template).name)
-    return re.compile(
-        "".join(re.escape(text) + ("" if name is None else "[A-Za-z0-9.+_-]+") for text, name, _, _ in found)
-    )
 
 
 def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = None) -> None:

@@ -119,7 +119,7 @@ class Assembly:
                 self.ranks.stop.deadline.saved(saved.took_s)
                 tracker.save(saved)
 
-            writer = CheckpointWriter(store, deliver)
+            writer = CheckpointWriter(store, deliver, before=tracker.sync)
             with tracker, contextlib.closing(writer), self.ranks.telling():
                 yield Services(tracker, store, writer)
 

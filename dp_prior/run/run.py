@@ -12,6 +12,7 @@ from typing import Literal
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
 from dp_prior.durable import replace_file
 from dp_prior.evaluation.curve import draw_learning_curve
@@ -32,7 +33,7 @@ from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card,
 from dp_prior.tracking.identity import IDENTITY, claim_identity
 from dp_prior.tracking.jsonl import ROWS
 from dp_prior.tracking.tracker import Tracker
-from dp_prior.training.guard import UnusableStepsError
+from dp_prior.training.guard import NotFiniteError, UnusableStepsError
 from dp_prior.training.measure import measure
 from dp_prior.training.trainer import PolicyTrainer
 
@@ -227,12 +228,7 @@ class Run:
         ranks, limit = self.parts.ranks, self.parts.config.train.rollback
         with ranks.busy():
             services.writer.wait()
-        good = (
-            stored.path
-            for stored in services.store.good()
-            if stored.manifest.step < error.first_step and not _was_diverging(stored.path)
-        )
-        found = ranks.decide(lambda: next(good, None))
+        found = ranks.decide(lambda: _good_before(services.store, error))
         if found is None or trainer.rollbacks >= limit:
             raise error
         with ranks.busy():
@@ -286,6 +282,17 @@ class Run:
 
     def _is_measured(self, best: Path) -> bool:
         return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))
+
+
+def _good_before(store: CheckpointStore, error: UnusableStepsError) -> Path | None:
+    """The newest good checkpoint of a step before the first unusable one; None if there is none.
+
+    Steps that were skipped changed nothing, so one that was saved among them will do where none is older.
+    """
+    good = [stored for stored in store.good() if not _was_diverging(stored.path)]
+    older = [stored for stored in good if stored.manifest.step < error.first_step]
+    found = older or (good if isinstance(error, NotFiniteError) else [])
+    return found[0].path if found else None
 
 
 def _was_diverging(checkpoint: Path) -> bool:

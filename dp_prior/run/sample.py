@@ -52,6 +52,7 @@ from dp_prior.randomness import Randomness
 from dp_prior.regular_files import read_small
 from dp_prior.run.conditions import LABEL, Conditions, Given, HeldOut, Labelled
 from dp_prior.run.stored import TIMEOUT_S, Stored, load_model, read_stored, watched
+from dp_prior.run_files.changes import flat, kind_of
 from dp_prior.run_files.config import CONFIG
 
 JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
@@ -156,7 +157,9 @@ def _conditions(
         found = Given(request.conditions, spec)
     elif stored is not None:
         data = stored.open(report, ranks.check_before_training)
-        identity = {"data": data.document()["fingerprint"], "split": request.split}
+        settings = flat(stored.data.model_dump(mode="json"), "data")
+        chosen = {key: value for key, value in settings.items() if kind_of(key) == "data"}  # such as data.split.seed
+        identity = {"data": data.document()["fingerprint"], "split": request.split, **chosen}
         found = HeldOut(pick_samples(data, request.split, "sample"), identity)
     return Labelled(found, spec.classes[LABEL], request.labels, request.seed) if has_labels else found
 

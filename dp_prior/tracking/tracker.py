@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -48,19 +49,22 @@ class IsolatedSaver(Isolated):
     def __init__(self, saver: Saver, report: Callable[[str, Isolated], None]):
         super().__init__(saver, f"saver {saver.name!r}", report=report)
         self.undelivered: list[str] = []
-        self._failed: Saved | None = None
+        self._latest: Saved | None = None  # that it still owes, since no newer one was delivered
+        self._best: Saved | None = None
 
     def save(self, saved: Saved) -> None:
-        """Pass a checkpoint on. A newer one takes the place of one that failed, unless only that one was a best."""
-        if not self.call(lambda saver: saver.save(saved)):
-            self._failed = saved
-        elif self._failed is not None and (saved.is_best or not self._failed.is_best):
-            self._failed = None
+        """Pass a checkpoint on. The newest that failed as the latest, and as the best, are owed until the end."""
+        owed = None if self.call(lambda saver: saver.save(saved)) else saved
+        if saved.is_latest:
+            self._latest = owed
+        if saved.is_best:
+            self._best = owed
 
     def close(self, leave: threading.Event) -> threading.Thread:
         """Start to close the saver, which may wait for its place until `leave` is set; returns the thread."""
-        if self._failed is not None and self._failed.path.is_dir():
-            self.save(self._failed)
+        for saved in self._owed():
+            if saved.path.is_dir():
+                self.save(saved)
 
         def close(saver: Saver) -> None:
             self.undelivered += saver.close(leave)
@@ -71,10 +75,19 @@ class IsolatedSaver(Isolated):
 
     def summary(self) -> str | None:
         """As for `Isolated`, and which checkpoint did not reach it."""
-        line = super().summary()
-        if line is None or self._failed is None:
+        line, owed = super().summary(), self._owed()
+        if line is None or not owed:
             return line
-        return f"{line}; the checkpoint of step {self._failed.progress.global_step} did not reach it"
+        steps = " and ".join(str(saved.progress.global_step) for saved in owed)
+        return f"{line}; the checkpoint of step {steps} did not reach it"
+
+    def _owed(self) -> list[Saved]:
+        """What it still owes, each checkpoint as what it failed to be: an old best does not replace a newer latest."""
+        if self._latest is self._best:
+            return [] if self._best is None else [self._best]
+        latest = [] if self._latest is None else [replace(self._latest, is_best=False)]
+        best = [] if self._best is None else [replace(self._best, is_latest=False)]
+        return best + latest
 
 
 class Tracker:
@@ -161,9 +174,12 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
 
+    def sync(self) -> None:
+        """Make durable what has been logged: before a checkpoint from whose step on a resumed run logs again."""
+        self._tell(lambda logger: logger.sync())
+
     def save(self, saved: Saved) -> None:
         """Pass an immutable checkpoint to the savers. A saver that fails gets its checkpoint again at the end."""
-        self._tell(lambda logger: logger.sync())
         for saver in self._savers:
             saver.save(saved)
 

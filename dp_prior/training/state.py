@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dp_prior.checkpoints.snapshot import Snapshot
+from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
 from dp_prior.data.loader import Loader
 from dp_prior.job.ranks import Ranks
@@ -59,7 +59,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     online = trainer.online.state_dict() if trainer.averages else {}
     training = {f"online.{key}": value for key, value in online.items()}
     training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
-    training |= {f"means.{key}": value for key, value in trainer.means.state().items()}
+    training |= {f"{MEANS}{key}": value for key, value in trainer.means.state().items()}
     training["skipped"] = trainer.guard.counts
     tensors["training.safetensors"] = training
     accelerator = trainer.ranks.accelerator
@@ -99,7 +99,7 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
         average.model.load_state_dict(averages.get(name, online))
     _load_optimizer_state(trainer, _under("optimizer.", training))
     share = float(trainer.ranks.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
-    trainer.means.load({name: pair * share for name, pair in _under("means.", training).items()})
+    trainer.means.load({name: pair * share for name, pair in _under(MEANS, training).items()})
     trainer.guard.load(training["skipped"])
     progress = snapshot.documents["progress.json"]
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])

@@ -332,6 +332,7 @@ class PolicyTrainer:
         """Restore `snapshot` but keep the clock, so that the samples seen since are skipped."""
         now, count, skipped, seen = self.progress, self.rollbacks + 1, self.guard.counts, self.stopwatch.seen
         self.restore(snapshot)
+        self.means.load({})  # those of the snapshot are of steps in rows that stay
         self.stopwatch.load(seen)
         self.progress, self.rollbacks, self.unmeasured = now, count, None
         self.divergence.forget()

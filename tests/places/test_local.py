@@ -110,6 +110,14 @@ def test_templates_are_filled_and_old_copies_pruned_only_under_the_same_template
     assert sorted(path.name for path in tmp_path.glob("best_*")) == ["best_0.12", "best_0.25"]
 
 
+def test_copies_of_one_template_do_not_count_as_those_of_another(run):
+    saver = saver_of(run, save_latest_to="all/step_{step:08d}", save_best_to="all/step_{step:08d}_best", keep=2)
+    for step in range(1, 7):
+        run.save(step, saver, 1 / step, is_best=step <= 3)
+    found = sorted(os.listdir(run.directory / "all"))
+    assert found == ["step_00000002_best", "step_00000003_best", "step_00000005", "step_00000006"]
+
+
 def test_without_keep_every_copy_stays(run):
     saver = saver_of(run, save_latest_to="{samples_seen:06d}")
     for step in (1, 2, 3):

@@ -281,6 +281,7 @@ def test_another_request_does_not_go_on_with_the_batches_of_the_first(run, tmp_p
         ({"batch_size": 5}, "batch_size was 4, is 5"),
         ({"guidance_scale": 2.0}, "guidance_scale was None, is 2.0"),
         ({"overrides": ("task.sampler.steps=1",)}, "sampler was"),
+        ({"overrides": ("data.split.seed=3",)}, "data.split.seed was 0, is 3"),
     ]:
         with pytest.raises(FileExistsError, match=f"unfinished samples of another request: {named}"):
             drawn(run, tmp_path / "a.npz", **change)

@@ -237,6 +237,8 @@ def test_savers_receive_durable_checkpoints(tmp_path):
     [(durable,)] = saver.called("save")
     assert (durable.path, durable.progress, durable.metrics) == (tmp_path / "step_00000001", at(1), {"loss": 0.5})
     assert durable.is_latest and durable.is_best
+    assert not logger.called("sync")
+    tracker.sync()
     assert logger.called("sync") == [()]
 
 
@@ -267,6 +269,29 @@ def test_a_best_that_failed_is_not_forgotten_because_a_later_latest_succeeded(tm
     tracker.save(saved(tmp_path, at(2), {}))
     tracker.close()
     assert [durable.progress.global_step for (durable,) in saver.called("save")] == [1, 2, 1]
+
+
+def test_what_failed_is_delivered_at_the_end_as_what_no_newer_checkpoint_was(tmp_path):
+    """An old best is not sent as the latest again, and a latest that fails does not make the best forgotten."""
+
+    def delivered(*works):
+        saver = Recorder("saver")
+        tracker = tracker_of(tmp_path, [], [saver])
+        for step, (works_now, is_best) in enumerate(works, 1):
+            saver.broken = set() if works_now else {"save"}
+            tracker.save(saved(tmp_path, at(step), {}, is_latest=True, is_best=is_best))
+        saver.broken = set()
+        tracker.close()
+        return [
+            (durable.progress.global_step, durable.is_latest, durable.is_best)
+            for (durable,) in saver.called("save")[len(works) :]
+        ]
+
+    assert delivered((False, True), (True, False)) == [(1, False, True)]
+    assert delivered((False, True), (False, False)) == [(1, False, True), (2, True, False)]
+    assert delivered((False, True)) == [(1, True, True)]
+    assert delivered((False, True), (False, True)) == [(2, True, True)]
+    assert delivered((False, False), (True, False)) == delivered((False, True), (True, True)) == []
 
 
 class Hung(Recorder):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from dp_prior.config import Config
+from dp_prior.config import Change, Config
 from dp_prior.data.embeddings.folder import Folder, FolderConfig
 from dp_prior.data.errors import DataError
 from dp_prior.data.selection import step_of
@@ -15,7 +16,7 @@ from dp_prior.data.selection import step_of
 class ObservationEmbeddingsConfig(Config):
     """Where the embeddings of one observation are stored, and which row belongs to which frame."""
 
-    folder: FolderConfig
+    folder: Annotated[FolderConfig, Change("data", {"path": "harmless", "metadata": "harmless"})]
     """The embeddings and their metadata; a row for every frame of every episode, in any order."""
 
     episode: str = "episode"

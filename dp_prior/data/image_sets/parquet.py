@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dp_prior.config import Change, Config
+from dp_prior.config.errors import short
 from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
@@ -58,7 +59,12 @@ class ParquetImages(ImageSource):
                     raise DataError(path, [f"has no column {name!r}. {nearest_name(name, columns)}"])
             if f"{config.image}.bytes" not in columns:
                 raise DataError(path, [f"column {config.image!r} is no struct with the encoded image as 'bytes'"])
-        labels = _labels(self._files, config.label, _class_names(footers[0][2], config.label)) if labelled else None
+        classes = [_class_names(given, config.label) for *_, given in footers]
+        for path, found in zip(self._files.paths, classes, strict=True):
+            if labelled and found != classes[0]:
+                problem = f"names the classes {short(found)} of column {config.label!r}, but {self._files.paths[0]} "
+                raise DataError(path, [f"{problem}{short(classes[0])}; expected the same in all files"])
+        labels = _labels(self._files, config.label, classes[0]) if labelled else None
         super().__init__(Path(self._files.place), [count for count, *_ in footers], self._files.paths, labels)
         self._expected = None
         self.size = next(self.read(self.parts[0], 0)).shape[1:3]

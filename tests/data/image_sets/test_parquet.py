@@ -86,6 +86,21 @@ def test_label_that_the_metadata_do_not_name(tmp_path):
         source(tmp_path / "set")
 
 
+def test_files_that_name_their_classes_otherwise_are_refused(tmp_path):
+    from pyarrow import parquet
+
+    pixels, _ = images(2)
+    for name, classes in (("a", ["cat", "dog"]), ("b", ["dog", "cat"])):
+        table = pa.table({"image": structs(*map(encoded, pixels)), "label": [0, 1]})
+        info = {"info": {"features": {"label": {"names": classes}}}}
+        parquet.write_table(
+            table.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / f"{name}.parquet"
+        )
+    with pytest.raises(DataError, match=r"(?s)b.parquet.*\['dog', 'cat'\].*a.parquet.*\['cat', 'dog'\]; expected"):
+        source(tmp_path)
+    assert len(source(tmp_path, labelled=False).parts) == 2
+
+
 @pytest.mark.parametrize("info", [None, [], {"features": None}, {"features": {"label": [{"dtype": "int64"}]}}])
 def test_metadata_without_names_of_classes_leave_the_numbers(tmp_path, info):
     """A list is how Hugging Face's metadata describe a column of sequences."""
