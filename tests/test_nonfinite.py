@@ -46,7 +46,6 @@ def test_samples_of_a_skipped_step_are_in_the_log(tmp_path, monkeypatch):
     assert rows(tmp_path / "run")[-1]["train/skipped_steps"] == 1
 
 
-@pytest.mark.promise("G1")
 def test_a_skipped_step_spoils_no_checkpoint_before_its_row_is_logged(tmp_path, monkeypatch):
     spoil(monkeypatch, lambda trainer: trainer.progress.global_step == 5)
     often = {"train__save_every": {"steps": 4}, "train__log_every": {"steps": 20}, "evaluate": []}
@@ -89,7 +88,6 @@ def test_rollback_takes_the_last_good_weights_and_passes_over_the_samples_since(
     assert [row["step"] for row in rows(tmp_path / "run")] == sorted({*range(2, 21, 2), 7, 14})
 
 
-@pytest.mark.promise("G5")
 def test_no_step_is_in_two_rows_because_of_a_rollback(tmp_path, monkeypatch):
     spoil(monkeypatch, poison)
     reduce, counts = Means.reduce, []
