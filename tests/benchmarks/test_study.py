@@ -216,8 +216,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 106 |"),
-        *("| lower quartile of the action error | 106 |", "| validation loss, v, min-SNR | 62 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 108 |"),
+        *("| lower quartile of the action error | 108 |", "| validation loss, v, min-SNR | 64 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
@@ -229,7 +229,7 @@ def test_thousandths_keep_what_is_solved():
 
 def test_a_study_of_two_data_sets_and_seeds_takes_little_room(tmp_path):
     one = made_up(tmp_path / "results.jsonl", episodes=200)  # of one data set
-    assert 2 * one.path.stat().st_size < 1.25e6
+    assert 2 * one.path.stat().st_size < 1.3e6
 
 
 def test_a_repeated_command_runs_only_what_is_missing(tmp_path, monkeypatch):
