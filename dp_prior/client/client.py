@@ -71,7 +71,8 @@ class PolicyClient:
     def reset(self, episode: int | None = None) -> None:
         """Start the next episode, or the one of a given number, which repeats its noise."""
         self._episode = self._episode + 1 if episode is None else int(episode)
-        self._step = self._inferred = 0
+        self._step = 0
+        self._next_step = [0]  # of `infer`; a list of its own, so that a request under way counts on in the old one
         self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.metadata["n_obs_steps"])
         self._queue: deque[np.ndarray] = deque()
         starts = {key: about["start"] for key, about in self.metadata["obs"].items() if "start" in about}
@@ -136,7 +137,8 @@ class PolicyClient:
             ServerError: the server refuses the request.
             ConnectionError: there is no answer within `patience_s`.
         """
-        fields: dict[str, Any] = {"episode": self._episode, "step": self._inferred if step is None else step}
+        next_step = self._next_step
+        fields: dict[str, Any] = {"episode": self._episode, "step": next_step[0] if step is None else step}
         if prefix is not None:
             fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
         request = pack({**{key: _sendable(value) for key, value in obs.items()}, OWN_FIELDS: fields})
@@ -145,7 +147,7 @@ class PolicyClient:
         if isinstance(answer, str):
             raise ServerError(answer)
         if step is None:
-            self._inferred += self.metadata["n_action_steps"]
+            next_step[0] += self.metadata["n_action_steps"]
         found = unpack(answer)
         found["round_trip_ms"] = 1e3 * (time.monotonic() - start)
         self.timing = {**found.get("server_timing", {}), "round_trip_ms": found["round_trip_ms"]}

@@ -9,7 +9,6 @@ dropped from a chunk that arrives; Diffusion Policy's `n_latency_steps` is a fix
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -78,15 +77,15 @@ class RealtimeAgent:
             obs_latency: seconds by which an observation is older than the call that hands it over, by key. All are
                 interpolated to the capture time of the oldest: floats linearly, integers such as pixels to the nearest.
             action_latency: seconds from a command to its effect.
-            nearest: keys that are never interpolated but taken from the nearest time: name those that hold rotations,
-                which numbers in between are not where a quaternion changes its sign or an angle jumps.
+            nearest: names of observations that are never interpolated but taken from the nearest time: those that hold
+                rotations, which numbers in between are not where a quaternion changes its sign or an angle jumps.
             delay: first estimate of the delay, in control periods.
             max_delay: largest delay that the predictor is told, for policies trained with `task.prefix`.
             clock: seconds.
             executor: where predictions run, one at a time; None for a thread of its own.
 
         Raises:
-            ValueError: a number is out of range.
+            ValueError: a number is out of range, or nearest is one text.
         """
         latencies = [*(obs_latency or {}).values(), action_latency]
         if fps <= 0 or n_obs_steps < 1 or n_action_steps < 1 or delay < 0 or min(latencies) < 0:
@@ -94,6 +93,8 @@ class RealtimeAgent:
                 f"fps is {fps}, n_obs_steps {n_obs_steps}, n_action_steps {n_action_steps}, delay {delay}, latencies "
                 f"{latencies}; expected fps above 0, counts from 1, and no negative delay or latency"
             )
+        if isinstance(nearest, str):
+            raise ValueError(f"nearest is the text {nearest!r}; expected a collection of names: [{nearest!r}]")
         self._predictor = predictor
         self._period = 1 / fps
         self._past = n_obs_steps - 1
@@ -104,7 +105,8 @@ class RealtimeAgent:
         self._max_delay = max_delay
         self._clock = clock
         self._executor = executor or ThreadPoolExecutor(1, "predict")
-        self._kept = n_obs_steps + math.ceil(sum(latencies) * fps) + 2
+        self._seen_s = max(self._obs_latency.values(), default=0.0) + self._past * self._period
+        self._request: _Request | None = None
         self.delays = deque([delay], maxlen=10)
         self.reset()
 
@@ -113,8 +115,10 @@ class RealtimeAgent:
         self.held = self.late = 0
         self._calls = self._commanded = self._requested = 0
         self._observations: dict[str, deque] = {}
-        self._commands = deque(maxlen=self._kept)  # (time, action)
-        self._request: _Request | None = None
+        self._commands: deque = deque()  # (time, action)
+        if self._request is not None:
+            self._request.result.cancel()
+        self._request = None
         self._chunk: np.ndarray | None = None
         self._first = 0  # number of the chunk's action at index 0
 
@@ -128,8 +132,8 @@ class RealtimeAgent:
             (action_dim,) float32.
 
         Raises:
-            ValueError: an observation is missing that obs_latency names or an earlier call of the episode gave, or the
-                chunk is not one of finite actions.
+            ValueError: an observation is missing that obs_latency or nearest names or an earlier call of the episode
+                gave, or the chunk is not one of finite actions.
             Exception: whatever the predictor raised.
         """
         now = self._clock()
@@ -160,15 +164,18 @@ class RealtimeAgent:
         self.close()
 
     def _remember(self, now: float, obs: Mapping[str, Any]) -> None:
-        missing = sorted(set(self._obs_latency) - set(obs))
-        if missing:
-            raise ValueError(f"obs_latency names {missing}, but the observations are {sorted(obs)}")
+        for setting, names in (("obs_latency", self._obs_latency), ("nearest", self._nearest)):
+            missing = sorted(set(names) - set(obs))
+            if missing:
+                raise ValueError(f"{setting} names {missing}, but the observations are {sorted(obs)}")
         missing = sorted(set(self._observations) - set(obs))
         if missing:  # else every prediction would see the world as it was when the key was last given
             raise ValueError(f"earlier calls of this episode gave {missing}, but the observations are {sorted(obs)}")
         for key, value in obs.items():
-            past = self._observations.setdefault(key, deque(maxlen=self._kept))
+            past = self._observations.setdefault(key, deque())
             past.append((now - self._obs_latency.get(key, 0.0), np.array(value)))
+            while len(past) > 1 and past[1][0] <= now - self._seen_s:
+                past.popleft()
 
     def _ask(self, now: float) -> None:
         """Request the chunk that continues what is commanded and planned."""
@@ -177,6 +184,8 @@ class RealtimeAgent:
         obs = {key: interpolated(past, wanted, key in self._nearest) for key, past in self._observations.items()}
         unseen = newest - self._action_latency - self._period / 2
         in_flight = sum(commanded > unseen for commanded, _ in self._commands)
+        while len(self._commands) > max(in_flight + self._past, 1):  # the last one may have to be held
+            self._commands.popleft()
         present = self._commanded - in_flight
         ahead = [] if self._chunk is None else list(self._chunk[self._commanded - self._first :])
         before = [action for _, action in self._commands][len(self._commands) - in_flight - self._past :]

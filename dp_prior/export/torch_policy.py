@@ -46,6 +46,8 @@ class AgentPolicy(nn.Module):
     Camera frames are resized as in training.
     """
 
+    max_delay = None  # its graphs are given no prefix
+
     def __init__(self, exported: ExportedPolicy):
         super().__init__()
         self.exported = exported

@@ -14,7 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dp_prior.inference.chunking import MergeConfig, Naive, Policy, delay_fault, next_chunk
+from dp_prior.inference.chunking import (
+    MergeConfig,
+    Naive,
+    Policy,
+    Prefix,
+    check_unfinished,
+    delay_fault,
+    held,
+    next_chunk,
+)
 from dp_prior.inference.instructions import Instructions
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
@@ -140,7 +149,8 @@ class VectorAgent:
             self._due = present + self.n_action_steps
         action = self._action()
         self._executed.append(action)
-        self._previous = dict.fromkeys(self._previous, action)
+        did = action.nan_to_num(0.0, 0.0, 0.0)  # a rollout executes nothing else, and its other rows go on
+        self._previous = dict.fromkeys(self._previous, did)
         self._step += 1
         return action.numpy().copy()
 
@@ -149,18 +159,18 @@ class VectorAgent:
         first = self.policy.n_obs_steps - 1
         last = first + self.n_action_steps - 1 if self.merge.stalls else self.policy.horizon - 1
         indices = [first + self._step - plan.present for plan in self._plans]
-        held = [
+        actions = [
             plan.chunk[:, index]
             for plan, index in zip(self._plans, indices, strict=True)
             if plan.begin <= self._step and index <= last
         ]
-        if not held:
+        if not actions:
             return self._executed[-1]
         layout = self.policy.spec.layout("x")
-        if layout is None:
-            return self.merge.combine(held)
+        if layout is None or not self.merge.averages:
+            return self.merge.combine(actions)
         return layout.decode(
-            self.merge.combine([layout.encode(action) for action in held])
+            self.merge.combine([layout.encode(action) for action in actions])
         )  # a mean of 6D is a rotation
 
     @torch.no_grad()
@@ -179,7 +189,7 @@ class VectorAgent:
             shift = self._step - plan.present
             left = plan.chunk[rows, shift:]
             if self.warm_start:
-                previous = torch.cat([left, left[:, -1:].expand(-1, shift, -1)], dim=1).to(device)
+                previous = held(left, self.policy.horizon).to(device)
             if self.merge.continues and self._step >= past:
                 executed = [action[rows] for action in self._executed][len(self._executed) - past :]
                 unfinished = torch.stack([*executed, *left[:, past:].unbind(1)], dim=1).to(device)
@@ -204,6 +214,13 @@ class VectorAgent:
             self._history.append(obs)
 
 
+class _OneRobot(VectorAgent):
+    """Refuses a chunk that is not finite before it is remembered: no later prediction begins from it."""
+
+    def _predict(self, rows: Tensor) -> Tensor:
+        return _finite(super()._predict(rows))
+
+
 class Agent:
     """A policy that runs one robot: `reset()` at the start of an episode, then `act(obs)` once per control step."""
 
@@ -218,8 +235,8 @@ class Agent:
         instructions: Instructions | None = None,
         guidance_scale: float | None = None,
     ):
-        """See `VectorAgent`."""
-        self._one = VectorAgent(
+        """See `VectorAgent`. The ways `synchronous` and `ensemble` of merging concern `act` alone."""
+        self._one = _OneRobot(
             policy,
             n_action_steps=n_action_steps,
             seed=seed,
@@ -240,7 +257,7 @@ class Agent:
     def reset(self, episode: int | None = None) -> None:
         """Start the next episode, or the one of a given number, which repeats its noise."""
         self.episode = self.episode + 1 if episode is None else episode
-        self._inferred = 0
+        self._next_step = [0]  # of `infer`; a list of its own, so that a prediction under way counts on in the old one
         self._one.reset([self.episode])
 
     def act(self, obs: Mapping[str, np.ndarray | Tensor]) -> np.ndarray:
@@ -255,9 +272,10 @@ class Agent:
 
         Raises:
             ValueError: an observation is refused by `check_obs`; nothing of it is remembered.
-            RuntimeError: the policy's action is not finite, which a robot must never execute.
+            RuntimeError: the policy's actions are not finite, which a robot must never execute; nothing is remembered,
+                and the next call predicts.
         """
-        return _finite(self._one.act(self._rows(obs))[0])
+        return self._one.act(self._rows(obs))[0]
 
     def infer(
         self,
@@ -271,8 +289,10 @@ class Agent:
 
         Args:
             obs: (n_obs_steps, *shape) by key, data units, newest last. An instruction may be one text for all steps.
-            prefix: (n, action_dim) the unfinished chunk from the oldest observation's step on, see `next_chunk`.
-            delay: how many of its actions from the present on are executed before the new chunk replaces them.
+            prefix: (n, action_dim) the unfinished chunk from the oldest observation's step on, see `next_chunk`. A warm
+                start begins from it, its last action held to the horizon.
+            delay: how many of its actions from the present on are executed before the new chunk replaces them. Of more
+                than a policy with `task.prefix` was trained for, it continues the first `max_delay`.
             step: control step of the newest observation, which with seed and episode determines the noise; None counts
                 n_action_steps for every call since `reset`.
 
@@ -280,32 +300,42 @@ class Agent:
             `chunk` (horizon, action_dim) float32, data units.
 
         Raises:
-            ValueError: see `next_chunk`.
+            ValueError: see `next_chunk` and `check_unfinished`.
             RuntimeError: the chunk is not finite.
         """
-        policy = self.policy
+        policy, one = self.policy, self._one
+        next_step = self._next_step
+        step = next_step[0] if step is None else step
         device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
-        rows = self._one.instructions.embedded(self._rows(obs))
+        rows = one.instructions.embedded(self._rows(obs))
         for key, value in obs.items():
             if isinstance(value, str) and key in policy.spec.cond_shapes and policy.spec.kind(key) == "text":
                 rows[key] = np.repeat(rows[key][:, None], policy.n_obs_steps, axis=1)
         checked = check_obs(rows, policy.spec, rows=1, steps=[policy.n_obs_steps])
-        unfinished = None if prefix is None else torch.from_numpy(np.array(prefix, np.float32))[None].to(device)
-        step = self._inferred if step is None else step
-        random = Randomness.from_counts(self._one.seed, "agent", torch.tensor([self.episode], device=device))
+        unfinished = previous = None
+        if prefix is not None:
+            given = np.array(prefix, np.float32)
+            check_unfinished(policy, given, delay)
+            unfinished = torch.from_numpy(given)[None].to(device)
+            previous = held(unfinished, policy.horizon) if one.warm_start and len(given) else None
+            if isinstance(one.merge, Prefix) and policy.max_delay is not None:
+                delay = min(delay, policy.max_delay)
+        random = Randomness.from_counts(one.seed, "agent", torch.tensor([self.episode], device=device))
         with torch.no_grad():
             chunk = next_chunk(
                 policy,
                 {key: value.to(device) for key, value in checked.items()},
                 random.stream("chunk", step),
-                self._one.sampler,
-                merge=self._one.merge,
+                one.sampler,
+                merge=one.merge,
                 unfinished=unfinished,
                 delay=delay,
-                guidance_scale=self._one.guidance_scale,
+                previous=previous,
+                guidance_scale=one.guidance_scale,
             )
-        self._inferred = step + self._one.n_action_steps
-        return {"chunk": _finite(chunk[0].float().cpu().numpy())}
+        actions = _finite(chunk.float().cpu())[0].numpy()
+        next_step[0] = step + one.n_action_steps
+        return {"chunk": actions}
 
     def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """The observations that the policy reads as the only row of a batch; the others as they are."""
@@ -316,11 +346,12 @@ class Agent:
         }
 
 
-def _finite(actions: np.ndarray) -> np.ndarray:
-    """The actions. Raises RuntimeError if one is not finite."""
-    if not np.isfinite(actions).all():
+def _finite(chunks: Tensor) -> Tensor:
+    """Chunks (n, horizon, action_dim). Raises RuntimeError if an action is not finite."""
+    wrong = chunks[~chunks.isfinite().all(-1)]
+    if len(wrong):
         raise RuntimeError(
-            f"the policy's action is {actions.tolist()}, which is not finite, though all observations are: the weights "
-            f"are damaged, or float16 overflows"
+            f"the policy's action is {wrong[0].tolist()}, which is not finite, though all observations are: the "
+            f"weights are damaged, or float16 overflows"
         )
-    return actions
+    return chunks

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
@@ -32,6 +33,8 @@ class Policy(Protocol):
     horizon: int
     n_obs_steps: int
     n_action_steps: int
+    max_delay: int | None
+    """Longest delay that it was trained to continue a chunk at; None for a policy that continues none."""
 
     def predict(
         self,
@@ -54,6 +57,9 @@ class _Merge(Config):
 
     continues: ClassVar[bool] = False
     """Whether a prediction depends on the unfinished chunk."""
+
+    averages: ClassVar[bool] = False
+    """Whether `combine` computes an action that no chunk holds."""
 
     def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
         """What `policy.predict` is given besides the observations; by default nothing.
@@ -124,6 +130,8 @@ class Ensemble(_Merge):
 
     type: Literal["ensemble"] = "ensemble"
 
+    averages: ClassVar[bool] = True
+
     decay: float = 0.01
     """Above 0 older chunks count more, below 0 newer ones."""
 
@@ -188,7 +196,8 @@ def next_chunk(
         sampler: replaces the policy's.
         merge: how; None for naive.
         unfinished: (B, n, action_dim) in data units: the action of the oldest observation's step, and so on: the first
-            n_obs_steps - 1 are executed, all others under way or planned. None where there are none.
+            n_obs_steps - 1 are executed, all others under way or planned; see `check_unfinished`. None where there are
+            none.
         delay: how many of those from the present on will be executed before the new chunk replaces them.
         previous: (B, horizon, action_dim) chunks to start sampling from, see `DiffusionPolicy.predict`.
         guidance_scale: replaces the policy's.
@@ -197,27 +206,41 @@ def next_chunk(
         (B, horizon, action_dim) in data units; index n_obs_steps - 1 + delay is the first to be executed.
 
     Raises:
-        ValueError: an observation is refused, the unfinished chunk has a wrong shape or is not finite, the delay leaves
-            nothing to execute, or the policy cannot merge in this way.
+        ValueError: an observation is refused, or the policy cannot merge in this way.
     """
     conditions: dict[str, Any] = {}
     if merge is not None and merge.continues and unfinished is not None:
-        past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
-        if not 0 <= delay < horizon - past:
-            raise ValueError(
-                f"delay is {delay}, but a chunk has {horizon - past} actions from the present on; expected 0 to "
-                f"{horizon - past - 1}, so that one is left to execute"
-            )
-        length = unfinished.shape[1] if unfinished.dim() == 3 else -1
-        expected = (len(random), max(length, past + delay), action_dim)
-        if tuple(unfinished.shape) != expected or length > horizon:
-            raise ValueError(
-                f"the unfinished chunk has shape {tuple(unfinished.shape)}; expected ({len(random)}, n, {action_dim}) "
-                f"with n from {past + delay} (n_obs_steps - 1 + delay) to {horizon} (horizon)"
-            )
-        if not unfinished.isfinite().all():
-            raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")
         conditions = merge.conditions(policy, unfinished, delay)
     if guidance_scale is not None:
         conditions["guidance_scale"] = guidance_scale
     return policy.predict(obs, random, sampler, previous=previous, **conditions)
+
+
+def check_unfinished(policy: Policy, unfinished: np.ndarray, delay: int) -> None:
+    """Whether one robot's unfinished chunk and its delay fit the policy.
+
+    Args:
+        unfinished: (n, action_dim), see `next_chunk`.
+
+    Raises:
+        ValueError: it has a wrong shape or is not finite, or the delay leaves nothing to execute.
+    """
+    past, (horizon, action_dim) = policy.n_obs_steps - 1, policy.spec.x_shape
+    if not 0 <= delay < horizon - past:
+        raise ValueError(
+            f"delay is {delay}, but a chunk has {horizon - past} actions from the present on; expected 0 to "
+            f"{horizon - past - 1}, so that one is left to execute"
+        )
+    fits = unfinished.ndim == 2 and past + delay <= len(unfinished) <= horizon and unfinished.shape[1] == action_dim
+    if not fits:
+        raise ValueError(
+            f"the unfinished chunk has shape {unfinished.shape}; expected (n, {action_dim}) with n from {past + delay} "
+            f"(n_obs_steps - 1 + delay) to {horizon} (horizon)"
+        )
+    if not np.isfinite(unfinished).all():
+        raise ValueError("the unfinished chunk holds a number that is not finite; give the actions as executed")
+
+
+def held(chunk: Tensor, horizon: int) -> Tensor:
+    """(B, horizon, action_dim) a chunk, at least one action long, whose last action is held to the horizon."""
+    return torch.cat([chunk, chunk[:, -1:].expand(-1, horizon - chunk.shape[1], -1)], dim=1)

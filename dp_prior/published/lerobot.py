@@ -21,7 +21,7 @@ from dp_prior.published.scaling import Scaling, identity
 from dp_prior.published.scheduler import Scheduler
 
 CONFIG, STATE, ENV = "config.json", "observation.state", "observation.environment_state"
-EPS = 1e-8  # added to a standard deviation
+EPS = 1e-8  # added to a standard deviation, and in place of a range of 0
 _KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, and the statistics that it is made of
     "MIN_MAX": ("limits", ("min", "max")),
     "QUANTILES": ("quantile", ("q01", "q99", "min", "max")),
@@ -263,8 +263,8 @@ def _by_feature(tensors: dict[str, Tensor]) -> Stats:
 def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str) -> Scaling:
     """The normalisation of a feature.
 
-    An observation that was constant in the data becomes -1, as theirs; other values of it stay near -1 instead of
-    being divided by their eps.
+    A range of width 0 is theirs, their eps, for an action, which so stays at its end. An observation at its end becomes
+    -1, as theirs; other values stay near -1 instead of being divided by their eps.
     """
     shape = (3,) if feature.type == "VISUAL" else feature.shape
     if mode == "IDENTITY":
@@ -284,7 +284,7 @@ def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str)
     with np.errstate(invalid="ignore"):  # the normalizer refuses what is not finite
         width = second - first
     unit = np.exp2(np.ceil(np.log2(np.maximum(np.abs(first), 1.0))))
-    half = np.where(width == 0, unit, width / 2)
+    half = np.where(width == 0, EPS / 2 if feature.type == "ACTION" else unit, width / 2)
     return Scaling(kind, 1 / half, first + half, known)
 
 

@@ -289,10 +289,13 @@ def _good_before(store: CheckpointStore, error: UnusableStepsError) -> Path | No
 
     Steps that were skipped changed nothing, so one that was saved among them will do where none is older.
     """
-    good = [stored for stored in store.good() if not _was_diverging(stored.path)]
-    older = [stored for stored in good if stored.manifest.step < error.first_step]
-    found = older or (good if isinstance(error, NotFiniteError) else [])
-    return found[0].path if found else None
+    among = None
+    for stored in store.good():  # from the newest on; each is read and hashed
+        if not _was_diverging(stored.path):
+            if stored.manifest.step < error.first_step:
+                return stored.path
+            among = among or stored.path
+    return among if isinstance(error, NotFiniteError) else None
 
 
 def _was_diverging(checkpoint: Path) -> bool:

@@ -317,6 +317,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         self.horizon = record.horizon
         self.n_obs_steps = record.n_obs_steps
         self.n_action_steps = record.n_action_steps
+        self.max_delay = None if record.prefix is None else record.prefix.max_delay
         self.transforms = record.transforms(self.spec)
 
     record_type = PolicyConfig
@@ -453,14 +454,14 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
 
     def _check_prefix(self, prefix: Tensor) -> None:
         """Raises ValueError for a prefix that the policy was not trained to continue."""
-        if self.record.prefix is None:
+        if self.max_delay is None:
             raise ValueError(
                 "the policy was trained without task.prefix, so it cannot be given a prefix; use merge 'guided', or "
                 "train it with task.prefix"
             )
-        past, most = self.n_obs_steps - 1, self.record.prefix.max_delay
-        if not past < prefix.shape[1] <= past + most:
+        past = self.n_obs_steps - 1
+        if not past < prefix.shape[1] <= past + self.max_delay:
             raise ValueError(
                 f"the prefix has {prefix.shape[1]} actions, which is a delay of {prefix.shape[1] - past} steps; the "
-                f"policy was trained for delays from 1 to {most} (task.prefix.max_delay)"
+                f"policy was trained for delays from 1 to {self.max_delay} (task.prefix.max_delay)"
             )

@@ -104,6 +104,18 @@ def test_on_durable_gets_the_final_directory_and_what_was_submitted(store):
     assert snapshot.documents == {"config.json": {}}
 
 
+def test_what_must_be_durable_before_a_checkpoint_is_called_first(store):
+    order = []
+    writer = CheckpointWriter(
+        store,
+        lambda saved: order.append(("after", saved.path.exists())),
+        before=lambda: order.append(("before", store.latest())),
+    )
+    writer.submit(Snapshot({}, {"config.json": {}}), Progress(64, 2), {})
+    writer.close()
+    assert order == [("before", None), ("after", True)]
+
+
 def test_each_save_is_timed_from_its_copy_on_also_one_that_has_to_wait(store, monkeypatch):
     now, took, may_write = [0.0], [], threading.Event()
     write, hold = store.write, SnapshotMemory.hold

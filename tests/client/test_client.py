@@ -4,7 +4,7 @@ import itertools
 import signal
 import socket
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -172,6 +172,21 @@ class AtOnce:
         future = Future()
         future.set_result(call(*arguments, **named))
         return future
+
+
+def test_an_episode_repeats_its_noise_whatever_request_was_under_way_when_it_began():
+    policy, obs = Fake(), {"pos": np.zeros((2, 3)), "a b/c": np.zeros((2, 1))}
+    began, may_end = threading.Event(), threading.Event()
+    with running(policy) as server, PolicyClient(port=server.port) as robot, ThreadPoolExecutor(1) as executor:
+        robot.reset(7)
+        expected = [robot.infer(obs)["chunk"] for _ in range(2)]
+        policy.before = lambda: (began.set(), may_end.wait(60))
+        old = executor.submit(robot.infer, obs)
+        assert began.wait(60)
+        robot.reset(7)
+        may_end.set()
+        old.result()
+        np.testing.assert_array_equal([robot.infer(obs)["chunk"] for _ in range(2)], expected)
 
 
 def test_the_real_time_agent_runs_over_the_client_as_over_an_agent():

@@ -7,7 +7,8 @@ state v is v. So every action that is skipped or repeated is a wrong number.
 import ast
 import itertools
 import sys
-from concurrent.futures import Future
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +64,8 @@ class World:
             self.effects.append(self.tick + self.action_latency)
         return action[0] == expected
 
-    def run(self, steps, **settings):
+    def run(self, steps, stalls=(), **settings):
+        """Act at ticks 0, 1, 2 ...; in a step of `stalls` the sensors block for 12 ticks; the robot catches up."""
         settings = {"n_obs_steps": 2, "n_action_steps": 4, **settings}
         agent = RealtimeAgent(
             self,
@@ -74,10 +76,13 @@ class World:
             action_latency=self.action_latency * PERIOD,
             **settings,
         )
-        fresh = []
-        for _ in range(steps):
+        fresh, lag = [], 0
+        for step in range(steps):
+            blocked = 12 * (step in stalls)
+            self.tick += blocked
             fresh.append(self.execute(agent.act(self.observe())))
-            self.tick += 1
+            lag = max(lag + blocked - 1, 0)  # ticks behind its schedule
+            self.tick += not lag
         assert agent.held == fresh.count(False) and len(self.effects) == fresh.count(True)
         return agent, fresh
 
@@ -107,6 +112,16 @@ def test_no_action_is_skipped_or_repeated_whatever_the_delays_and_latencies(seed
     if worst <= 2:  # 16 actions are enough for latencies of 6 steps and these delays
         assert all(fresh) and agent.late == 0
     assert sum(fresh) >= 40  # it never gets stuck
+
+
+@pytest.mark.parametrize(("obs_latency", "action_latency"), [*itertools.product((0, 2), (0, 1, 2))])
+@pytest.mark.parametrize("n_obs_steps", [1, 3])
+def test_a_loop_that_catches_up_after_a_stall_repeats_and_skips_nothing(obs_latency, action_latency, n_obs_steps):
+    """Up to 12 actions are commanded at one moment, more than a robot on schedule ever has in flight."""
+    world = World(itertools.chain([0], itertools.repeat(1)), obs_latency, action_latency)
+    agent, fresh = world.run(90, stalls=(20, 47), n_obs_steps=n_obs_steps)
+    assert all(fresh[:20]) and all(fresh[75:]) and fresh.count(False) <= 2 * 12
+    assert len(agent._commands) + len(agent._observations["state"]) < 20  # what is too old is forgotten
 
 
 @pytest.mark.parametrize(("delay", "obs_latency", "action_latency"), [*itertools.product((0, 1, 4), (0, 2), (0, 1))])
@@ -329,6 +344,11 @@ def test_settings_without_meaning_are_refused():
     agent = RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, obs_latency={"camera": 0.1})
     with pytest.raises(ValueError, match=r"obs_latency names \['camera'\], but the observations are \['state'\]"):
         agent.act({"state": np.zeros(1)})
+    with pytest.raises(ValueError, match=r"nearest is the text 'turn'; expected a collection of names: \['turn'\]"):
+        RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, nearest="turn")
+    agent = RealtimeAgent(Broken(None), fps=10, n_obs_steps=1, n_action_steps=1, nearest=["trun"])
+    with pytest.raises(ValueError, match=r"nearest names \['trun'\], but the observations are \['turn'\]"):
+        agent.act({"turn": np.zeros(4)})
 
 
 def test_a_local_agent_runs_in_its_own_thread():
@@ -336,6 +356,66 @@ def test_a_local_agent_runs_in_its_own_thread():
     with RealtimeAgent(local, fps=100, n_obs_steps=2, n_action_steps=2) as agent:
         actions = [agent.act({key: value[0] for key, value in obs.items()}) for obs in stream(1, 30)]
     assert np.isfinite(actions).all() and np.shape(actions) == (30, 2)
+
+
+def test_one_slow_prediction_does_not_stop_a_policy_that_continues_a_prefix():
+    """Such a policy was trained for delays up to 2; beyond them it continues the first 2 actions."""
+    told = []
+
+    class Continuing(Fake):
+        max_delay = 2
+
+        def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
+            chunk = super().predict(obs, random)
+            if prefix is not None:
+                told.append(prefix.shape[1] - 1)
+                chunk[:, : prefix.shape[1]] = prefix
+            return chunk
+
+    world = World(itertools.chain([0, 5], itertools.repeat(1)))
+    settings = {"n_obs_steps": 2, "n_action_steps": 4, "clock": world.clock, "executor": world}
+    agent = RealtimeAgent(Agent(Continuing(12), merge=Prefix()), fps=1 / PERIOD, **settings)
+    for obs in stream(1, 60):
+        agent.act({key: value[0] for key, value in obs.items()})
+        world.tick += 1
+    assert set(told) == {1, 2} and list(agent.delays) == [1] * 10
+
+
+def test_an_episode_repeats_its_noise_whatever_was_under_way_when_it_began():
+    """A prediction of the last episode ended after the reset, and moved the count of the new one."""
+    began, may_end, policy = threading.Event(), threading.Event(), Fake()
+    obs = {key: np.repeat(value, 2, 0) for key, value in stream(1, 1)[0].items()}
+    local, predict = Agent(policy), policy.predict
+    local.reset(episode=7)
+    expected = [local.infer(obs)["chunk"] for _ in range(2)]
+    policy.predict = lambda *args, **named: (began.set(), may_end.wait(60), predict(*args, **named))[-1]
+    with ThreadPoolExecutor(1) as executor:
+        old = executor.submit(local.infer, obs)
+        assert began.wait(60)
+        local.reset(episode=7)
+        may_end.set()
+        old.result()
+    np.testing.assert_array_equal([local.infer(obs)["chunk"] for _ in range(2)], expected)
+
+
+def test_a_reset_cancels_a_prediction_that_waits_for_its_thread():
+    """It would take the first noise of the next episode."""
+    may_begin, asked = threading.Event(), []
+
+    class Counting:
+        def infer(self, obs, prefix=None, delay=0):
+            asked.append(obs["state"][-1].item())
+            return {"chunk": np.zeros((8, 1))}
+
+    executor = ThreadPoolExecutor(1)
+    with RealtimeAgent(Counting(), fps=10, n_obs_steps=1, n_action_steps=1, executor=executor) as agent:
+        agent.act({"state": np.zeros(1)})
+        executor.submit(may_begin.wait, 60)
+        agent.act({"state": np.ones(1)})  # queued behind
+        agent.reset()
+        may_begin.set()
+        agent.act({"state": np.full(1, 2.0)})
+    assert asked == [0.0, 2.0]
 
 
 def test_the_file_runs_on_an_old_python_with_numpy_alone():

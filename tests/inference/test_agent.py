@@ -7,11 +7,14 @@ from torch import nn
 
 from dp_prior.batch import Spec
 from dp_prior.inference.agent import Agent, VectorAgent
+from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix
 from dp_prior.randomness import Randomness
 
 
 class Fake(nn.Module):
     """A chunk that tells its index, its observations and its noise: chunk[h] = sum of obs + 1000 h + noise."""
+
+    max_delay = None
 
     def __init__(self, horizon=8, n_obs_steps=2, n_action_steps=4):
         super().__init__()
@@ -282,5 +285,56 @@ def test_robot_is_never_given_an_action_that_is_not_finite():
     policy = Fake()
     predict = policy.predict
     policy.predict = lambda *args, **kwargs: predict(*args, **kwargs) * torch.nan
-    with pytest.raises(RuntimeError, match="action is .*nan.*not finite, though all observations are: the weights"):
+    with pytest.raises(RuntimeError, match=r"action is \[nan, nan\], which is not finite, though all .*: the weights"):
         Agent(policy).act(rows_of(stream(1, 1)[0], 0))
+
+
+class Remembering(Fake):
+    """Its actions depend on all that an agent remembers of the last ones; the last of a chunk times `factor`."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = {**self.spec.cond_shapes, "before": (2, 2)}
+        self.spec = Spec(x_shape=self.spec.x_shape, cond_shapes=shapes, previous_actions={"before": (0.0, 0.0)})
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.factor = torch.ones(1)  # of each row
+
+    def predict(self, obs, random, sampler=None, *, previous=None, prefix=None, target=None):
+        chunk = super().predict(obs, random)
+        for given in (obs["before"], previous, prefix, None if target is None else target.values):
+            chunk += 0 if given is None else given.mean((1, 2), keepdim=True)
+        chunk[:, 7] *= self.factor[:, None]
+        return chunk
+
+
+MERGES = [Naive(), Guided(), Prefix(), Ensemble()]
+
+
+@pytest.mark.parametrize("merge", MERGES, ids=lambda merge: merge.type)
+def test_a_robot_recovers_from_a_prediction_that_was_not_finite(merge):
+    """It was remembered, and everything here begins from the last chunk: all actions of the episode were refused."""
+    broken, policy = Remembering(), Remembering()
+    agents = [Agent(one, n_action_steps=2, warm_start=True, merge=merge) for one in (broken, policy)]
+    for step, obs in enumerate(stream(1, 12)):
+        obs = rows_of(obs, 0)
+        if step == 4:
+            broken.factor *= torch.nan
+            for _ in range(3):
+                with pytest.raises(RuntimeError, match="is not finite"):
+                    agents[0].act({key: value + 1 for key, value in obs.items()})
+            broken.factor = policy.factor
+        np.testing.assert_array_equal(*[agent.act(obs) for agent in agents])
+
+
+@pytest.mark.parametrize("merge", MERGES, ids=lambda merge: merge.type)
+def test_an_episode_whose_actions_are_not_finite_concerns_no_other(merge):
+    """An evaluation goes on, and tells how many such a policy loses."""
+    broken, policy = Remembering(), Remembering()
+    broken.factor = torch.tensor([1, torch.nan])
+    agents = [VectorAgent(one, n_action_steps=2, warm_start=True, merge=merge) for one in (broken, policy)]
+    for agent in agents:
+        agent.reset([0, 1])
+    for obs in stream(2, 12):
+        found, expected = (agent.act(obs) for agent in agents)
+        np.testing.assert_array_equal(found[0], expected[0])
+    assert np.isnan(found[1]).all()

@@ -7,13 +7,16 @@ import pytest
 import torch
 from torch import nn
 
+from dp_prior.batch import Spec
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous, next_chunk, soft_weights
 from dp_prior.randomness import Randomness
+from dp_prior.rotations import RotationSlice, matrix_of, to_6d
 from tests.inference.test_agent import Fake, stream
 from tests.tasks.test_prefix import X0, batch, build, rows
 
 HORIZON = 12
+EULER = RotationSlice(slice=(0, 3), form="euler_xyz")
 ALL = [Naive(), Synchronous(), Guided(), Prefix(), Ensemble()]
 
 
@@ -176,25 +179,74 @@ def test_one_robot_may_keep_history_and_queue_itself():
 @pytest.mark.parametrize(
     ("unfinished", "delay", "message"),
     [
-        (torch.zeros(6, 6, 3), 2, r"has shape \(6, 6, 3\); expected \(6, n, 2\) with n from 3 .* to 8 \(horizon\)"),
-        (torch.zeros(6, 9, 2), 2, "with n from 3"),
-        (torch.zeros(6, 2, 2), 2, "with n from 3"),
-        (torch.zeros(6, 2), 2, "with n from 3"),
-        (torch.zeros(5, 6, 2), 2, "with n from 3"),
-        (torch.full((6, 6, 2), torch.nan), 2, "the unfinished chunk holds a number that is not finite"),
-        (torch.zeros(6, 8, 2), 7, "delay is 7, but a chunk has 7 actions from the present on; expected 0 to 6"),
-        (torch.zeros(6, 8, 2), -1, "delay is -1"),
+        (np.zeros((6, 3)), 2, r"has shape \(6, 3\); expected \(n, 2\) with n from 3 .* to 8 \(horizon\)"),
+        (np.zeros((9, 2)), 2, "with n from 3"),
+        (np.zeros((2, 2)), 2, "with n from 3"),
+        (np.zeros(6), 2, "with n from 3"),
+        (np.zeros((1, 6, 2)), 2, "with n from 3"),
+        (np.full((6, 2), np.nan), 2, "the unfinished chunk holds a number that is not finite"),
+        (np.zeros((8, 2)), 7, "delay is 7, but a chunk has 7 actions from the present on; expected 0 to 6"),
+        (np.zeros((8, 2)), -1, "delay is -1"),
     ],
 )
-@pytest.mark.parametrize("merge", [Guided(), Prefix()], ids=lambda merge: merge.type)
+@pytest.mark.parametrize("merge", [Naive(), Guided(), Prefix()], ids=lambda merge: merge.type)
 def test_an_unfinished_chunk_that_cannot_be_one_is_refused(merge, unfinished, delay, message):
+    obs = {key: value[0].numpy() for key, value in batch(2).cond.items()}
     with pytest.raises(ValueError, match=message):
-        next_chunk(build(), batch(6).cond, rows(6), merge=merge, unfinished=unfinished, delay=delay)
+        Agent(build(), merge=merge).infer(obs, unfinished, delay)
 
 
 def test_a_prefix_longer_than_trained_is_refused():
     with pytest.raises(ValueError, match="delay of 4 steps; the policy was trained for delays from 1 to 3"):
         next_chunk(build(max_delay=3), batch(6).cond, rows(6), merge=Prefix(), unfinished=torch.zeros(6, 6, 2), delay=4)
+
+
+def test_a_robot_whose_prediction_was_slow_continues_as_much_as_the_policy_can():
+    policy, obs = build(max_delay=3), {key: value[0].numpy() for key, value in batch(2).cond.items()}
+    agent, unfinished = Agent(policy, merge=Prefix()), np.random.default_rng(0).uniform(-1, 1, (8, 2))
+    chunk = agent.infer(obs, unfinished, delay=6, step=0)["chunk"]
+    np.testing.assert_array_equal(chunk, agent.infer(obs, unfinished, delay=3, step=0)["chunk"])
+    np.testing.assert_array_equal(chunk[:4], unfinished[:4].astype(np.float32))
+    with pytest.raises(ValueError, match=r"trained without task\.prefix"):
+        Agent(build(max_delay=None), merge=Prefix()).infer(obs, unfinished, delay=1)
+
+
+def test_a_warm_start_begins_from_the_unfinished_chunk_also_for_a_caller_that_keeps_the_queue():
+    """Its last action is held to the horizon."""
+    policy, obs = Fake(horizon=8), {key: np.repeat(value, 2, 0) for key, value in stream(1, 1)[0].items()}
+    for prefix in (None, np.arange(10.0).reshape(5, 2)):
+        for is_warm in (False, True):
+            Agent(policy, warm_start=is_warm).infer(obs, prefix)
+            if prefix is None or not is_warm:
+                assert policy.previous is None
+            else:
+                np.testing.assert_array_equal(policy.previous[0], prefix[[0, 1, 2, 3, 4, 4, 4, 4]])
+
+
+class Turning(Recording):
+    """Its actions are Euler angles, near gimbal lock, where other angles are the same rotation."""
+
+    def __init__(self):
+        super().__init__()
+        self.spec = Spec(x_shape=(HORIZON, 3), cond_shapes=self.spec.cond_shapes, rotations={"x": (EULER,)})
+
+    def predict(self, obs, random, sampler=None, *, previous=None, **conditions):
+        turn = random.stream("start").normal(HORIZON, 3).clamp(-1, 1) + torch.tensor([0.0, torch.pi / 2 - 1, 0.0])
+        self.chunks.append(turn.clamp(max=torch.pi / 2))
+        return self.chunks[-1]
+
+
+@pytest.mark.parametrize("merge", ALL, ids=lambda merge: merge.type)
+def test_actions_are_those_of_the_chunk_to_the_last_bit_where_nothing_is_averaged(merge):
+    policy = Turning()
+    agent = VectorAgent(policy, n_action_steps=4, merge=merge)
+    agent.reset([0])
+    for step, obs in enumerate(stream(1, 20)):
+        action, planned = agent.act(obs)[0], policy.chunks[-1][0, 1 + step % 4].numpy()
+        assert np.array_equal(action, planned) or merge.averages
+        if merge.averages and step < 4:  # a mean of one chunk is the same rotation
+            both = [matrix_of(to_6d(torch.tensor(one), EULER.form)) for one in (action, planned)]
+            torch.testing.assert_close(*both, rtol=0, atol=2e-6)
 
 
 def test_guidance_needs_gradients():

@@ -125,6 +125,21 @@ def test_two_statistics_become_minus_one_and_one(tmp_path, mode, low, high):
     assert torch.equal(normalizer.normalize("state", known[high]), torch.ones(3))
 
 
+def test_quantiles_of_width_0(tmp_path):
+    """A joint that seldom moved: an action is its quantile, as theirs, which divides by 1e-8; it swung by a unit."""
+    known = {"min": -torch.ones(3), "q01": torch.tensor([0.25, 0, 1]), "q99": torch.tensor([0.25, 1, 1])}
+    known["max"] = 5 + torch.ones(3)
+    stats = {f"{key}.{name}": value for key in (STATE, ACTION) for name, value in known.items()}
+    stats |= {f"{ACTION}.{name}": value[:2] for name, value in known.items()}
+    modes = {"normalization_mapping__STATE": "QUANTILES", "normalization_mapping__ACTION": "QUANTILES"}
+    place, _ = lerobot(tmp_path / "a", config=modes, stats=stats)
+    normalizer = published(place).create().normalizer
+    found = normalizer.unnormalize("x", torch.tensor([[-1.0, -1], [0, 0], [1, 1]]))
+    torch.testing.assert_close(found, torch.tensor([[0.25, 0], [0.25, 0.5], [0.25, 1]]), rtol=0, atol=1e-7)
+    assert torch.equal(normalizer.normalize("state", known["q01"]), -torch.ones(3))
+    assert normalizer.normalize("state", known["q01"] + 0.125).abs().max() < 1
+
+
 REFUSALS = {
     "another policy": ({"type": "act", "chunk_size": 100}, "type: input should be 'diffusion'; found 'act'"),
     "unknown key": ({"use_vqvae": True}, "use_vqvae: unknown key"),

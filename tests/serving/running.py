@@ -17,6 +17,8 @@ from dp_prior.serving.server import PolicyServer
 class Fake(nn.Module):
     """chunk[h] = weighted sum of the observations + 1000 h + noise, so it tells history, index, episode and step."""
 
+    max_delay = None
+
     def __init__(self, horizon=8, n_obs_steps=2, n_action_steps=4, camera=None):
         super().__init__()
         self.horizon, self.n_obs_steps, self.n_action_steps = horizon, n_obs_steps, n_action_steps
