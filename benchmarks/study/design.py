@@ -124,6 +124,16 @@ MAIN_JOB_TWO = "main job with two observations"
 MAIN_JOB_ADAMW = "main job with two observations and AdamW"
 """The same with the optimizer of all other rows."""
 
+MAIN_JOB_MIRRORED = "main job with mirror images"
+"""The main job on twice as many episodes: each training episode and its mirror image."""
+
+MIRRORED: Settings = {  # at the diagonal through the goal, along which its stem points: x + y = 512
+    "data.mirror": {
+        **dict.fromkeys(["agent_pos", "action"], {"order": [1, 0], "sign": -1, "offset": 512}),
+        "state": {"order": [1, 0, 3, 2, 4], "sign": -1, "offset": [512, 512, 512, 512, np.pi / 2]},
+    }
+}
+
 ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "train.lr.peak": 1e-3}
 """Optimizer and peak of the learning rate in place of the main job's."""
 
@@ -184,7 +194,7 @@ def sign(row: Row, factor: str) -> int:
 
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
-    found = [Row(MAIN_JOB, "peers", {}, {})]
+    found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_MIRRORED, "peers", MIRRORED, {})]
     found += [Row(MAIN_JOB_TWO, "peers", TWO, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW | TWO, {})]
     found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
     design = plackett_burman()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_TWO, PEERS
+from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, PEERS
 from benchmarks.study.design import rows as design_rows
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
@@ -19,7 +19,7 @@ from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interv
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
 
-MAIN_JOBS = (MAIN_JOB, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
+MAIN_JOBS = (MAIN_JOB, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
 TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 

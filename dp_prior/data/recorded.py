@@ -15,6 +15,7 @@ from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.images import ImageConfig
 from dp_prior.data.integrity import Verify
 from dp_prior.data.language import LanguageConfig
+from dp_prior.data.mirror import MirrorConfig
 from dp_prior.data.selection import ACTION, KeyConfig
 from dp_prior.data.split import SplitConfig
 
@@ -52,6 +53,10 @@ class RecordedConfig(Config):
     action: KeyConfig
     """The action: one vector per step."""
 
+    mirror: dict[str, MirrorConfig] = {}
+    """Train on the mirror image of each training episode too: how each observation reads in the mirror, by the policy's
+    name, and how the action does, as `action`. Empty: on the recorded episodes alone."""
+
     def faults(self) -> Iterator[str]:
         names = [*self.obs, *self.embeddings, *self.images]
         both = [*names, *self.language]
@@ -60,6 +65,8 @@ class RecordedConfig(Config):
             found = f"name {repeated} twice" if repeated else "are empty"
             where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
             yield f"{where} {found}; a policy needs observations with different names"
+        if self.mirror:
+            yield from self._mirror_faults()
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
@@ -68,6 +75,16 @@ class RecordedConfig(Config):
                 f"language.{weighted[0]} has weights, but embeddings are shuffled in blocks of neighbours; "
                 f"remove the weights"
             )
+
+    def _mirror_faults(self) -> Iterator[str]:
+        unmirrored = [*self.embeddings, *self.images, *self.language]
+        if unmirrored:
+            yield f"mirror is given, but {unmirrored} are no vectors of obs; only these are mirrored, so remove mirror"
+        wanted = [*self.obs, "action"]
+        if "action" in self.obs:
+            yield "mirror cannot tell the observation 'action' from the action; give the observation another name"
+        elif sorted(self.mirror) != sorted(wanted):
+            yield f"mirror has {sorted(self.mirror)}; expected an entry for each of {wanted}"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.

@@ -24,6 +24,7 @@ from dp_prior.data.frames.cache import USER_CACHE
 from dp_prior.data.images import ImageColumn, ImageConfig, open_images
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.language import FrameTexts
+from dp_prior.data.mirror import with_images
 from dp_prior.data.order import Share
 from dp_prior.data.previous import central_action, previous_actions
 from dp_prior.data.recorded import RecordedConfig, WindowsConfig, good_key
@@ -106,13 +107,17 @@ class Trajectories(SplitTrajectories):
         store, wanted = config.episodes.create(), {**config.obs, ACTION: config.action}
         self.described = store.describe()
         arrays, ends, self.warnings = read_selected(store, wanted)
+        split = config.split.assign(len(ends)).ids()
+        self.split_ids, self._numbers = split, {part: np.array(split[part], np.int64) for part in PARTS}
+        if config.mirror:
+            self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
+            arrays, ends = with_images(config.mirror, wanted, arrays, ends)
         self._embeddings = {key: record.create(ends) for key, record in config.embeddings.items()}
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
         keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
         self.images = config.frames(store, ends, config.images)
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
-        self.split_ids = config.split.assign(len(ends)).ids()
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
         starts: dict[str, tuple[float, ...]] = {}
         if config.previous_action is not None:
@@ -135,7 +140,7 @@ class Trajectories(SplitTrajectories):
         self.has_embeddings, self.counts = bool(self._embeddings), {}
         sets = {}
         for name in PARTS:
-            windows = make_windows(self._lengths[self.split_ids[name]], horizon, n_obs_steps - 1, n_action_steps - 1)
+            windows = make_windows(self._lengths[self._numbers[name]], horizon, n_obs_steps - 1, n_action_steps - 1)
             source = self._rows(name)[windows.source]
             sets[name] = WindowSet.of(self._columns(arrays, source), windows, steps, config.mask_padding)
             self.counts[name] = self._counted(name, windows)
@@ -149,7 +154,7 @@ class Trajectories(SplitTrajectories):
 
     def _rows(self, part: str) -> np.ndarray:
         """Rows of the episodes of a part, one episode after another."""
-        numbers = self.split_ids[part]
+        numbers = self._numbers[part]
         return np.concatenate(
             [np.arange(0), *map(np.arange, (self._ends - self._lengths)[numbers], self._ends[numbers])]
         )
@@ -169,7 +174,7 @@ class Trajectories(SplitTrajectories):
         return columns
 
     def _counted(self, part: str, windows: Windows) -> dict[str, int]:
-        lengths = self._lengths[self.split_ids[part]]
+        lengths = self._lengths[self._numbers[part]]
         return {
             "episodes": len(lengths),
             "steps": int(lengths.sum()),
@@ -189,7 +194,9 @@ class Trajectories(SplitTrajectories):
         return self._weighted.shares(self._weighted.index[self._newest], count)
 
     def summary(self) -> str:
-        """See `SplitTrajectories.summary`; with the shares of instructions that have weights."""
+        """See `SplitTrajectories.summary`; with mirror images, and the shares of instructions that have weights."""
+        if self._config.mirror:
+            return f"{super().summary()}; half of those to train on are mirror images"
         if self.shares is None:
             return super().summary()
         counts = sorted(share.count / len(self.train) for share in self.shares)
@@ -210,11 +217,12 @@ class Trajectories(SplitTrajectories):
 
     def report(self) -> dict[str, Any]:
         """See `SplitTrajectories.report`; with lengths of episodes."""
+        recorded = self._lengths[: sum(map(len, self.split_ids.values()))]
         return {
             **self.described,
-            "episodes": len(self._lengths),
-            "steps": int(self._lengths.sum()),
-            "episode_lengths": {"min": int(self._lengths.min()), "max": int(self._lengths.max())},
+            "episodes": len(recorded),
+            "steps": int(recorded.sum()),
+            "episode_lengths": {"min": int(recorded.min()), "max": int(recorded.max())},
             "horizon": self._horizon,
             **super().report(),
         }
