@@ -48,6 +48,8 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
     ),
     "TrajectoriesConfig.frame_cache": "test_cameras.py::test_the_cache_is_built_once_and_shared",
     "TrajectoriesConfig.language": "data/test_language.py",
+    "TrajectoriesConfig.mirror": "data/test_mirror.py",
+    "SetConfig.mirror": "data/test_mirror.py::test_each_set_of_a_mixture_has_its_own",
     "RolloutConfig.guidance_scale": "test_guided.py::test_rollouts_are_guided",
     "TrackerConfig": "tracking/test_tracking.py",
     "FsspecSaverConfig": "places/test_upload.py::test_every_shared_field_is_shown_here",

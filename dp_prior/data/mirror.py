@@ -93,7 +93,7 @@ def with_images(
     problems, both = [], {}
     for key, values in arrays.items():
         name = "action" if key == ACTION else key
-        fault = f"the data have shape {values.shape[1:]} per step" if values.ndim != 2 else None
+        fault = f"the data have shape {values.shape[1:]} per step; expected a vector" if values.ndim != 2 else None
         fault = fault or mirrors[name].fault(values.shape[1])
         if fault is None:
             image = mirrors[name].image(values)

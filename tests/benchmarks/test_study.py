@@ -216,8 +216,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 108 |"),
-        *("| lower quartile of the action error | 108 |", "| validation loss, v, min-SNR | 64 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 110 |"),
+        *("| lower quartile of the action error | 110 |", "| validation loss, v, min-SNR | 66 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
@@ -265,7 +265,7 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
 
 
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
-    row, other = rows()[8:10]
+    row, other = rows()[9:11]
     results = made_up(tmp_path / "results.jsonl", [row])
     assert study.samples_of(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
     with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
@@ -291,7 +291,7 @@ def test_prepared_data_have_recorded_keypoints_or_those_of_their_states(tmp_path
     [
         (
             ["--row", "screen 99"],
-            "the rows are main job, main job with two observations, main job with two observations and AdamW, ours",
+            "the rows are main job, main job with mirror images, main job with two observations, main job with two",
         ),
         (["--data", "human=/nowhere.npz"], "'/nowhere.npz', which is no file; expected NAME=FILE.npz"),
     ],
