@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from dp_prior.checkpoints.format import MODEL_FILES
+from dp_prior.places.local import copy_checkpoint
+from dp_prior.places.reference import resolve
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import OVER_TIME, assert_equal, experiment, read_rows, rows, state, tiny, train, train_and_die, write
 
@@ -278,6 +281,40 @@ def test_run_goes_on_from_the_checkpoint_of_another_one(tmp_path, uninterrupted)
     assert "sample 80" in done.output
     assert [row["step"] for row in rows(tmp_path / "run")] == [12]
     assert len(read_rows(first / "run")) == 6
+
+
+def test_a_checkpoint_of_another_run_is_named_as_everywhere(tmp_path):
+    first = tmp_path / "first"
+    first.mkdir()
+    train(write(first, train__steps=8, checkpoints__keep_every=4, train__save_every={"steps": 4}))
+    for where, sample in (("run@step_00000004", 32), ("run@latest", 64), ("run", 64)):
+        place = tmp_path / where
+        place.mkdir()
+        load = {"type": "local", "path": str(first / where)}
+        done = train(write(place, train__steps=8, tracker__load=load))
+        assert done.exit_code == 0 and f"sample {sample}" in done.output, done.output
+
+
+def test_a_place_without_a_checkpoint_that_can_be_resumed_from_is_told(tmp_path):
+    """A misspelt path began from scratch in silence, and an export was a traceback."""
+    load = {"type": "local", "path": str(tmp_path / "misspelt")}
+    config = write(tmp_path, train__steps=2, tracker__load=load)
+    must = train(config, "--resume", "must")
+    assert must.exit_code == 64
+    assert f"there is no checkpoint in {tmp_path / 'run'}, nor in {tmp_path / 'misspelt'} (tracker.load)" in must.output
+    done = train(config)
+    assert done.exit_code == 0
+    assert f"start from    nothing: there is no checkpoint in {tmp_path / 'misspelt'} (tracker.load)" in done.output
+    copy_checkpoint(resolve(tmp_path / "run"), tmp_path / "export", MODEL_FILES)
+    for path, line in (
+        ("export", f"{tmp_path / 'export'} holds only the files for inference: an export, or of a saver with save_typ"),
+        ("run@step_00000009", "there is no 'step_00000009'; there are latest, best, step_00000002"),
+    ):
+        load["path"] = str(tmp_path / path)
+        (tmp_path / "other").mkdir(exist_ok=True)
+        refused = train(write(tmp_path / "other", train__steps=2, tracker__load=load))
+        assert refused.exit_code in (64, 74) and line in refused.output, refused.output
+        assert "Traceback" not in refused.output and not (tmp_path / "other/run/checkpoints/step_00000002").exists()
 
 
 def test_weights_do_not_depend_on_torchs_random_state(tmp_path, uninterrupted):

@@ -26,7 +26,7 @@ from dp_prior.checkpoints.format import (
     parse_manifest,
     read_manifest,
 )
-from dp_prior.checkpoints.store import Saved
+from dp_prior.checkpoints.store import INDEX, Saved
 from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import (
@@ -39,7 +39,7 @@ from dp_prior.durable import (
 )
 from dp_prior.places.saver import Saver
 from dp_prior.places.source import is_intact
-from dp_prior.regular_files import read_small
+from dp_prior.regular_files import read_object, read_small
 
 FIELDS = ("step", "samples_seen", "metric")
 
@@ -60,7 +60,7 @@ class LocalSaverConfig(Config):
     """`checkpoint` copies everything needed to resume, `model` only the files for inference."""
 
     keep: int | None = Field(default=None, ge=1)
-    """Copies kept per template with fields, newest first; null keeps all of them."""
+    """Copies of this run kept per template with fields, newest first; null keeps all of them."""
 
     @field_validator("save_latest_to", "save_best_to")
     @classmethod
@@ -71,6 +71,8 @@ class LocalSaverConfig(Config):
         parts = Path(template).parts
         if not parts or ".." in parts or "\0" in template or Path(template).name in ("", "/", "~"):
             raise ValueError(f"template {template!r} must name a directory, without '..'")
+        if parts[0] == "checkpoints":
+            raise ValueError(f"template {template!r}: the run keeps its own checkpoints there; take another directory")
         if any("{" in part or "}" in part for part in parts[:-1]):
             raise ValueError(f"template {template!r}: fields are allowed in its last part only")
         try:
@@ -158,12 +160,14 @@ class LocalSaver(Saver):
                 raise FileExistsError(f"{parent} is a symbolic link; no copy is made behind it, choose another place")
 
     def _prune(self, target: Path, template: str, keep: int) -> None:
-        """Delete the oldest of our copies under the same template: those that have the name it gives them."""
-        ours = {path: _own_manifest(path) for path in target.parent.iterdir()}
+        """Delete this run's oldest copies under the same template: those that have the name it gives them."""
+        ours, run = {path: _own_manifest(path) for path in target.parent.iterdir()}, _run_of(target)
         ages = {
-            path: (manifest.sequence, path == target)
+            path: (path == target, manifest.saved_at, manifest.sequence)
             for path, manifest in ours.items()
-            if manifest is not None and path.name == Path(self._filled(template, manifest)).name
+            if manifest is not None
+            and path.name == Path(self._filled(template, manifest)).name
+            and _run_of(path) == run
         }
         for path in sorted(ages, key=ages.get)[:-keep]:
             delete_checkpoint(path)
@@ -189,7 +193,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
 
     Raises:
         DamagedError: the source is damaged; nothing was copied.
-        FileExistsError: `target` exists and is not a copy made by this function.
+        FileExistsError: `target` exists and is not a copy made by this function, but a run's own or something else.
     """
     manifest = read_manifest(source)
     manifest = manifest if files is None else manifest.only(files)
@@ -198,6 +202,8 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
         raise FileExistsError(
             f"{target} exists and holds more than a checkpoint, so it is not replaced; choose another place"
         )
+    if target.exists() and (target.parent.name == "checkpoints" or (target.parent / INDEX).exists()):
+        raise FileExistsError(f"{target} is a run's own checkpoint, so it is not replaced; choose another place")
     remove_leftovers(target.parent, f"_{target.name}")
     with temporary_directory(target) as temporary:  # at its end the copy that was replaced has that name
         for name, entry in manifest.files.items():
@@ -221,3 +227,9 @@ def _own_manifest(path: Path) -> Manifest | None:
         return manifest if {child.name for child in path.iterdir()} <= {MANIFEST, *manifest.files} else None
     except (OSError, ValueError, CheckpointError):
         return None
+
+
+def _run_of(copy: Path) -> str | None:
+    """The directory of the run that a copy is of, as its configuration names it."""
+    tracker = read_object(copy / "config.json").get("tracker")
+    return tracker.get("data_path") if isinstance(tracker, dict) else None

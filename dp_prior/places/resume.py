@@ -18,7 +18,8 @@ class LocalResumeConfig(Config):
     type: Literal["local"] = "local"
 
     path: str | None = None
-    """A run or checkpoint to resume from if this run has no checkpoint yet; null for none."""
+    """A run or checkpoint to resume from if this run has no checkpoint yet, such as `runs/a` or `runs/a@step_00000200`;
+    null for none."""
 
     choose: Literal["latest", "best"] = "latest"
     """Which checkpoint of the run at `path`."""
@@ -40,7 +41,7 @@ class LocalResumeConfig(Config):
         if self.path is None:
             return None
         path = Path(self.path).expanduser()
-        if (path / MANIFEST).is_file():
+        if (path / MANIFEST).is_file() or ("@" in self.path and not path.exists()):
             return str(path)
         return f"{path}@{self.choose}" if _holds_checkpoints(path) else None
 

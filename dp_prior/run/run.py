@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
@@ -263,7 +264,7 @@ class Run:
                     write_gif(films[0], films[0].with_suffix(".gif"))
                 except (ImportError, OSError, ValueError) as error:
                     parts.report(f"no GIF was made: {error}")
-            tracker.log_file(write_result(parts.directory, best, metrics, media), end)
+            tracker.log_file(write_result(parts.directory, best, metrics, media, self._tests()), end)
         self._deliver(tracker, best)
 
     def _deliver(self, tracker: Tracker, best: Path) -> None:
@@ -281,7 +282,11 @@ class Run:
             tracker.complete(best, *shown_on_card(parts.directory, best))
 
     def _is_measured(self, best: Path) -> bool:
-        return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best))
+        return self.parts.ranks.decide(lambda: has_result_of(self.parts.directory, best, self._tests()))
+
+    def _tests(self) -> list[dict[str, Any]]:
+        """The settings of the test evaluators, as JSON."""
+        return json.loads(self.parts.config.to_json())["test"]
 
 
 def _good_before(store: CheckpointStore, error: UnusableStepsError) -> Path | None:

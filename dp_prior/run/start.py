@@ -16,6 +16,7 @@ from dp_prior.networks.encoders.pretrained import load_pretrained
 from dp_prior.places import ResumeConfig
 from dp_prior.places.local import copy_checkpoint
 from dp_prior.places.reference import resolve
+from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run_files.changes import completed
 from dp_prior.run_files.config import TrainConfig
@@ -52,12 +53,16 @@ def find_checkpoint(
             raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
     if reference is None:
+        other = load.path if isinstance(load, LocalResumeConfig) else None
         if resume == "must":
-            problem = f"there is no checkpoint in {directory}; start with --resume auto"
+            places = directory if other is None else f"{directory}, nor in {other} (tracker.load)"
+            problem = f"there is no checkpoint in {places}; start with --resume auto to begin from scratch"
             raise ConfigError("--resume must", [problem])
+        if other is not None:
+            report(f"  start from    nothing: there is no checkpoint in {other} (tracker.load)")
         return None
     if "://" not in reference:
-        return resolve(reference, prefer="latest")
+        return _whole(resolve(reference, prefer="latest"), reference)
     return _adopt(store, reference, resume, report) or own
 
 
@@ -107,14 +112,18 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
         report(f"  start from    {error}")
         return None
     for found in (best, latest) if _same_run(best, latest) else (latest,):
-        manifest = read_manifest(found)
-        if "training.safetensors" not in manifest.files:
-            problem = f"{reference} holds only the files for inference; its saver had save_type 'model'"
-            raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
-        target = store.root / f"step_{manifest.step:08d}"
+        target = store.root / f"step_{read_manifest(_whole(found, reference)).step:08d}"
         if not target.exists():
             copy_checkpoint(found, target)
     return store.latest()
+
+
+def _whole(checkpoint: Path, reference: str) -> Path:
+    """A checkpoint that can be resumed from. Raises ConfigError if it lacks the training state."""
+    if "training.safetensors" not in read_manifest(checkpoint).files:
+        problem = f"{reference} holds only the files for inference: an export, or of a saver with save_type 'model'"
+        raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
+    return checkpoint
 
 
 def _same_run(one: Path, other: Path) -> bool:

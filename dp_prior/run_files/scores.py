@@ -16,13 +16,16 @@ PAGE = "report.html"
 """The page of the run, beside the result."""
 
 
-def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[str, Path]) -> Path:
+def write_result(
+    run: Path, best: Path, metrics: dict[str, float], media: dict[str, Path], settings: list[dict[str, Any]]
+) -> Path:
     """Write `result.json`.
 
     Args:
         best: directory of the checkpoint that was measured.
         metrics: its test scores.
         media: videos, pictures and reports by name, in the run's `media` folder.
+        settings: of the test evaluators, as JSON.
 
     Returns:
         Its path.
@@ -30,6 +33,7 @@ def write_result(run: Path, best: Path, metrics: dict[str, float], media: dict[s
     document = {
         "best": {"checkpoint": str(best), **_selected(best)},
         "test": metrics,
+        "settings": settings,
         "media": {name: str(path) for name, path in media.items()},
     }
     replace_file(run / RESULT, encode_document(document))
@@ -43,10 +47,15 @@ def read_result(run: Path) -> dict[str, Any] | None:
     return found if is_sound and isinstance(found["best"].get("checkpoint"), str) else None
 
 
-def has_result_of(run: Path, best: Path) -> bool:
-    """Whether `result.json` belongs to these weights; once the budget is raised it may belong to older ones."""
+def has_result_of(run: Path, best: Path, settings: list[dict[str, Any]] | None = None) -> bool:
+    """Whether `result.json` belongs to these weights; once the budget is raised it may belong to older ones.
+
+    Args:
+        settings: of the test evaluators, as JSON: whether it also belongs to them. A result of a version that did not
+            note them belongs to any.
+    """
     result = read_result(run)
-    if result is None:
+    if result is None or (settings is not None and result.get("settings", settings) != settings):
         return False
     where = {"checkpoint": result["best"]["checkpoint"]}  # runs are moved and renamed
     return result["best"] == where | _selected(best)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dp_prior.checkpoints.format import DamagedError, read_checkpoint, read_manifest
+from dp_prior.checkpoints.format import MODEL_FILES, DamagedError, read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
@@ -29,13 +29,14 @@ class Run:
     """A store whose checkpoints go to a saver."""
 
     def __init__(self, directory):
-        self.directory = directory
+        self.directory = self.data_path = directory
         self.store = CheckpointStore(directory / "checkpoints", RetentionConfig(keep_latest=50), monitor="loss")
         self.lock = self.store.lock(wait_s=0)
 
     def save(self, step, saver=None, value=None, is_best=False):
         tensors = {name: {"w": torch.full((3,), float(step))} for name in FILES if name.endswith("safetensors")}
         documents = {name: {"step": step, **progress_of(step)} for name in FILES if name.endswith("json")}
+        documents["config.json"] = {"tracker": {"data_path": str(self.data_path)}}
         metrics = {} if value is None else {"loss": value}
         saved = self.store.write(Snapshot(tensors, documents), Progress(10 * step, step), metrics, is_best)
         if saver is not None:
@@ -116,6 +117,47 @@ def test_copies_of_one_template_do_not_count_as_those_of_another(run):
         run.save(step, saver, 1 / step, is_best=step <= 3)
     found = sorted(os.listdir(run.directory / "all"))
     assert found == ["step_00000002_best", "step_00000003_best", "step_00000005", "step_00000006"]
+
+
+def test_copies_of_another_run_are_not_pruned_and_none_that_was_just_made(run, tmp_path):
+    """Its copies have higher numbers, so each one of this run was deleted as the oldest by the call that made it."""
+    places = {"save_latest_to": str(tmp_path / "shared" / "step_{step}"), "keep": 2}
+    other = Run(tmp_path / "other")
+    for one, steps in ((other, range(11, 16)), (run, range(1, 5))):
+        for step in steps:
+            one.save(step, saver_of(one, **places))
+    other.lock.release()
+    assert sorted(os.listdir(tmp_path / "shared")) == ["step_14", "step_15", "step_3", "step_4"]
+
+
+def test_a_run_trained_anew_prunes_the_copies_of_its_first_life(run, tmp_path):
+    places = {"save_latest_to": str(tmp_path / "shared" / "step_{step}"), "keep": 2}
+    for step in range(11, 16):
+        run.save(step, saver_of(run, **places))
+    run.lock.release()
+    again = Run(tmp_path / "again")  # whose saves are numbered from 1
+    again.data_path = run.data_path
+    again.save(1, saver_of(again, **places))
+    again.lock.release()
+    assert sorted(os.listdir(tmp_path / "shared")) == ["step_1", "step_15"]
+
+
+def test_a_checkpoint_of_a_run_is_never_replaced_by_a_copy(run, tmp_path):
+    """An export to its own checkpoint took its training state; one to another run's damaged that."""
+    other = Run(tmp_path / "other")
+    mine, others = run.save(1).path, other.save(2).path
+    other.lock.release()
+    before = {path: path.read_bytes() for path in (*mine.iterdir(), *others.iterdir())}
+    for target in (mine, others):
+        with pytest.raises(FileExistsError, match="is a run's own checkpoint, so it is not replaced; choose another"):
+            copy_checkpoint(mine, target, MODEL_FILES)
+    moved = others.parent.rename(tmp_path / "elsewhere") / others.name  # which its index tells
+    with pytest.raises(FileExistsError, match="is a run's own checkpoint"):
+        copy_checkpoint(mine, moved)
+    moved.parent.rename(others.parent)
+    assert before == {path: path.read_bytes() for path in (*mine.iterdir(), *others.iterdir())}
+    with pytest.raises(ValueError, match="the run keeps its own checkpoints there; take another directory"):
+        LocalSaverConfig(save_latest_to="checkpoints/step_{step:08d}")
 
 
 def test_without_keep_every_copy_stays(run):
@@ -282,6 +324,10 @@ def test_a_run_goes_on_from_its_own_checkpoint_first(run, tmp_path):
     assert recalled(**other, choose="best") == f"{tmp_path / 'other'}@best"
     single, root = {"path": str(durable.path)}, {"path": str(durable.path.parent)}
     assert recalled(**single) == str(durable.path)
+    named = {"path": f"{tmp_path / 'other'}@{durable.path.name}"}
+    assert resolve(recalled(**named)) == durable.path
+    with pytest.raises(FileNotFoundError, match="there is no 'step_00000099'; there are latest, best, step_00000003"):
+        resolve(recalled(path=f"{tmp_path / 'other'}@step_00000099"))
     assert {resolve(recalled(**fields)) for fields in (other, single, root)} == {durable.path}
     remote = RemoteResumeConfig(reference="hf://me/x")
     assert remote.recall(run.directory) == "hf://me/x"

@@ -109,6 +109,19 @@ def test_finished_run_that_lost_its_result_measures_it_again(tmp_path):
     assert again.status == "complete" and again.result()["test"] == first["test"]
 
 
+def test_finished_run_is_tested_again_with_the_settings_of_another_test(tmp_path):
+    """The plan said so, and the result kept the scores of the settings before."""
+    changes, found = [[], [{"type": "loss", "name": "again", "split": "train"}]], []
+    changes += [[changes[1][0] | {"batch_size": 3}], changes[1]]
+    for test in changes:
+        for _ in range(2):
+            outcome = experiment(tiny(tmp_path, train__steps=2, test=test)).run()
+            found.append((tmp_path / "run" / "result.json").stat().st_mtime_ns)
+            names = {name.split("/")[0] for name in outcome.result()["test"]}
+            assert names == ({"again"} if test else set())
+    assert len(set(found)) == len(changes), "once each"
+
+
 def test_run_killed_before_the_test_of_a_larger_budget_does_not_keep_the_result_of_the_smaller(tmp_path, monkeypatch):
     test = [{"type": "loss", "name": "again", "split": "train"}]
     first = experiment(tiny(tmp_path, train__steps=2, test=test)).run().result()
