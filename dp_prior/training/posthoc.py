@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dp_prior.checkpoints.format import (
     CheckpointError,
@@ -243,26 +243,24 @@ def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 def _combine(model: nn.Module, averages: list[Average], coefficients: np.ndarray) -> None:
     """Replace the parameters by the sum of coefficient times average, one file at a time."""
-    parameters = dict(model.named_parameters())
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
-    for parameter in parameters.values():
-        parameter.zero_()
+    names, state = [name for name, _ in model.named_parameters()], model.state_dict()
+    total = {name: torch.zeros_like(state[name]) for name in names}  # as stored; modules may hold them permuted
     for average, coefficient in zip(averages, coefficients.tolist(), strict=True):
         if coefficient != 0.0:
-            _add(parameters, average, coefficient, shapes)
+            _add(total, average, coefficient, state)
+    model.load_state_dict(state | total)
 
 
-@torch.no_grad()
-def _add(parameters: dict[str, nn.Parameter], average: Average, coefficient: float, shapes: dict[str, Any]) -> None:
+def _add(total: dict[str, Tensor], average: Average, coefficient: float, state: dict[str, Tensor]) -> None:
     """Add an average. It is freed on return, so that at most one is in memory beside the sum."""
     tensors = read_checkpoint(average.checkpoint, [average.file]).tensors[average.file]
-    if {name: value.shape for name, value in tensors.items()} != shapes:
+    if {name: value.shape for name, value in tensors.items()} != {name: value.shape for name, value in state.items()}:
         raise CheckpointError(
             f"{average.checkpoint / average.file} has other tensors than the newest checkpoint; "
             f"are there checkpoints of two runs in {average.checkpoint.parent}?"
         )
-    for name, parameter in parameters.items():
-        parameter.add_(tensors[name], alpha=coefficient)
+    for name, value in total.items():
+        value.add_(tensors[name], alpha=coefficient)
 
 
 def _with_advice(damage: DamagedError) -> CheckpointError:

@@ -168,6 +168,26 @@ def test_reconstruction_of_a_stored_average_is_that_average(kept, tmp_path, widt
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_networks_that_hold_their_weights_permuted_are_averaged_as_stored(tmp_path):
+    """The default network does; with 5 channels and kernels of 5 the permuted shapes are the same."""
+    unet = {"type": "unet1d", "down_dims": [5, 10], "n_groups": 5, "step_embed_dim": 8}
+    run = train(tmp_path, task__backbone=unet)
+    for width, file in ((0.05, "model.safetensors"), (0.1, "model_wide.safetensors")):
+        reconstruct(run, width, tmp_path / file)
+        found, expected = weights(tmp_path / file), weights(resolve(run, "latest"), file)
+        assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+    reconstruct(run, 0.07, tmp_path / "out")
+    parts = read_checkpoint(tmp_path / "out", ["average.json"]).documents["average.json"]["of"]
+    files = {"ema": "model.safetensors", "wide": "model_wide.safetensors"}
+    terms = [
+        (part["coefficient"], weights(run / "checkpoints" / part["checkpoint"], files[part["average"]]))
+        for part in parts
+    ]
+    name = next(one for one, value in terms[0][1].items() if value.shape == (5, 5, 5))
+    expected = sum(coefficient * tensors[name].double() for coefficient, tensors in terms)
+    torch.testing.assert_close(weights(tmp_path / "out")[name].double(), expected, rtol=0, atol=1e-6)
+
+
 def test_reconstruction_acts_and_says_how_it_was_made(kept, tmp_path):
     (tmp_path / "out").mkdir()
     reconstruct(kept, 0.07, tmp_path / "out")
