@@ -193,6 +193,12 @@ def test_push_says_what_it_could_not_send(tmp_path, hub):
     pushed = command("push", tmp_path / "run")
     assert pushed.exit_code == 69
     assert "is not up yet: the token may not write there (403)" in pushed.output
+    assert "`dp-prior push RUN` sends it" in pushed.output
+    pushed = command("push", tmp_path / "run", "--repo", "me/later")  # which the run does not name
+    assert pushed.exit_code == 69 and "`dp-prior push RUN --repo me/later` sends it" in pushed.output
+    hub.role = "write"
+    assert command("push", tmp_path / "run", "--repo", "me/later").exit_code == 0
+    assert load_policy("me/later").horizon == 4
 
 
 def test_push_to_a_repository_that_the_run_did_not_name(tmp_path, hub):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import math
 import os
 import sys
 import traceback
@@ -29,6 +30,16 @@ def exit_codes() -> Iterator[None]:
         text = f"{error.strerror}: {error.filename!r}" if reason == REFUSED else str(error) or "interrupted"
         click.echo(text if code == STOPPED else f"error: {text}", err=True)
         sys.exit(code)
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, which infinity and NaN are not."""
+
+    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
+        found = super().convert(value, param, context)
+        if not math.isfinite(found):
+            self.fail(f"{value} is not a finite number", param, context)
+        return found
 
 
 class Command(click.Command):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from dp_prior.cli.command import Command, modules_option, new_names, overrides_option
+from dp_prior.cli.command import Command, FiniteRange, modules_option, new_names, overrides_option
 
 
 @click.command(cls=Command)
@@ -22,6 +22,8 @@ def inspect(place: str, html: Path | None, write_config: Path | None, overrides:
     from dp_prior.inspection.inspect import write_config as propose
     from dp_prior.pages.dataset import summary, write_inspection
 
+    if html is not None and html.expanduser().absolute() == Path(place).expanduser().absolute():
+        raise click.UsageError(f"--html {html} is the data set; name another file for the page")
     found = look(place, overrides)
     click.echo("\n".join(summary(found)))
     if html is not None:
@@ -73,7 +75,7 @@ def cache(
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of data.episodes for SOURCE.")
 @click.option("--rename", multiple=True, metavar="THEIRS=OURS", help="Name a key otherwise; repeatable.")
 @click.option("--leave-out", multiple=True, metavar="KEY", help="Do not convert this key; repeatable.")
-@click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
+@click.option("--fps", type=FiniteRange(min=0, min_open=True), help="Control steps per second of SOURCE.")
 def convert(
     source: Path,
     dest: Path,

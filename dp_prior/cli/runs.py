@@ -15,6 +15,7 @@ import click
 
 from dp_prior.cli.command import (
     Command,
+    FiniteRange,
     exit_codes,
     import_modules,
     late_modules_option,
@@ -185,7 +186,9 @@ def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, 
 @modules_option
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--repo", help="First queue the best checkpoint for this Hugging Face Hub repository, user/name.")
-@click.option("--wait", "limit_s", default=3600.0, show_default=True, help="Seconds to keep trying.")
+@click.option(
+    "--wait", "limit_s", default=3600.0, show_default=True, type=FiniteRange(min=0), help="Seconds to keep trying."
+)
 def push(run: Path, repo: str | None, limit_s: float) -> None:
     """Upload the checkpoints in the outbox of a run."""
     from dp_prior.run.commands import push_run

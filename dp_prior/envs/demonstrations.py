@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
+from dp_prior.config import ConfigError
 from dp_prior.durable import replacing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]]
@@ -58,3 +61,24 @@ def record(
             episode_ends=np.cumsum([len(state) for state in states]),
         )
     return tried
+
+
+def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """State (N, 5), action (N, 2) and episode ends of Push-T demonstrations.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: the file holds something else.
+    """
+    wanted = "expected demonstrations of Push-T as `dp-prior make-demonstrations` writes them"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            states, actions, ends = file["state"], file["action"], file["episode_ends"]
+    except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigError(str(path), [f"cannot be read ({error or type(error).__name__}); {wanted}"]) from None
+    if states.ndim != 2 or states.shape[1] != 5 or actions.shape != (len(states), 2):
+        found = f"has state {states.shape} and action {actions.shape}"
+        raise ConfigError(str(path), [f"{found}; {wanted}, with 5 and 2 numbers a step"])
+    if ends.ndim != 1 or not len(ends) or ends[-1] != len(states) or (np.diff(ends, prepend=0) < 1).any():
+        raise ConfigError(str(path), [f"has episode ends that do not rise to {len(states)}, its steps; {wanted}"])
+    return states, actions, ends

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from dp_prior.config import ConfigError
 from dp_prior.durable import replacing
+from dp_prior.envs.demonstrations import read_demonstrations
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
 from dp_prior.envs.pusht_keypoints import keypoints
@@ -85,9 +87,13 @@ def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
 
     Returns:
         Number of episodes written.
+
+    Raises:
+        ConfigError: see `read_demonstrations`; or both are one file.
     """
-    with np.load(demonstrations, allow_pickle=False) as file:
-        states, actions, ends = file["state"], file["action"], file["episode_ends"]
+    if path.absolute() == demonstrations.absolute():
+        raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
+    states, actions, ends = read_demonstrations(demonstrations)
     bounds = list(zip([0, *ends[:-1]], ends, strict=True))
     parts = [(turns, slice(*bound)) for bound in bounds for turns in range(4)]
     path.parent.mkdir(parents=True, exist_ok=True)

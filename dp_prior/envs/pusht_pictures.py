@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from dp_prior.durable import replacing
+from dp_prior.envs.demonstrations import read_demonstrations
 from dp_prior.randomness import Randomness
 
 SIZE = 32
@@ -61,12 +62,12 @@ def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 81
 
     Raises:
         FileExistsError: the folder has embeddings already.
+        ConfigError: see `read_demonstrations`.
     """
     import pyarrow
     from pyarrow import parquet
 
-    with np.load(demonstrations, allow_pickle=False) as file:
-        states, ends = file["state"], file["episode_ends"]
+    states, _, ends = read_demonstrations(demonstrations)
     for name in ("img_emb", "metadata"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         if any((folder / name).iterdir()):

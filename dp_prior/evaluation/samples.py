@@ -56,7 +56,8 @@ def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | N
     if not len(samples):
         where = "the data" if data_set is None else f"data set {data_set!r}"
         found = f"evaluator {evaluator!r} measures the {split} part of {where}, which is empty"
-        remedy = 'give it a share in data.split, or remove the evaluator ("evaluate": [] for no evaluator at all)'
+        remedy = 'give it a share in data.split, or remove the evaluator ("evaluate": [] for no evaluator at all); '
+        remedy += "a command takes another part with --split"
         raise ConfigError("data.split", [f"{found}; {remedy}"])
     return samples
 

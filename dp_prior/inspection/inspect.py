@@ -74,6 +74,9 @@ def inspect(place: str, overrides: Iterable[str] = ()) -> list[Inspection]:
     path = Path(place).expanduser()
     if path.suffix == ".json":
         return _configured(TrainConfig.from_json_path(path, overrides))
+    if overrides := list(overrides):
+        problem = f"--set {overrides[0]} changes a configuration, but {place} is a data set; leave it out"
+        raise ConfigError(place, [problem])
     kind = known_kind(path)
     embeddings = embeddings_at(path) if kind is None else None
     if embeddings is not None:

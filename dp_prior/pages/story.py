@@ -21,6 +21,7 @@ from dp_prior.durable import is_alive
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 from dp_prior.run_files.changes import flat
 from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.directory import refuse_checkpoint
 from dp_prior.run_files.exit_file import EXIT, RUNNING
 from dp_prior.run_files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY
@@ -119,6 +120,7 @@ def read_story(directory: Path) -> Story:
     Raises:
         FileNotFoundError: the directory holds no run.
     """
+    refuse_checkpoint(directory)
     if not any((directory / name).is_file() for name in (CONFIG, ROWS, EXIT)):
         raise FileNotFoundError(f"there is no run at {directory}: it has neither {CONFIG} nor {ROWS} nor {EXIT}")
     gaps: list[str] = []

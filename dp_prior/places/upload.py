@@ -101,6 +101,7 @@ class UploadSaver(Saver):
         worker: Worker | None = None,
         clock: Callable[[], float] = time.time,
         dice: random.Random | None = None,
+        command: str = "dp-prior push RUN",
     ):
         """
         Args:
@@ -108,6 +109,7 @@ class UploadSaver(Saver):
             worker: takes the place of the record's.
             clock: wall clock in seconds.
             dice: jitter, which spreads the attempts of many runs.
+            command: sends what is left, as messages name it.
         """
         self.name = record.place
         self.patience_s = record.drain_s
@@ -117,7 +119,7 @@ class UploadSaver(Saver):
         self.problem = ""
         self.remark: str | None = None
         self._worker = worker or record.worker()
-        self._clock = clock
+        self._clock, self._command = clock, command
         self._dice = dice or random.Random()
         self._news = threading.Event()
         self._saves = 0
@@ -185,7 +187,7 @@ class UploadSaver(Saver):
         why = f": {problem}" if problem else ""
         return [
             f"{self.name}: the {parcel.kinds[0]} checkpoint, of step {parcel.manifest.step}, is not up yet{why}. It "
-            f"waits in {self.outbox.directory}; `dp-prior push RUN` sends it"
+            f"waits in {self.outbox.directory}; `{self._command}` sends it"
             for parcel in self.outbox.waiting()
         ]
 

@@ -24,6 +24,7 @@ from dp_prior.run.imported import SOURCE
 from dp_prior.run.start import take_weights
 from dp_prior.run.stored import read_stored
 from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.directory import refuse_checkpoint
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker
@@ -100,6 +101,7 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         FileNotFoundError: there is no such run.
         ConfigError: the run has no saver that uploads, and `repo` is None.
     """
+    refuse_checkpoint(run)
     if not (run / CONFIG).is_file():
         raise FileNotFoundError(f"there is no run at {run}: it has no {CONFIG}")
     config = TrainConfig.from_json_path(run / CONFIG)
@@ -114,7 +116,8 @@ def push_run(run: Path, repo: str | None, limit_s: float, report: Callable[[str]
         raise ConfigError(str(run), ["its configuration has no saver that uploads; name a repository with --repo"])
     missing: list[str] = []
     for record in records:
-        saver = UploadSaver(record, run)
+        is_known = record in config.tracker.save
+        saver = UploadSaver(record, run, command="dp-prior push RUN" + ("" if is_known else f" --repo {repo}"))
         lines = saver.drain(limit_s)
         report("\n".join(lines) if lines else f"{saver.name}: {saver.remark or 'everything is uploaded'}")
         missing += lines

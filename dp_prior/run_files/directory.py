@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dp_prior.checkpoints.format import CheckpointError
+from dp_prior.checkpoints.format import MANIFEST, CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
@@ -73,3 +73,11 @@ class RunDirectory(HeldDirectory):
             if found is error:
                 raise
             raise found from error
+
+
+def refuse_checkpoint(directory: Path) -> None:
+    """Raises FileNotFoundError for a checkpoint or export in place of a run; nothing is ever added to its files."""
+    if (directory / MANIFEST).is_file():
+        parent = directory.resolve().parent
+        remedy = f"name its run, {parent.parent}" if parent.name == "checkpoints" else "name the run it is of"
+        raise FileNotFoundError(f"{directory} is a checkpoint, not a run; {remedy}")

@@ -296,7 +296,7 @@ def test_another_request_does_not_go_on_with_the_batches_of_the_first(run, tmp_p
         (["--labels", "3"], 64, "the model has no labels to choose"),
         (["--weights", "fast"], 64, "no weights 'fast'; the run had 'ema', 'slow'"),
         (["--set", "task.horizon=5"], 64, "of the task only task.sampler can be changed"),
-        (["--split", "test"], 64, "measures the test part of the data, which is empty"),
+        (["--split", "test"], 64, "a command takes another part with --split"),
         (["--guidance-scale", "nan"], 64, "expected a finite number"),
         (["--n", "0"], 2, "0 is not in the range"),
     ],
