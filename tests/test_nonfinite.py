@@ -6,7 +6,9 @@ import signal
 import pytest
 import torch
 
+from dp_prior.evaluation.loss import LossEvaluator
 from dp_prior.metrics import Means
+from dp_prior.places.local import LocalSaver
 from dp_prior.training.guard import NotFiniteError
 from dp_prior.training.trainer import PolicyTrainer
 from tests.tiny import assert_equal, experiment, rows, state, tiny, train, train_and_die, write
@@ -108,6 +110,45 @@ def test_rollbacks_are_limited(tmp_path, monkeypatch):
     with pytest.raises(NotFiniteError, match="up to step 12"):
         experiment(tiny(tmp_path, **LIMITED, train__rollback=1)).run()
     assert len([message for message in events(tmp_path / "run") if "rolled back" in message]) == 1
+
+
+def test_a_rollback_at_the_last_step_ends_like_any_run(tmp_path, monkeypatch):
+    """It ended as finished without a save and an evaluation, and the next start trained the last steps again."""
+    step = PolicyTrainer.step
+    spoil(monkeypatch, lambda trainer: trainer.progress.global_step >= 10 and not trainer.rollbacks)
+    config = tiny(tmp_path, **{**LIMITED, "train__steps": 13}, train__rollback=2)
+    outcome = experiment(config).run()
+    assert outcome.status == "finished" and outcome.progress.global_step == 13
+    found = state(tmp_path / "run")["progress"]
+    assert (found["global_step"], found["rollbacks"]) == (13, 1)
+    assert "validation/ema/loss" in rows(tmp_path / "run")[-1] and rows(tmp_path / "run")[-1]["step"] == 13
+    monkeypatch.setattr(PolicyTrainer, "step", step)
+    assert experiment(config).run().status == "complete"
+
+
+def test_a_rollback_keeps_the_best_value(tmp_path, monkeypatch):
+    """A worse value than one before the rollback went to the savers as the best."""
+    run, save, delivered = LossEvaluator.run, LocalSaver.save, []
+    values = {6: 3.0, 12: 1.0, 18: 2.0, 24: 2.5}
+    spoil(monkeypatch, lambda trainer: 10 <= trainer.progress.global_step <= 12 and not trainer.rollbacks)
+
+    def measured(evaluator, models, ranks, progress):
+        found = run(evaluator, models, ranks, progress)
+        found.metrics["validation/ema/loss"] = values[progress.global_step]
+        return found
+
+    def noted(saver, saved):
+        delivered.extend([saved.progress.global_step] * saved.is_best)
+        save(saver, saved)
+
+    monkeypatch.setattr(LossEvaluator, "run", measured)
+    monkeypatch.setattr(LocalSaver, "save", noted)
+    evaluate = [{"type": "loss", "every": {"steps": 6}, "models": ["ema"]}]
+    saver = [{"type": "local", "save_best_to": "best"}]
+    changes = {"train__steps": 24, "train__rollback": 2, "evaluate": evaluate, "tracker__save": saver}
+    experiment(tiny(tmp_path, train__nonfinite_limit=3, train__save_every={"steps": 4}, **changes)).run()
+    assert delivered == [6, 12]
+    assert state(tmp_path / "run")["progress"]["best"]["step"] == 12
 
 
 def test_without_a_checkpoint_there_is_nothing_to_roll_back_to(tmp_path, monkeypatch):

@@ -36,7 +36,12 @@ class LossConfig(HeldOutConfig):
         Metric("<name>/<model>/loss_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
         Metric("<name>/<model>/simple", "1", "lower", "Where the variance is learned: the part for the mean."),
         Metric("<name>/<model>/simple_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
-        Metric("<name>/<model>/vb", "bits/dim", "lower", "Where the variance is learned: the variational bound."),
+        Metric(
+            "<name>/<model>/vb",
+            "bits/dim",
+            "lower",
+            "Where the variance is learned: a term of the variational bound, mean.",
+        ),
         Metric("<name>/<model>/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
     )
 

@@ -209,9 +209,12 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     mixed = "no" if precision == "fp32" else precision
     AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
     limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
-    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False), limit]
-    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
     launched = get_int_from_env(["WORLD_SIZE"], 1)
+    # By itself DDP lays out its buckets anew after the first step of every process. With three or more ranks the place
+    # of a gradient in its bucket decides the order of its sum, so a resumed run would differ by rounding.
+    layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # which keeps the first layout
+    handlers = [DistributedDataParallelKwargs(**layout), limit]
+    accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
     if launched != accelerator.num_processes:
         raise ConfigError(
             "the launcher",

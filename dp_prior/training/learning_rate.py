@@ -29,8 +29,10 @@ class LearningRate(Config):
         """
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
-        spent = max(0, (step if spent_steps is None else spent_steps) - self.warmup_steps)
-        return self.peak * self.shape(min(1.0, spent / max(1, total_steps - self.warmup_steps)), spent)
+        spent = step if spent_steps is None else spent_steps
+        warmup = self.warmup_steps * spent / max(1, step)  # in steps of the current global batch, as `spent`
+        fraction = max(0.0, spent - warmup) / max(1, total_steps - warmup)
+        return self.peak * self.shape(min(1.0, fraction), step - self.warmup_steps)
 
     def shape(self, fraction: float, steps: int) -> float:
         """The rate as a fraction of the peak.

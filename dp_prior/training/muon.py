@@ -19,7 +19,7 @@ RMS = 0.2  # that of AdamW's steps, as Liu et al. measured it
 
 class MuonConfig(Config):
     """Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) for weight matrices and convolutions, which
-    it sees as matrices (out, in x kernel); AdamW for biases, norms and embeddings.
+    it sees as matrices (out, in x kernel); AdamW for biases, norms and embedding tables.
 
     Steps are scaled to the size of AdamW's (Liu et al. 2025, arXiv:2502.16982), so that one learning rate and weight
     decay serves both. State: one number per weight, where AdamW has two.
@@ -33,7 +33,8 @@ class MuonConfig(Config):
     """Decay of the momentum, which is Nesterov's."""
 
     weight_decay: float = Field(default=1e-6, ge=0)
-    """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
+    """Decoupled decay of weight matrices, convolutions and learned tokens and positions; biases, norms and embedding
+    tables have none."""
 
     betas: tuple[Momentum, Momentum] = (0.95, 0.999)
     """AdamW's, for the other parameters."""

@@ -29,7 +29,8 @@ class AdamWConfig(Config):
     """Added to the root of the second moment."""
 
     weight_decay: float = Field(default=1e-6, ge=0)
-    """Decoupled decay of weight matrices and convolutions; biases, norms and embeddings have none."""
+    """Decoupled decay of weight matrices, convolutions and learned tokens and positions; biases, norms and embedding
+    tables have none."""
 
     def create(self, model: nn.Module) -> AdamW:
         """An optimizer over the trainable parameters of `model`; frozen ones are left out.

@@ -329,12 +329,18 @@ class PolicyTrainer:
         )
 
     def roll_back(self, snapshot: Snapshot) -> None:
-        """Restore `snapshot` but keep the clock, so that the samples seen since are skipped."""
+        """Restore `snapshot` but keep the clock, so that the samples seen since are skipped, and the best value.
+
+        What was due after the step that ended in this, perhaps the last one, is done when training goes on.
+        """
         now, count, skipped, seen = self.progress, self.rollbacks + 1, self.guard.counts, self.stopwatch.seen
+        best = self.best.state()
         self.restore(snapshot)
+        self.best.load(best)
         self.means.load({})  # those of the snapshot are of steps in rows that stay
         self.stopwatch.load(seen)
-        self.progress, self.rollbacks, self.unmeasured = now, count, None
+        self.progress, self.rollbacks, self.measured = now, count, {}
+        self.unmeasured = Progress(now.samples_seen - self.loader.global_batch_size, now.global_step - 1)
         self.divergence.forget()
         self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # none in a row
 

@@ -18,7 +18,7 @@ from dp_prior.config import ConfigError
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import REQUEST
 from dp_prior.training.trainer import PolicyTrainer
-from tests.tiny import experiment, rows, state, tiny, train, write
+from tests.tiny import assert_equal, experiment, rows, state, tiny, train, write
 
 ROOT = Path(__file__).parent.parent.parent
 STEADY = {"train__log_every": {"steps": 1}}
@@ -269,6 +269,23 @@ def test_torchrun_trains_on_two_ranks(tmp_path):
     assert "8 = 4 a micro-batch x 1 summed x 2 ranks" in output
     assert output.count("finished: 32 samples in 4 steps") == 1
     assert state(tmp_path / "run")["progress"]["world_size"] == 2
+
+
+@pytest.mark.slow
+def test_three_ranks_that_resume_equal_three_that_went_on(tmp_path):
+    """A sum of three numbers depends on its order, which the place of a gradient in its bucket decides."""
+    runs = {}
+    for name, budgets in (("whole", [20]), ("resumed", [9, 20])):
+        place = tmp_path / name
+        place.mkdir()
+        for steps in budgets:
+            backbone = {"type": "mlp", "hidden_dim": 64, "n_blocks": 2, "step_embed_dim": 8}
+            changes = {"task__backbone": backbone, "train__lr": {"type": "constant", "peak": 1e-2}, "evaluate": []}
+            config = write(place, data__batch_size=4, train__steps=steps, **changes)
+            code, output = launched([*TORCHRUN[:-1], "3"], config, ACCELERATE_USE_CPU="true")
+            assert code == 0, output
+        runs[name] = {key: one for key, one in state(place / "run").items() if ":" in key and ":means." not in key}
+    assert_equal(runs["whole"], runs["resumed"])
 
 
 @pytest.mark.slow

@@ -67,10 +67,16 @@ def test_cosine_and_linear_end_at_the_final_fraction_and_meet_halfway(final):
         InverseSqrtLearningRate,
     ],
 )
-def test_run_whose_batch_has_grown_has_the_peak_until_the_warmup_of_its_budget_is_spent(record):
-    """Ten steps of the new size are the samples of forty of the old one."""
+@pytest.mark.parametrize("factor", [0.25, 0.5, 2, 4])
+def test_rate_goes_on_from_its_value_where_the_global_batch_changes(record, factor):
+    """It jumped where there was a warm-up: from 0.78 to the peak when the batch doubled."""
     lr = record(peak=0.5, warmup_steps=20)
-    assert {lr.at(40, 100, spent) for spent in (10, 15, 20)} == {0.5}
+    before = lr.at(40, 100)
+    assert before == lr.at(40, 100, 40) and before == pytest.approx(lr.at(40, int(100 / factor), int(40 / factor)))
+    rates = [lr.at(40 + n, int(100 / factor), int(40 / factor) + n) for n in range(int(60 / factor) + 1)]
+    assert rates[-1] == pytest.approx(lr.at(100, 100)) or record is InverseSqrtLearningRate
+    if record is not CosineRestartsLearningRate:
+        assert all(one >= other for one, other in zip(rates, rates[1:], strict=False))
 
 
 def test_constant_stays_at_the_peak():
@@ -120,6 +126,6 @@ def test_inverse_sqrt_halves_in_three_timescales_whatever_the_budget():
     assert lr.at(10, 1000) == 0.4
     assert lr.at(60, 1000) == pytest.approx(0.4 / math.sqrt(2))
     assert lr.at(160, 1000) == lr.at(160, 30) == pytest.approx(0.2)
-    assert lr.at(500, 1000, spent_steps=160) == pytest.approx(0.2), "after a change of the global batch"
+    assert lr.at(160, 1000, spent_steps=40) == lr.at(160, 1000), "a change of the global batch does not move it"
     asked = InverseSqrtLearningRate(peak=0.4, warmup_steps=50, timescale_steps=50)  # Vaswani et al., equation 3
     assert asked.at(400, 9) == pytest.approx(0.4 * math.sqrt(50 / 400))

@@ -257,7 +257,7 @@ def test_request_to_stop_saves_after_the_step_at_hand():
     assert listener.saved == [(3, False)] and trainer.unmeasured is None
 
 
-def test_evaluation_that_a_stop_postpones_is_made_first_and_forgotten_by_a_rollback():
+def test_evaluation_that_a_stop_postpones_is_made_first_and_that_of_a_rollback_is_its_own():
     listener = Listener()
     trainer = build(listener, [Score(Cadence(steps=3))])
     trainer.step(next(trainer.loader.from_sample(0)))
@@ -268,7 +268,7 @@ def test_evaluation_that_a_stop_postpones_is_made_first_and_forgotten_by_a_rollb
     trainer.fit()
     assert [step for step, row in listener.rows if "validation/ema/loss" in row] == [3, 6]
     trainer.roll_back(postponed)
-    assert trainer.unmeasured is None and trainer.progress == Progress(24, 6)
+    assert trainer.unmeasured == Progress(20, 5) and trainer.progress == Progress(24, 6)
 
 
 def test_speed_is_that_of_steps_taken_here_and_measuring_does_not_count(monkeypatch):
