@@ -38,9 +38,9 @@ class ActionErrorConfig(SampledConfig):
     `lower_quartile` is the mean absolute error, in standard deviations, that the best quarter of the sampled chunks do
     not exceed. Where several actions are right, chance has chosen the recorded one; such moments decide the means but
     not the quartile, which orders policies more like their scores do (docs/study.md). Padding counts nowhere, unless
-    `data.mask_padding` is false: then it counts here as in training. Rotations are compared as 6D, so that neither a quaternion's sign nor an angle's jump counts. The report on disk has the
-    errors for each index of the chunk and for each dimension of the executed actions; beside it are several chunks,
-    sampled at a few moments.
+    `data.mask_padding` is false: then it counts here as in training. Rotations are compared as 6D, so that neither a
+    quaternion's sign nor an angle's jump counts. The report on disk has the errors for each index of the chunk and for
+    each dimension of the executed actions; beside it are several chunks, sampled at a few moments.
     """
 
     type: Literal["action_error"] = "action_error"

@@ -40,7 +40,7 @@ class LossConfig(HeldOutConfig):
             "<name>/<model>/vb",
             "bits/dim",
             "lower",
-            "Where the variance is learned: a term of the variational bound, mean.",
+            "With learned variance: the bound's terms, mean over timesteps.",
         ),
         Metric("<name>/<model>/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
     )

@@ -7,7 +7,7 @@ METRICS = (
     Metric("train/loss_q<quarter>", "1", "lower", "The same over one quarter of the timesteps; absent if empty."),
     Metric("train/simple", "1", "lower", "Where the variance is learned: the part of the loss for the mean."),
     Metric("train/simple_q<quarter>", "1", "lower", "The same over one quarter of the timesteps."),
-    Metric("train/vb", "bits/dim", "lower", "Where the variance is learned: a term of the variational bound, mean."),
+    Metric("train/vb", "bits/dim", "lower", "With learned variance: the bound's terms, mean over timesteps."),
     Metric("train/vb_q<quarter>", "bits/dim", "lower", "The same over one quarter of the timesteps."),
     Metric("train/grad_norm", "1", None, "L2 norm of the gradient before clipping; mean over steps with a finite one."),
     Metric("train/skipped_steps", "steps", "lower", "Steps since the start whose gradient was not finite."),
