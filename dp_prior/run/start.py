@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -74,6 +75,8 @@ def initialise(model: nn.Module, config: TrainConfig, ranks: Ranks, report: Call
     """
     if config.train.init_from is not None:
         report(f"  initialised   {take_weights(model, config.train.init_from, ranks)}")
+        if not ranks.decide(lambda: _has_normalizer_of(config, config.train.init_from)):
+            report("  warning       task.normalizer is not that of these weights, which is used; write the same one")
         return
     try:
         load_pretrained(model)
@@ -91,6 +94,14 @@ def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
         raise ConfigError("train.init_from", [str(error)]) from None
     count = sum(tensor.numel() for tensor in tensors.values())
     return f"from {reference}: {len(tensors)} of {len(tensors)} tensors matched, {count / 1e6:.2f} M numbers"
+
+
+def _has_normalizer_of(config: TrainConfig, reference: str) -> bool:
+    """Whether the configuration's normalizer is that of a checkpoint, as far as its own configuration says."""
+    documents = read_checkpoint(resolve(reference, whole=False), ["config.json"]).documents
+    given = json.loads(config.to_json()), completed(documents["config.json"])
+    ours, theirs = (one["task"].get("normalizer") for one in given)
+    return ours == theirs
 
 
 def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Callable[[str], None]) -> Path | None:

@@ -14,7 +14,7 @@ from dp_prior.places.resume import RemoteResumeConfig
 from dp_prior.run import start
 from dp_prior.run.start import find_checkpoint
 from dp_prior.run_files.config import TrainConfig
-from tests.tiny import tiny
+from tests.tiny import experiment, tiny
 
 
 def without_a_field(config):
@@ -90,3 +90,17 @@ def test_a_start_that_was_killed_between_the_two_copies_copies_the_rest(tmp_path
         (tmp_path / "run" / "config.json").write_text("{}")  # the run begins
         there["latest"] = tmp_path / "remote" / "step_00000003"
         assert find_checkpoint(load, own, "auto", print).name == "step_00000002"
+
+
+@pytest.mark.parametrize("normalizer", [{}, {"action": {"type": "gaussian"}}], ids=["the same", "another"])
+def test_weights_bring_their_normalizer_and_another_one_in_the_configuration_is_told(normalizer, tmp_path):
+    """It has no effect then, and the configuration of the run would claim it."""
+    first, lines = tmp_path / "first", []
+    first.mkdir()
+    experiment(tiny(first, train__steps=1)).run()
+    changes = {"train__init_from": str(first / "run"), "train__steps": 1}
+    one = experiment(tiny(tmp_path, task__normalizer=normalizer, **changes))
+    one.parts.report = lines.append
+    one.run()
+    told = [line for line in lines if "task.normalizer is not that of these weights" in line]
+    assert len(told) == bool(normalizer)
