@@ -149,8 +149,7 @@ class VectorAgent:
             self._due = present + self.n_action_steps
         action = self._action()
         self._executed.append(action)
-        did = action.nan_to_num(0.0, 0.0, 0.0)  # a rollout executes nothing else, and its other rows go on
-        self._previous = dict.fromkeys(self._previous, did)
+        self._previous = dict.fromkeys(self._previous, action)
         self._step += 1
         return action.numpy().copy()
 
