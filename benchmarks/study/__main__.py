@@ -26,10 +26,11 @@ import torch
 
 from benchmarks import peers, training
 from benchmarks.report import processor
-from benchmarks.study.design import Row, Settings, rows
+from benchmarks.study.design import MIRRORED, Row, Settings, rows
 from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
+from dp_prior.data.mirror import MirrorConfig
 from dp_prior.durable import replacing
 from dp_prior.envs.pusht_keypoints import keypoints
 from dp_prior.run_files.config import CONFIG, TrainConfig
@@ -40,13 +41,24 @@ CHECKPOINTS = 4
 """Of a run, evenly spread; `selected weights` chooses among them."""
 
 
-def prepare(source: Path, path: Path) -> Path:
-    """Copy a data set to `path`, once, with the keypoints of its states unless it has recorded ones."""
+def prepare(source: Path, path: Path, is_mirrored: bool = False) -> Path:
+    """Copy a data set to `path`, once, with the keypoints of its states unless it has recorded ones.
+
+    Args:
+        is_mirrored: append the mirror image of every episode; its keypoints are those of its states, because the nine
+            of the block are no mirror images of one another.
+    """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with np.load(source) as found:
             arrays = {key: found[key] for key in ("state", "action", "episode_ends")}
             arrays["keypoint"] = found["keypoint"] if "keypoint" in found else keypoints(arrays["state"])
+        if is_mirrored:
+            mirrors = {key: MirrorConfig(**MIRRORED["data.mirror"][key]) for key in ("state", "action")}
+            images = {key: mirror.image(arrays[key]) for key, mirror in mirrors.items()}
+            images["keypoint"] = keypoints(images["state"])
+            images["episode_ends"] = arrays["episode_ends"][-1] + arrays["episode_ends"]
+            arrays = {key: np.concatenate([values, images[key]]) for key, values in arrays.items()}
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, **arrays)
     return path
@@ -175,6 +187,7 @@ def samples_of(row: Row, data: str, minutes: float, results: Results) -> int:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/study"), help="Where the runs go.")
 @click.option("--results", "file", type=click.Path(path_type=Path), default=Path("docs/study.jsonl"), show_default=True)
 @click.option("--data", "sets", multiple=True, help="NAME=FILE.npz of a data set; default: scripted=demonstrations/...")
+@click.option("--mirrored", multiple=True, help="The same, with the mirror image of every episode appended.")
 @click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Parts of the design; default: all.")
 @click.option("--row", "names", multiple=True, help="Some of the rows, by name.")
 @click.option("--samples", default=450_000, show_default=True, help="Budget of a training.")
@@ -188,6 +201,7 @@ def main(
     out: Path,
     file: Path,
     sets: tuple[str, ...],
+    mirrored: tuple[str, ...],
     groups: tuple[str, ...],
     names: tuple[str, ...],
     samples: int,
@@ -203,14 +217,17 @@ def main(
         write_page(page, results)
         return
     out = out.absolute()
-    sources = dict(one.partition("=")[::2] for one in sets or ["scripted=demonstrations/pusht.npz"])
+    if not sets and not mirrored:
+        sets = ("scripted=demonstrations/pusht.npz",)
+    sources = dict(one.partition("=")[::2] for one in (*sets, *mirrored))
+    images = {one.partition("=")[0] for one in mirrored}
     unknown = sorted(set(names) - {row.name for row in rows()})
     if unknown:
         raise click.UsageError(f"--row names {unknown}; the rows are {', '.join(row.name for row in rows())}")
     absent = sorted(path for path in sources.values() if not Path(path).is_file())
     if absent:
-        raise click.UsageError(f"--data names {absent[0]!r}, which is no file; expected NAME=FILE.npz")
-    data = {name: prepare(Path(path), out / f"data/{name}.npz") for name, path in sources.items()}
+        raise click.UsageError(f"--data or --mirrored names {absent[0]!r}, which is no file; expected NAME=FILE.npz")
+    data = {name: prepare(Path(path), out / f"data/{name}.npz", name in images) for name, path in sources.items()}
     chosen = [row for row in rows() if row.group in (groups or GROUPS) and (not names or row.name in names)]
     if (reason := peers.missing()) is not None:
         others = [row.code for row in chosen if row.code != "ours"]

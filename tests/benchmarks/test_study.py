@@ -286,6 +286,19 @@ def test_prepared_data_have_recorded_keypoints_or_those_of_their_states(tmp_path
         np.testing.assert_array_equal(found["keypoint"], recorded)
 
 
+def test_mirrored_data_append_the_image_of_every_episode(tmp_path):
+    source = data(tmp_path, keypoint=np.ones((60, 9, 2), dtype=np.float32))
+    with np.load(source) as given, np.load(study.prepare(source, tmp_path / "a.npz", is_mirrored=True)) as found:
+        recorded, images = given["state"], found["state"][60:]
+        np.testing.assert_array_equal(found["state"][:60], recorded)
+        np.testing.assert_array_equal(images[:, :4], 512 - recorded[:, [1, 0, 3, 2]])
+        np.testing.assert_allclose(images[:, 4], math.pi / 2 - recorded[:, 4], atol=1e-6)
+        np.testing.assert_array_equal(found["action"][60:], 512 - given["action"][:, ::-1])
+        np.testing.assert_array_equal(found["episode_ends"], [30, 60, 90, 120])
+        np.testing.assert_array_equal(found["keypoint"][:60], given["keypoint"])
+        np.testing.assert_array_equal(found["keypoint"][60:], study.keypoints(images))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
