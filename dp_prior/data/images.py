@@ -25,6 +25,7 @@ from dp_prior.data.frames.rendered import RenderedFrames
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.frames.source import open_source
 from dp_prior.data.integrity import Verify
+from dp_prior.data.mirror import FrameMirrorConfig
 from dp_prior.renderers import RendererConfig
 from dp_prior.resize import Fit, Pixels
 
@@ -53,6 +54,9 @@ class ImageConfig(Config):
 
     jpeg_quality: int | None = Field(default=None, ge=1, le=95)
     """Store the frame cache as JPEG of this quality, in a sixth to a tenth of the space; null keeps every pixel."""
+
+    mirror: FrameMirrorConfig | None = None
+    """How the frames read in the mirror, where `data.mirror` trains on mirror images; null without these."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> ImageConfig:

@@ -1,7 +1,7 @@
 """Mirror images of recorded episodes: as many training episodes again where robot and task are symmetric.
 
 A planar task is mirrored at a line, two arms at the plane between them. What that does to a vector depends on what its
-elements mean, so each key says it.
+elements mean, and to a frame on where its camera stands, so each key says it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.config import Config
+from dp_prior.data.columns.mirrored import Flip
 from dp_prior.data.errors import DataError
 from dp_prior.data.selection import ACTION, KeyConfig
 from dp_prior.rotations import RotationSlice
@@ -69,6 +70,18 @@ class MirrorConfig(Config):
         order = np.arange(width) if self.order is None else np.array(self.order)
         sign, offset = (np.broadcast_to(np.array(one, np.float64), width) for one in (self.sign, self.offset))
         return order, sign, offset
+
+
+class FrameMirrorConfig(Config):
+    """How the frames of a camera read in the mirror."""
+
+    flip: Flip
+    """What changes places: left and right, up and down, or what lies on either side of a diagonal of a square frame:
+    `diagonal` from the upper left, `antidiagonal` from the lower left."""
+
+    camera: str | None = None
+    """The camera whose frame, turned over, each one takes the place of, such as that of the other arm; null: its
+    own."""
 
 
 def with_images(

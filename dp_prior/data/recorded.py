@@ -54,8 +54,9 @@ class RecordedConfig(Config):
     """The action: one vector per step."""
 
     mirror: dict[str, MirrorConfig] = {}
-    """Train on the mirror image of each training episode too: how each observation reads in the mirror, by the policy's
-    name, and how the action does, as `action`. Empty: on the recorded episodes alone."""
+    """Train on the mirror image of each training episode too: how each observation of `obs` reads in the mirror, by the
+    policy's name, and how the action does, as `action`; a camera says it in its own `mirror`. Empty: on the recorded
+    episodes alone."""
 
     def faults(self) -> Iterator[str]:
         names = [*self.obs, *self.embeddings, *self.images]
@@ -65,8 +66,7 @@ class RecordedConfig(Config):
             found = f"name {repeated} twice" if repeated else "are empty"
             where = "obs, embeddings, images and language" if repeated else "obs, embeddings and images"
             yield f"{where} {found}; a policy needs observations with different names"
-        if self.mirror:
-            yield from self._mirror_faults()
+        yield from self._mirror_faults()
         weighted = [name for name, record in self.language.items() if record.weights is not None]
         if len(weighted) > 1:
             yield f"language {weighted} all have weights; a window has one share, so give them to one of these"
@@ -77,14 +77,39 @@ class RecordedConfig(Config):
             )
 
     def _mirror_faults(self) -> Iterator[str]:
-        unmirrored = [*self.embeddings, *self.images, *self.language]
-        if unmirrored:
-            yield f"mirror is given, but {unmirrored} are no vectors of obs; only these are mirrored, so remove mirror"
+        mirrored = [name for name, image in self.images.items() if image.mirror is not None]
+        if not self.mirror:
+            for name in mirrored:
+                yield f"images.{name}.mirror is given, but not how vectors and the action read there: give mirror too"
+            return
+        if unmirrored := [*self.embeddings, *self.language]:
+            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove mirror"
+        for name in sorted(self.images.keys() - mirrored):
+            yield f'mirror is given, but images.{name} does not say how its frames read there; give it a "mirror"'
+        for name in mirrored:
+            yield from self._camera_faults(name)
         wanted = [*self.obs, "action"]
         if "action" in self.obs:
             yield "mirror cannot tell the observation 'action' from the action; give the observation another name"
         elif sorted(self.mirror) != sorted(wanted):
             yield f"mirror has {sorted(self.mirror)}; expected an entry for each of {wanted}"
+
+    def _camera_faults(self, name: str) -> Iterator[str]:
+        """Why the frames of a camera, mirrored twice, would not be the frames again."""
+        image, where = self.images[name], f"images.{name}.mirror"
+        flip, other = image.mirror.flip, image.mirror.camera or name
+        if flip.endswith("diagonal") and image.size[0] != image.size[1]:
+            yield f"{where}.flip is {flip!r}, which needs a square; size is {list(image.size)}"
+        if other not in self.images:
+            yield f"{where}.camera is {other!r}; expected one of {sorted(self.images)}"
+            return
+        back = self.images[other].mirror
+        if back is not None and (back.camera or other, back.flip) != (name, flip):
+            own, theirs = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
+            yield f"mirrored twice, camera {name!r} is another one: it takes {own}, and {other!r} takes {theirs}"
+        if self.images[other].size != image.size:
+            sizes = f"{list(self.images[other].size)}; size of images.{name} is {list(image.size)}"
+            yield f"{where}.camera is {other!r}, whose size is {sizes}: give both the same"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.

@@ -15,8 +15,10 @@ from pydantic import AfterValidator
 from dp_prior.batch import Spec
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.lookup import LookupColumn
 from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.observations import FrameEmbeddings
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
@@ -109,6 +111,7 @@ class Trajectories(SplitTrajectories):
         arrays, ends, self.warnings = read_selected(store, wanted)
         split = config.split.assign(len(ends)).ids()
         self.split_ids, self._numbers = split, {part: np.array(split[part], np.int64) for part in PARTS}
+        self.images = config.frames(store, ends, config.images)
         if config.mirror:
             self._numbers["train"] = np.concatenate([self._numbers["train"], len(ends) + self._numbers["train"]])
             arrays, ends = with_images(config.mirror, wanted, arrays, ends)
@@ -116,7 +119,6 @@ class Trajectories(SplitTrajectories):
         self._language = {key: record.create(store, ends) for key, record in config.language.items()}
         keys = {each.key for each in wanted.values()}.union(*(record.keys() for record in config.language.values()))
         self.files = [*store.files(keys), *(path for found in self._language.values() for path in found.files)]
-        self.images = config.frames(store, ends, config.images)
         self._ends, self._lengths = ends, np.diff(ends, prepend=0)
         self._digest = _digest(arrays, ends, self._embeddings, self._language)
         starts: dict[str, tuple[float, ...]] = {}
@@ -166,12 +168,19 @@ class Trajectories(SplitTrajectories):
         }
         for key, found in self._embeddings.items():
             columns[key] = EmbeddingColumn(found.folder).taking(torch.from_numpy(found.row_of[source]))
-        for key, column in self.images.items():
-            columns[key] = column.taking(torch.from_numpy(source))
+        for key in self.images:
+            columns[key] = self._camera(key).taking(torch.from_numpy(source))
         for key, found in self._language.items():
             index = MemoryColumn(torch.from_numpy(found.index[source]))
             columns[key] = LookupColumn(torch.from_numpy(found.table), index)
         return columns
+
+    def _camera(self, key: str) -> Column:
+        """The frames of a camera, and behind them those of the mirror images."""
+        rule = self._config.images[key].mirror
+        if rule is None:
+            return self.images[key]
+        return join([self.images[key], MirroredColumn(self.images[rule.camera or key], rule.flip)])
 
     def _counted(self, part: str, windows: Windows) -> dict[str, int]:
         lengths = self._lengths[self._numbers[part]]
@@ -210,7 +219,8 @@ class Trajectories(SplitTrajectories):
         """
         digest = self._digest.copy()
         for key in sorted(self.images):
-            index = self.images[key].frames.index
+            index, rule = self.images[key].frames.index, self._config.images[key].mirror
+            digest.update(b"" if rule is None else rule.model_dump_json().encode())
             text = f"{key}{index.fit.model_dump_json()}{index.encoding.model_dump_json()}{''.join(index.digests)}"
             digest.update(text.encode())
         return digest.hexdigest()

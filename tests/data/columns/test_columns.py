@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from dp_prior.data.columns import Column
 from dp_prior.data.columns.disk import DiskColumn
 from dp_prior.data.columns.embedding import EmbeddingColumn
+from dp_prior.data.columns.joined import join
 from dp_prior.data.columns.memory import MemoryColumn
+from dp_prior.data.columns.mirrored import MirroredColumn
 from dp_prior.data.embeddings.folder import FolderConfig
 from dp_prior.data.loader import Loader
 from dp_prior.data.window_set import WindowSet
@@ -19,7 +21,7 @@ from dp_prior.data.windows import make_windows
 from tests.data.embeddings.folders import write_npy
 
 N = 23
-KINDS = ["memory", "memory uint8", "disk uint8", "folder", "folder cached"]
+KINDS = ["memory", "memory uint8", "disk uint8", "with mirrored frames", "folder", "folder cached"]
 
 
 class ArrayOnDisk(DiskColumn):
@@ -45,6 +47,11 @@ def make(kind: str, place: Path) -> tuple[np.ndarray, Column]:
     if kind in ("memory uint8", "disk uint8"):
         values = random.integers(0, 256, (N, 4, 5, 3)).astype(np.uint8)
         return values, MemoryColumn(torch.from_numpy(values)) if kind == "memory uint8" else ArrayOnDisk(values)
+    if kind == "with mirrored frames":
+        frames = random.integers(0, 256, (N, 4, 4, 3)).astype(np.uint8)
+        column = ArrayOnDisk(frames)
+        turned = frames.swapaxes(1, 2)[:, ::-1, ::-1]
+        return np.concatenate([frames, turned]), join([column, MirroredColumn(column, "antidiagonal")])
     values = random.normal(size=(N, 6)).astype(np.float32)
     column = EmbeddingColumn(FolderConfig(path=str(write_npy(place / "emb", values, [9, N - 9]))).create())
     return values, column if kind == "folder" else column.cached(4, 3)
