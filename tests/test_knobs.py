@@ -41,6 +41,7 @@ ELSEWHERE = {  # a record or a field -> the test that shows it, where that is no
         "networks/test_checkpointing.py::test_same_gradients_from_less_memory",
     ),
     "ImageConfig": "test_cameras.py",
+    "ImageConfig.mirror": "data/test_mirror.py",
     "PushTConfig.camera": "envs/test_pusht_camera.py",
     **dict.fromkeys(
         ["DiffusionConfig.draws", "PriorDiffusionConfig.draws", "ImageDiffusionConfig.draws"],
