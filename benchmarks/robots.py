@@ -1,5 +1,5 @@
 """`python -m benchmarks.robots DATA [ROBOT ...]`: held-out action error on recorded robots, with and without their
-camera, or by states with the recipe of the main job and with one part of it changed.
+camera and with each optimizer, or by states with the recipe of the main job and with one part of it changed.
 
 Whole episodes are held out: each one once, or a fifth of them in several splits. One policy per split and variant is
 trained on the others. A run that is there already is not trained again, so the command may be stopped and repeated.
@@ -24,6 +24,7 @@ ERROR = "action_error/ema/mae[steps=8]"
 CAMERA = {"encoders": {"camera": {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}}}
 MLP = {"backbone": {"type": "mlp", "hidden_dim": 512, "step_embed_dim": 64}}
 MUON = {"optimizer": {"type": "muon"}, "lr": {"type": "cosine", "peak": 5e-3, "warmup_steps": 50}}
+SEEN = ("state", "state and camera", "camera")
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of the recipe for states: changes to task and training
     "unet v": ({}, {}),
     "unet eps": ({"diffusion": {"objective": {"type": "eps"}}}, {}),
@@ -55,7 +56,7 @@ class Robot:
     @property
     def variants(self) -> tuple[str, ...]:
         """What is compared."""
-        return tuple(VARIANTS) if self.camera is None else ("state", "state and camera", "camera")
+        return tuple(VARIANTS) if self.camera is None else (*SEEN, *(f"{seen} muon" for seen in SEEN))
 
     def folds(self) -> list[SplitConfig]:
         """The splits; the episodes of the validation part are held out."""
@@ -101,7 +102,7 @@ def configuration(
     """What trains one policy."""
     key = "observation" if robot.camera is None else "observation.state"
     sees_camera = "camera" in variant
-    task_changes, train_changes = VARIANTS.get(variant, ({}, {}))
+    task_changes, train_changes = VARIANTS.get(variant, ({}, MUON if variant.endswith("muon") else {}))
     return {
         "seed": 0,
         "task": {
@@ -122,7 +123,7 @@ def configuration(
         "data": {
             "type": "trajectories",
             "episodes": robot.episodes(data, run.parent),
-            "obs": {} if variant == "camera" else {"state": {"key": key}},
+            "obs": {} if variant.startswith("camera") else {"state": {"key": key}},
             "images": {"camera": {"key": robot.camera, "size": robot.size}} if sees_camera else {},
             "frame_cache": str(run.parent / "frames"),
             "action": {"key": "action"},
