@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.image_policy import RECIPES, SPEC, policy
+from benchmarks.image_policy import RECIPES, policy
 from benchmarks.measure import Case, Options, compare
 from dp_prior.batch import Spec
 from dp_prior.diffusion.sampler import DDIM
@@ -30,7 +30,9 @@ COMPILE_LIMIT_S = 300
 SAMPLER = DDIM(steps=8)
 POLICIES = {  # shapes by configuration; weights are random, since only time is measured
     "pusht_state": Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "state": (1, 5)}),
-    "pusht_image": SPEC,
+    "pusht_image": Spec(
+        x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "camera": (1, 96, 96, 3)}, kinds={"camera": "image"}
+    ),
 }
 
 
