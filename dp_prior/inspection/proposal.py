@@ -29,6 +29,9 @@ MOST_ACTIONS = 32
 USUAL_RATE = 10.0
 """Control steps per second at which a horizon of 16 is usual."""
 
+CAMERA_BATCH = 64
+"""Samples of a batch with cameras, whose encoder takes most of a step."""
+
 _SMALL_CAMERA = {"type": "resnet", "width": 32, "blocks": [1, 1, 1], "stem": "patch"}
 
 
@@ -49,8 +52,9 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tupl
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
     windows = int(np.maximum(seen.lengths - MOST_ACTIONS, 1).sum()) // 2  # at least, of the training part
-    if windows < WindowsConfig.model_fields["batch_size"].default:
-        data["batch_size"] = 2 ** max(0, windows.bit_length() - 1)
+    usual = CAMERA_BATCH if cameras else WindowsConfig.model_fields["batch_size"].default
+    if cameras or windows < usual:
+        data["batch_size"] = min(usual, 2 ** max(0, windows.bit_length() - 1))
     return data
 
 
@@ -97,8 +101,7 @@ def propose(
         task, every = _policy(data, fps), 100_000
         extra = [{"type": "action_error", "every": {"samples": every}, "eval_timesteps": [8], **part}]
         metric = "action_error/ema/lower_quartile[steps=8]"  # docs/study.md
-        if "images" not in data:
-            optimizer, peak = "muon", 5e-3  # measured from states alone, docs/training.md
+        optimizer, peak = "muon", 5e-3  # docs/training.md
     proposal = {
         "description": f"First settings for {name}, by dp-prior inspect.",
         "task": task,
@@ -153,7 +156,10 @@ def _policy(data: dict[str, Any], fps: float | None) -> dict[str, Any]:
         "diffusion": {"objective": {"type": "v"}, "weighting": {"type": "min_snr"}},
         "sampler": {"type": "ddim", "steps": 8},
     }
-    return task | {"encoders": dict.fromkeys(data["images"], _SMALL_CAMERA)} if data.get("images") else task
+    if data.get("images"):
+        task["encoders"] = dict.fromkeys(data["images"], _SMALL_CAMERA)
+        task["diffusion"]["draws"] = 4  # docs/cameras.md
+    return task
 
 
 def _names(keys: list[str]) -> dict[str, str]:

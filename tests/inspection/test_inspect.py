@@ -167,6 +167,7 @@ def test_the_proposed_configuration_passes_its_check(data, tmp_path):
     assert result.exit_code == 0, result.output
     config = json.loads(path.read_text())
     assert config["data"]["images"]["camera"]["size"] == [12, 16]
+    assert config["task"]["diffusion"]["draws"] == 4 and config["train"]["optimizer"] == {"type": "muon"}
     small = ["task.backbone.down_dims=[16]"]
     config["task"].pop("encoders"), config["data"].pop("images")  # a camera's network takes seconds
     path.write_text(json.dumps(config))
@@ -287,7 +288,7 @@ def test_the_proposed_size_is_that_of_the_frames_whatever_metadata_declare(tmp_p
     info["features"][KEY]["shape"] = declared
     (place / "meta/info.json").write_text(json.dumps(info))
     (found,) = inspect(str(place))
-    assert found.data["images"] == {KEY: {"key": KEY, "size": [24, 32]}}
+    assert found.data["images"] == {KEY: {"key": KEY, "size": [24, 32]}} and found.data["batch_size"] == 1
 
 
 def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
