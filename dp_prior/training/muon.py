@@ -103,7 +103,7 @@ def _iterated_by_gram(x: Tensor) -> Tensor:
     """The same, 1.4 times as fast for the matrices of a UNet1D: the factors of X are polynomials in the first G, as are
     the later G, so all products but two are of square matrices. G squares the singular values, so not in bfloat16."""
     a, b, c = QUINTIC
-    gram, factors = x @ x.T, torch.eye(len(x))
+    gram, factors = x @ x.T, torch.eye(len(x), dtype=x.dtype)
     for _ in range(ITERATIONS):
         rest = torch.addmm(gram, gram, gram, beta=b, alpha=c)  # the factor is a I + rest
         factors = torch.addmm(factors, rest, factors, beta=a)
