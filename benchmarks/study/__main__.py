@@ -187,7 +187,7 @@ def samples_of(row: Row, data: str, minutes: float, results: Results) -> int:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs/study"), help="Where the runs go.")
 @click.option("--results", "file", type=click.Path(path_type=Path), default=Path("docs/study.jsonl"), show_default=True)
 @click.option("--data", "sets", multiple=True, help="NAME=FILE.npz of a data set; default: scripted=demonstrations/...")
-@click.option("--mirrored", multiple=True, help="The same, with the mirror image of every episode appended.")
+@click.option("--mirrored", multiple=True, help="The same as `NAME with mirror images`: twice the episodes.")
 @click.option("--group", "groups", multiple=True, type=click.Choice(GROUPS), help="Parts of the design; default: all.")
 @click.option("--row", "names", multiple=True, help="Some of the rows, by name.")
 @click.option("--samples", default=450_000, show_default=True, help="Budget of a training.")
@@ -219,15 +219,17 @@ def main(
     out = out.absolute()
     if not sets and not mirrored:
         sets = ("scripted=demonstrations/pusht.npz",)
-    sources = dict(one.partition("=")[::2] for one in (*sets, *mirrored))
-    images = {one.partition("=")[0] for one in mirrored}
+    sources = dict(one.partition("=")[::2] for one in sets)
+    images = {f"{name} with mirror images": path for name, _, path in (one.partition("=") for one in mirrored)}
     unknown = sorted(set(names) - {row.name for row in rows()})
     if unknown:
         raise click.UsageError(f"--row names {unknown}; the rows are {', '.join(row.name for row in rows())}")
-    absent = sorted(path for path in sources.values() if not Path(path).is_file())
+    absent = sorted(path for path in (sources | images).values() if not Path(path).is_file())
     if absent:
         raise click.UsageError(f"--data or --mirrored names {absent[0]!r}, which is no file; expected NAME=FILE.npz")
-    data = {name: prepare(Path(path), out / f"data/{name}.npz", name in images) for name, path in sources.items()}
+    data = {
+        name: prepare(Path(path), out / f"data/{name}.npz", name in images) for name, path in (sources | images).items()
+    }
     chosen = [row for row in rows() if row.group in (groups or GROUPS) and (not names or row.name in names)]
     if (reason := peers.missing()) is not None:
         others = [row.code for row in chosen if row.code != "ours"]

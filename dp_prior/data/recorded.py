@@ -80,10 +80,10 @@ class RecordedConfig(Config):
         mirrored = [name for name, image in self.images.items() if image.mirror is not None]
         if not self.mirror:
             for name in mirrored:
-                yield f"images.{name}.mirror is given, but not how vectors and the action read there: give mirror too"
+                yield f"images.{name}.mirror is given, but mirror is empty; it says how action and obs read there"
             return
         if unmirrored := [*self.embeddings, *self.language]:
-            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove mirror"
+            yield f"mirror is given, but {unmirrored} are embeddings, which have no mirror image; remove them or mirror"
         for name in sorted(self.images.keys() - mirrored):
             yield f'mirror is given, but images.{name} does not say how its frames read there; give it a "mirror"'
         for name in mirrored:
@@ -107,9 +107,10 @@ class RecordedConfig(Config):
         if back is not None and (back.camera or other, back.flip) != (name, flip):
             own, theirs = f"{other!r}, flip {flip!r}", f"{back.camera or other!r}, flip {back.flip!r}"
             yield f"mirrored twice, camera {name!r} is another one: it takes {own}, and {other!r} takes {theirs}"
-        if self.images[other].size != image.size:
-            sizes = f"{list(self.images[other].size)}; size of images.{name} is {list(image.size)}"
-            yield f"{where}.camera is {other!r}, whose size is {sizes}: give both the same"
+        for field in ("size", "fit"):
+            own, theirs = getattr(image, field), getattr(self.images[other], field)
+            if own != theirs:
+                yield f"{where}.camera is {other!r}, whose {field} is {theirs}; give it that of images.{name}, {own}"
 
     def downloaded(self, pinned: Mapping[str, str]) -> Self:
         """The record with the episodes on this machine, those of the Hub at one commit; see `pinned_commits`.

@@ -238,7 +238,7 @@ def test_rules_that_are_no_mirror_are_refused(tmp_path, rule, line):
         ),
         (
             {"images": {"top": CAMERAS["top"]}},
-            "images.top.mirror is given, but not how vectors and the action read there: give mirror too",
+            "images.top.mirror is given, but mirror is empty; it says how action and obs read there",
         ),
         (
             {"images": {"side": {**CAMERAS["side"], "mirror": {"flip": "diagonal"}}}, "mirror": MIRROR},
@@ -254,11 +254,15 @@ def test_rules_that_are_no_mirror_are_refused(tmp_path, rule, line):
         ),
         (
             {"images": {**CAMERAS, "right": {**CAMERAS["right"], "size": [8, 8]}}, "mirror": MIRROR},
-            r"images.left.mirror.camera is 'right', whose size is \[8, 8\]; size of images.left is \[6, 8\]: give both",
+            r"images.left.mirror.camera is 'right', whose size is \(8, 8\); give it that of images.left, \(6, 8\)",
+        ),
+        (
+            {"images": {**CAMERAS, "right": {**CAMERAS["right"], "fit": "crop"}}, "mirror": MIRROR},
+            "images.left.mirror.camera is 'right', whose fit is crop; give it that of images.left, resize",
         ),
         (
             {"language": {"told": {"folder": {"path": "t", "format": "parquet"}}}, "mirror": MIRROR},
-            r"mirror is given, but \['told'\] are embeddings, which have no mirror image; remove mirror",
+            r"mirror is given, but \['told'\] are embeddings, which have no mirror image; remove them or mirror",
         ),
         (
             {"obs": {"action": {"key": "arms"}}, "mirror": MIRROR},

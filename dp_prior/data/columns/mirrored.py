@@ -9,8 +9,7 @@ from torch import Tensor
 from dp_prior.data.columns.disk import DiskColumn
 
 Flip = Literal["left_right", "up_down", "diagonal", "antidiagonal"]
-"""What changes places: left and right, up and down, or what lies on either side of the diagonal from the upper left, or
-of that from the lower left, of a square frame."""
+"""See `FrameMirrorConfig`."""
 
 
 def flipped(frames: Tensor, flip: Flip) -> Tensor:
