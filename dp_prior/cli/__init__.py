@@ -7,6 +7,7 @@ import click
 from dp_prior.cli.checkpoints import checkpoints
 from dp_prior.cli.command import Commands
 from dp_prior.cli.data import (
+    align_demonstrations,
     cache,
     convert,
     embed,
@@ -29,7 +30,8 @@ def main() -> None:
 
 for _command in (
     *(train, sweep, evaluate, report, watch, push, schema, checkpoints),
-    *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, embed_demonstrations),
+    *(inspect, cache, convert, embed, make_demonstrations, make_goal_demonstrations, align_demonstrations),
+    embed_demonstrations,
     *(sample, likelihood, serve, average, export, import_policy),
 ):
     main.add_command(_command)

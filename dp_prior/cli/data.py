@@ -170,6 +170,17 @@ def make_goal_demonstrations(episodes: Path, out: Path) -> None:
     click.echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")
 
 
+@click.command("align-demonstrations", cls=Command)
+@click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
+def align_demonstrations(episodes: Path, out: Path) -> None:
+    """Move each demonstration of Push-T so that it ends exactly on the goal (docs/data.md)."""
+    from dp_prior.envs.pusht_aligned import write_aligned_demonstrations
+
+    count, distance, degrees = write_aligned_demonstrations(episodes, out)
+    click.echo(f"wrote {count} episodes to {out}; they ended {distance:.1f} px and {degrees:.1f} degrees (medians) off")
+
+
 @click.command("embed-demonstrations", cls=Command)
 @click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write.")

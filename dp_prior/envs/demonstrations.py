@@ -1,10 +1,10 @@
-"""Demonstrations by scripted experts, recorded in several processes. An episode depends on its seed alone."""
+"""Files of demonstrations: recorded from scripted experts in several processes, written, and read."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,10 +27,10 @@ def record(
 ) -> int:
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
-    The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
+    An episode depends on its seed alone.
 
     Args:
-        path: file to write, replaced durably at the end. A missing directory is created.
+        path: file to write, replaced durably at the end; see `write_episodes`.
         demonstrate: can be pickled.
         workers: processes, None for one per core; the result does not depend on them.
         progress: called after every seed with the number of solved episodes and of seeds tried.
@@ -52,15 +52,34 @@ def record(
                 if is_solved:
                     solved.append((state, action))
                 progress(len(solved), tried)
-    states, actions = zip(*solved, strict=True)
+    write_episodes(path, solved)
+    return tried
+
+
+def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]], **more: np.ndarray) -> None:
+    """Write one compressed npz in the layout of a replay buffer: `state`, `action` and `episode_ends`.
+
+    Args:
+        path: file to write, replaced durably. A missing directory is created.
+        episodes: states (T, state) and actions (T, action) of each.
+        more: further arrays, by name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    states, actions = zip(*episodes, strict=True)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(
             file,
             state=np.concatenate(states),
             action=np.concatenate(actions),
             episode_ends=np.cumsum([len(state) for state in states]),
+            **more,
         )
-    return tried
+
+
+def refuse_same_file(demonstrations: Path, path: Path) -> None:
+    """Raise ConfigError if `path` is the file of the demonstrations that it is to be made of."""
+    if path.absolute() == demonstrations.absolute():
+        raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
 
 
 def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,9 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dp_prior.config import ConfigError
-from dp_prior.durable import replacing
-from dp_prior.envs.demonstrations import read_demonstrations
+from dp_prior.envs.demonstrations import read_demonstrations, refuse_same_file, write_episodes
 from dp_prior.envs.lockstep import Lockstep
 from dp_prior.envs.pusht import OBS_SHAPES, PushTConfig, read_state, repeatable_env
 from dp_prior.envs.pusht_keypoints import keypoints
@@ -91,19 +89,13 @@ def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
     Raises:
         ConfigError: see `read_demonstrations`; or both are one file.
     """
-    if path.absolute() == demonstrations.absolute():
-        raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
+    refuse_same_file(demonstrations, path)
     states, actions, ends = read_demonstrations(demonstrations)
-    bounds = list(zip([0, *ends[:-1]], ends, strict=True))
-    parts = [(turns, slice(*bound)) for bound in bounds for turns in range(4)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, open(temporary, "wb") as stream:
-        np.savez_compressed(
-            stream,
-            state=np.concatenate([turned_states(states[rows], turns) for turns, rows in parts]),
-            action=np.concatenate([turned(actions[rows], turns) for turns, rows in parts]),
-            goal=np.concatenate([np.full(rows.stop - rows.start, turns) for turns, rows in parts]),
-            instructions=np.array(INSTRUCTIONS),
-            episode_ends=np.cumsum([rows.stop - rows.start for _, rows in parts]),
-        )
+    parts = [(turns, rows) for rows in np.split(np.arange(len(states)), ends[:-1]) for turns in range(4)]
+    write_episodes(
+        path,
+        [(turned_states(states[rows], turns), turned(actions[rows], turns)) for turns, rows in parts],
+        goal=np.concatenate([np.full(len(rows), turns) for turns, rows in parts]),
+        instructions=np.array(INSTRUCTIONS),
+    )
     return len(parts)
