@@ -1,6 +1,7 @@
 """The commands: what they print, what they leave behind, and how they exit."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -344,3 +345,12 @@ def test_warnings_are_told_once_wherever_standard_error_leads_now():
     )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert output.stdout == "['from library.part', 'from dp_prior.part']\n"
+
+
+def test_another_python_without_torch_is_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    line = [sys.executable, "train_policy.py", "--config_file", write(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
+    expected = f"torch is not installed for {sys.executable}; activate the environment, or install dp_prior in it"
+    assert (ended.returncode, ended.stderr) == (64, f"error: {expected}\n")

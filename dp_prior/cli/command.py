@@ -22,7 +22,12 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        from dp_prior.run_files.exit_file import FAILED, REFUSED, STOPPED, classify
+        try:
+            from dp_prior.run_files.exit_file import FAILED, REFUSED, STOPPED, classify
+        except ModuleNotFoundError as missing:  # another Python than that of the environment
+            found = f"{missing.name} is not installed for {sys.executable}"
+            click.echo(f"error: {found}; activate the environment, or install dp_prior in it", err=True)
+            sys.exit(64)  # as for any missing package; docs/processes.md
 
         reason, code = classify(error)
         if code == FAILED:
