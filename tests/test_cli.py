@@ -354,3 +354,14 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
     expected = f"torch is not installed for {sys.executable}; activate the environment, or install dp_prior in it"
     assert (ended.returncode, ended.stderr) == (64, f"error: {expected}\n")
+
+
+@pytest.mark.parametrize(("given", "spins"), [({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")])
+def test_threads_of_a_command_wait_asleep_unless_asked_otherwise(given, spins):
+    program = "import dp_prior.cli, sys; assert 'torch' not in sys.modules; import torch"
+    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", *given)}
+    environment |= {"OMP_DISPLAY_ENV": "verbose", **given}
+    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    if "GOMP_SPINCOUNT" not in said.stderr:
+        pytest.skip("NOT CHECKED: torch does not use GNU OpenMP here")
+    assert f"GOMP_SPINCOUNT = '{spins}'" in said.stderr

@@ -16,5 +16,6 @@ SUBJECTS = (
     "saving",
     "start_up",
     "heap",
+    "waiting",
     "serving",
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from dp_prior.cli.checkpoints import checkpoints
@@ -20,6 +22,11 @@ from dp_prior.cli.models import average, export, import_policy, likelihood, samp
 from dp_prior.cli.runs import evaluate, push, report, schema, sweep, train, watch
 
 __all__ = ["main", "train"]
+
+# torch, which is not loaded yet, starts a thread for each core. By default one that waits for the others spins for
+# milliseconds first; where another process takes one of the cores, that makes a training step many times longer
+# (python -m benchmarks waiting). GNU OpenMP reads this when it is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @click.group(cls=Commands)
