@@ -19,8 +19,8 @@ ENDINGS = tuple(
 def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray:
     """(H, W, 3) uint8 RGB of an encoded image, turned as its EXIF orientation says.
 
-    Greyscale is repeated, 16 bit values are rounded to 8, palettes and CMYK are converted, what is transparent is laid
-    over white; of an animation this is the first frame.
+    Greyscale is repeated, its 16 bit values are rounded to 8 (of 16 bit colours Pillow takes the upper 8), palettes and
+    CMYK are converted, what is transparent is laid over white; of an animation this is the first frame.
 
     Args:
         where: the file, for messages.
@@ -35,7 +35,7 @@ def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -
         with Image.open(io.BytesIO(data)) as opened:
             image = ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):
-                pixels = _of_16_bits(np.asarray(image))
+                pixels = _of_16_bits(np.asarray(image), image.info.get("transparency"))
             elif image.mode == "F":
                 raise ValueError("holds floating-point numbers; expected 8 or 16 bit")
             else:
@@ -56,8 +56,9 @@ def as_rgb(pixels: np.ndarray) -> np.ndarray:
     return np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels
 
 
-def _of_16_bits(values: np.ndarray) -> np.ndarray:
-    """(H, W) of 0 to 65535 -> (H, W, 1) uint8."""
+def _of_16_bits(values: np.ndarray, transparent: int | None) -> np.ndarray:
+    """(H, W) of 0 to 65535 -> (H, W, 1) uint8, white where a value is the transparent one."""
     if values.min() < 0 or values.max() > 65535:
         raise ValueError(f"holds numbers from {values.min()} to {values.max()}; expected 0 to 65535")
-    return ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)[..., None]
+    values = np.where(values == transparent, 65535, values).astype(np.uint32)
+    return ((values * 255 + 32767) // 65535).astype(np.uint8)[..., None]

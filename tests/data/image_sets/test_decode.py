@@ -59,6 +59,16 @@ def test_greyscale_alpha_palettes_and_16_bits():
     assert (decode_image(saved(frames[0], format="GIF", save_all=True, append_images=frames[1:]), "a") == 10).all()
 
 
+def test_transparent_grey_of_16_bits_is_white_like_that_of_8():
+    wide = Image.fromarray(GREY.astype(np.uint16) * 257)
+    clear = int(GREY[2, 1])
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    found = decode_image(saved(wide, transparency=clear * 257, exif=exif), "a")
+    assert np.array_equal(found, decode_image(saved(Image.fromarray(GREY), transparency=clear, exif=exif), "a"))
+    assert (found[2, 1] == 255).all()
+
+
 @pytest.mark.parametrize(
     ("data", "size", "message"),
     [
