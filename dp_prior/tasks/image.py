@@ -243,7 +243,8 @@ class ImageDiffusion(Pretrained, DiffusionModel):
 
         Raises:
             ValueError: no image is asked for, a label is unknown, a condition is missing, superfluous or of another
-                shape, or the model was trained without dropout of the label, which guidance needs.
+                shape, `random` has other rows, or the model was trained without dropout of the label, which guidance
+                needs.
         """
         device = next(self.parameters()).device
         labels = labels.tolist() if isinstance(labels, Tensor) else labels
@@ -253,6 +254,8 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         cond = self._given(labels, None if low_res is None else torch.as_tensor(low_res), count)
         if random is None:
             random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
+        if len(random) != count:
+            raise ValueError(f"random has {len(random)} rows for {count} images; pass one for each")
         cond = {key: value.to(device) for key, value in cond.items()}
         drawn = self.sample(cond, random, sampler, guidance_scale=guidance_scale)
         return drawn.round().clamp(0, 255).to(torch.uint8)

@@ -266,8 +266,9 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             (B, D) float32 of length 1, unless `clamp_end` is false.
 
         Raises:
-            ValueError: a condition is missing, empty, of another shape or not finite, candidates cannot be compared, or
-                the prior was trained without dropout of the text, which guidance needs.
+            ValueError: a condition is missing, empty, of another shape or not finite, `random` has other rows,
+                candidates cannot be compared, or the prior was trained without dropout of the text, which guidance
+                needs.
         """
         given = {EMBEDDING: text_embed, ENCODINGS: text_encodings}
         cond = {key: torch.as_tensor(value) for key, value in given.items() if value is not None}
@@ -295,8 +296,11 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             )
         device = next(self.parameters()).device
         cond = {key: value.to(device) for key, value in cond.items()}
+        count = len(next(iter(cond.values())))
         if random is None:
-            random = Randomness.from_counts(0, "predict", torch.arange(len(next(iter(cond.values()))), device=device))
+            random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
+        if len(random) != count:
+            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
         drawn = [
             self.sample(cond, random.stream("candidate", index), sampler, guidance_scale=guidance_scale)
             for index in range(candidates)

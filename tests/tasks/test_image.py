@@ -174,6 +174,8 @@ def test_predict_takes_names_or_numbers_and_refuses_the_rest():
         bare.predict(["cat"])
     with pytest.raises(ValueError, match="expects no low_res; found torch.uint8"):
         bare.predict(2, low_res=low_res)
+    with pytest.raises(ValueError, match="random has 2 rows for 3 images; pass one for each"):
+        bare.predict(3, random=rows(2))
 
 
 @pytest.mark.parametrize(

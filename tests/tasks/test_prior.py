@@ -224,6 +224,8 @@ def test_wrong_inputs_are_refused():
         build().predict(torch.zeros(0, DIM))
     with pytest.raises(ValueError, match=r"found \{'text_embed': 2, 'text_encodings': 3\} texts; .* as many of each"):
         build(BOTH).predict(torch.randn(2, DIM), text_encodings=torch.randn(3, 3, 4))
+    with pytest.raises(ValueError, match="random has 1 rows for 2 texts; pass one for each"):
+        build().predict(torch.randn(2, DIM), random=rows(1))
 
 
 def test_texts_may_be_arrays():
