@@ -131,7 +131,7 @@ class JoinedNormalizer(Normalizer):
     def _each(self, convert: Callable[[str, Tensor], Tensor], joined: Tensor) -> Tensor:
         parts = joined.split([math.prod(self.shapes[key]) for key in self.order], dim=-1)
         converted = [
-            convert(key, part.reshape(*part.shape[:-1], *self.shapes[key])).reshape(part.shape)
+            convert(key, part.reshape((*part.shape[:-1], *self.shapes[key]))).reshape(part.shape)
             for key, part in zip(self.order, parts, strict=True)
         ]
         return torch.cat(converted, dim=-1)

@@ -11,10 +11,10 @@ import torch
 from dp_prior import Agent, load_policy, load_prior
 from dp_prior.config import ConfigError
 from dp_prior.inference.agent import VectorAgent
-from dp_prior.normalizer import Normalizer
+from dp_prior.normalizer import Identity, Normalizer, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.run.commands import evaluate_checkpoint
-from dp_prior.tasks.inpainting import InpaintingPolicy, InpaintingPolicyConfig
+from dp_prior.tasks.inpainting import InpaintingPolicy, InpaintingPolicyConfig, JoinedNormalizer
 from dp_prior.tasks.policy import DiffusionPolicy
 from tests.test_resume import assert_same_run
 from tests.tiny import experiment, tiny, train, train_and_die, write
@@ -73,6 +73,14 @@ def test_trajectory_is_actions_and_observations_each_normalised_by_its_own(tmp_p
     for end, joined in zip(("min", "max"), policy.normalizer.bounds("x"), strict=True):
         ends = [of_key(key, policy.normalizer._buffers[f"{key}/{end}"]) for key in parts]
         assert torch.equal(joined, torch.cat(ends))
+
+
+def test_bounds_of_an_observation_that_is_one_number():
+    normalizer = JoinedNormalizer({"x": (2,), "force": (), "pose": (2, 2)}, {"force": Identity()})
+    values = {"x": torch.tensor([[0.0, 1], [2, 5]]), "force": torch.tensor([3.0, 4]), "pose": torch.rand(2, 2, 2)}
+    normalizer.fit({key: Statistics.of(value.numpy()) for key, value in values.items()})
+    for end, found in zip((0, 1), normalizer.bounds("x"), strict=True):
+        torch.testing.assert_close(found, torch.tensor([2.0 * end - 1] * 2 + [3.0 + end] + [2.0 * end - 1] * 4))
 
 
 def test_future_observations_are_predicted_never_read(tmp_path):
