@@ -118,9 +118,10 @@ class Pretrained:
 
     @functools.cached_property
     def _takes_first(self) -> bool:
-        """Whether a text's embedding is that of its first token; sentence-transformers' own record of it."""
-        record = self._folder / "1_Pooling" / "config.json"
-        return record.is_file() and json.loads(record.read_text(encoding="utf-8")).get("pooling_mode_cls_token", False)
+        """Whether a text's embedding is that of its first token; sentence-transformers has had two records of it."""
+        path = self._folder / "1_Pooling" / "config.json"
+        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return bool(record.get("pooling_mode_cls_token")) or record.get("pooling_mode") == "cls"
 
     @torch.no_grad()
     def _in_parts(self, values: Any, embed: Any) -> np.ndarray:

@@ -48,9 +48,14 @@ def test_sentence_models_are_pooled_as_their_own_record_says(tmp_path):
     tokens = transformers.AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
     with torch.no_grad():
         out = transformers.AutoModel.from_pretrained(folder)(**tokens).last_hidden_state[0]
-    for pooled, is_first in ((out.mean(0), False), (out[0], True)):
-        (folder / "1_Pooling").mkdir(exist_ok=True)
-        (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": is_first}))
+    (folder / "1_Pooling").mkdir()
+    for pooled, record in (
+        (out.mean(0), {"pooling_mode_cls_token": False}),
+        (out[0], {"pooling_mode_cls_token": True}),
+        (out.mean(0), {"pooling_mode": "mean"}),  # as sentence-transformers 6 writes it
+        (out[0], {"pooling_mode": "cls"}),
+    ):
+        (folder / "1_Pooling/config.json").write_text(json.dumps(record))
         np.testing.assert_allclose(load(folder).texts(TEXTS[:1])[0], pooled / pooled.norm(), atol=1e-5)
 
 
