@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-SPARE_ELEMENTS = 1 << 22  # noise levels, masks and other tensors that are not stored with the weights
+SPARE_ELEMENTS = 1 << 23  # noise levels (5 times a million timesteps), masks and others not stored with the weights
 SPARE_TENSORS = 1 << 14
 _FACTORIES = (
     *(torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm),
