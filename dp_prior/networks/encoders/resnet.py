@@ -110,8 +110,9 @@ class FrozenBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, channels, height, width), the same."""
-        weight, bias = self.weight.float(), self.bias.float()  # as the statistics are, whatever the dtype of x
-        return F.batch_norm(x, self.running_mean, self.running_var, weight, bias, training=False)
+        wide = torch.promote_types(x.dtype, torch.float32)  # torch has no kernel for float64 beside float32
+        values = self.running_mean, self.running_var, self.weight, self.bias
+        return F.batch_norm(x, *(value.to(wide) for value in values), training=False)
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:

@@ -336,15 +336,17 @@ def test_autocast_computes_in_its_dtype_and_stays_close():
         assert keypoints(given).dtype is torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("changes", [{}, {"pool": "mean"}, {"norm": "frozen_batch", "weights": "w"}])
-def test_bfloat16_weights_take_frames(changes):
+def test_weights_of_any_precision_take_frames(changes, dtype):
     encoder = build(**changes)
     expected = encoder(frames())
     for parameter in encoder.parameters():  # buffers stay, as `from_pretrained` leaves them
-        parameter.data = parameter.data.to(torch.bfloat16)
+        parameter.data = parameter.data.to(dtype)
     found = encoder(frames())
-    assert found.dtype is torch.bfloat16
-    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
+    assert found.dtype is dtype
+    tolerance = 0.1 if dtype is torch.bfloat16 else 1e-3
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_parameters_are_contiguous_as_safetensors_wants_them():
