@@ -64,6 +64,10 @@ class ParquetImages(ImageSource):
             if labelled and found != classes[0]:
                 problem = f"names the classes {short(found)} of column {config.label!r}, but {self._files.paths[0]} "
                 raise DataError(path, [f"{problem}{short(classes[0])}; expected the same in all files"])
+        names = classes[0] or []
+        if labelled and not (all(isinstance(name, str) for name in names) and len(names) == len(set(names))):
+            problem = f"names the classes {short(names)} of column {config.label!r}; expected different texts"
+            raise DataError(self._files.paths[0], [problem])
         labels = _labels(self._files, config.label, classes[0]) if labelled else None
         super().__init__(Path(self._files.place), [count for count, *_ in footers], self._files.paths, labels)
         self._expected = None

@@ -101,6 +101,19 @@ def test_files_that_name_their_classes_otherwise_are_refused(tmp_path):
     assert len(source(tmp_path, labelled=False).parts) == 2
 
 
+@pytest.mark.parametrize("names", [[1, 2], ["cat", "cat"], [["cat"], "dog"]])
+def test_metadata_whose_classes_are_not_different_texts_are_refused(names, tmp_path):
+    from pyarrow import parquet
+
+    pixels, _ = images(2)
+    table = pa.table({"image": structs(*map(encoded, pixels)), "label": [0, 1]})
+    info, path = {"info": {"features": {"label": {"names": names}}}}, tmp_path / "a.parquet"
+    parquet.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), path)
+    with pytest.raises(DataError, match="names the classes .* of column 'label'; expected different texts"):
+        source(path)
+    assert len(source(path, labelled=False)) == 2
+
+
 @pytest.mark.parametrize("info", [None, [], {"features": None}, {"features": {"label": [{"dtype": "int64"}]}}])
 def test_metadata_without_names_of_classes_leave_the_numbers(tmp_path, info):
     """A list is how Hugging Face's metadata describe a column of sequences."""
