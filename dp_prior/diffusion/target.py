@@ -47,6 +47,6 @@ class Target(NamedTuple):
             x_t = x_t.detach().requires_grad_()
             x_0, raw = estimate(x_t)
             clean = x_0.detach()
-            error = self.weights * (self.values - clean)
+            error = torch.where(self.weights > 0, self.weights * (self.values - clean), 0.0)
             (gradient,) = torch.autograd.grad(x_0, x_t, error)
         return clean.add(gradient, alpha=self.strength(*level)), None if raw is None else raw.detach()

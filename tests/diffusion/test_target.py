@@ -91,6 +91,15 @@ def test_no_guidance_is_plain_sampling(sampler):
     assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, sampler, target=nowhere))
 
 
+def test_values_without_weight_are_not_read():
+    process = DiffusionConfig().create()
+    found, expected = (
+        process.sample(network, (5, 2), RANDOM, DDIM(steps=4), target=Target(values, W, 5.0))
+        for values in (torch.where(W > 0, Y, torch.nan), Y)
+    )
+    assert torch.equal(found, expected)
+
+
 def gaussian(table: NoiseTable, std: float):
     """x_0 = E[x_0 | x_t] of data N(0, std^2)."""
     gain = torch.tensor([alpha * std**2 / (alpha**2 * std**2 + sigma**2) for alpha, sigma in table.levels[:-1]])
