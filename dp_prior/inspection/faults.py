@@ -164,7 +164,7 @@ def alignment(seen: Survey) -> Iterator[Finding]:
         return
     action = actions[0].values
     state = np.concatenate([signal.values for signal in states], axis=1)
-    if not np.isfinite(action).all() or not np.isfinite(state).all():
+    if not (action.size and state.size and np.isfinite(action).all() and np.isfinite(state).all()):
         return
     margin = max(LAGS) + 1
     middle = np.concatenate(

@@ -175,3 +175,11 @@ def test_every_check_is_tested_and_findings_are_ranked(tmp_path):
     found = [one.severity for one in look(tmp_path, episodes)]
     assert found == sorted(found, key=SEVERITIES.index) and set(found) == set(SEVERITIES)
     assert len(CHECKS) == 12  # instructions are tested with LeRobot data
+
+
+@pytest.mark.parametrize("key", ["state", "action"])
+def test_a_key_without_numbers_is_passed_over(tmp_path, key):
+    episodes = clean()
+    for episode in episodes:
+        episode[key] = episode[key][:, :0]
+    assert look(tmp_path, episodes) == []
