@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding, reading
+
+if TYPE_CHECKING:
+    import pyarrow
 
 ROWS_AT_ONCE = 65_536
 
@@ -32,22 +35,33 @@ def read_columns(place: str, names: list[str], as_text: bool = False) -> Iterato
     """The columns by name, about `ROWS_AT_ONCE` rows at a time.
 
     Args:
-        as_text: give values as strings. Types are guessed for each CSV file, and pandas writes whole numbers as floats
-            where one is missing; equal values have equal text all the same.
+        as_text: give values as strings, those of CSV files as they are written, for types are guessed for each file.
+            pandas stores whole numbers as floats where one is missing; in parquet files they have the same text.
 
     Raises:
         DataError: a column or the file is missing, or cannot be read.
     """
-    import pyarrow as pa
-
     files = find_files(place, (".parquet", ".csv"))
     for path in files.paths:
         with decoding(path, f"columns {names} cannot be read"), reading(path):
             for batch in _batches(files, path, names, as_text):
                 columns = {name: batch.column(name) for name in names}
                 if as_text:
-                    columns = {name: column.cast(pa.string()).fill_null("None") for name, column in columns.items()}
+                    columns = {name: _text(column) for name, column in columns.items()}
                 yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
+
+
+def _text(column: pyarrow.Array) -> pyarrow.Array:
+    """Strings, "None" for null; Arrow alone writes floats of more than ten digits like 1.2e+10, unlike integers."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = column.cast(pa.string())
+    if pa.types.is_floating(column.type):
+        numbers = column.cast(pa.float64())
+        is_whole = pc.and_(pc.equal(numbers, pc.floor(numbers)), pc.less(pc.abs(numbers), 2.0**63))
+        text = pc.if_else(is_whole, numbers.cast(pa.int64(), safe=False).cast(pa.string()), text)
+    return text.fill_null("None")
 
 
 def _batches(files: Files, path: str, names: list[str], as_text: bool) -> Iterator[Any]:

@@ -58,16 +58,17 @@ def test_equal_values_stay_together_wherever_they_lie(tmp_path):
     assert sum(map(len, images)) == 20 and all(images)
 
 
-@pytest.mark.parametrize("kind", ["int64 and float64", "null", "text and int64", "csv"])
+@pytest.mark.parametrize("kind", ["int64 and float64", "long", "null", "text and int64", "csv"])
 def test_equal_values_stay_together_however_a_file_holds_them(tmp_path, kind):
-    first = second = [*range(20)] * 5
+    first = second = [(123_456_789_012 if kind == "long" else 0) + i for i in range(20)] * 5
     meta = tmp_path / "meta"
     meta.mkdir()
     if kind == "csv":  # in the first file all are numbers, in the second not
         (meta / "a.csv").write_text("image\n" + "".join(f"{i:04d}\n" for i in first))
         (meta / "b.csv").write_text("image\n" + "".join(f"{i:04d}\n" for i in second[:-1]) + "last\n")
     else:
-        columns = {"int64 and float64": pa.array(second, pa.float64()), "text and int64": pa.array(map(str, second))}
+        as_floats = pa.array(second, pa.float64())
+        columns = {"int64 and float64": as_floats, "long": as_floats, "text and int64": pa.array(map(str, second))}
         column = columns.get(kind, pa.array([*second[:-1], None], pa.int64()))
         parquet.write_table(pa.table({"image": pa.array(first)}), meta / "a.parquet")
         parquet.write_table(pa.table({"image": column}), meta / "b.parquet")
