@@ -108,7 +108,9 @@ def write_config(found: list[Inspection], path: Path) -> None:
         raise DataError(one.name, errors)
     size = one.galleries[0].source.size if one.galleries else None
     fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths))
-    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1)
+    counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
+    n_samples = counts[0] if counts else None
+    proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples)
     with path.open("x", encoding="utf-8") as file:
         file.write(json.dumps(proposal, indent=2) + "\n")
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from dp_prior.config import ConfigError
+from dp_prior.data.embeddings.pairs import EmbeddingsConfig
+from dp_prior.data.image_sets.images import ImagesConfig
 from dp_prior.data.recorded import WindowsConfig
 from dp_prior.data.selection import ACTION
 from dp_prior.inspection.images import Gallery
@@ -51,11 +53,9 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tupl
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
-    windows = int(np.maximum(seen.lengths - MOST_ACTIONS, 1).sum()) // 2  # at least, of the training part
-    usual = CAMERA_BATCH if cameras else WindowsConfig.model_fields["batch_size"].default
-    if cameras or windows < usual:
-        data["batch_size"] = min(usual, 2 ** max(0, windows.bit_length() - 1))
-    return data
+    windows = int(np.maximum(seen.lengths - MOST_ACTIONS, 1).sum())
+    usual = WindowsConfig.model_fields["batch_size"].default
+    return data | _batch_size(CAMERA_BATCH if cameras else usual, windows, usual)
 
 
 def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
@@ -75,12 +75,14 @@ def propose(
     fps: float | None,
     size: tuple[int, int] | None = None,
     is_one_episode: bool = False,
+    n_samples: int | None = None,
 ) -> dict[str, Any]:
     """A whole configuration around `data`.
 
     Args:
         is_one_episode: nothing can be held out; the evaluators measure what is trained on.
         size: height and width of images, where `data` leave them as they are.
+        n_samples: number of images, or of rows of embeddings.
 
     Raises:
         ConfigError: it names no action or no observation, so nothing can be trained.
@@ -89,8 +91,10 @@ def propose(
     part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode else ({}, {})
     if data.get("type") == "embeddings":
         task, every = _prior(), 20_000
+        data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples) | data
     elif data.get("type") == "images":
         height, width = data.get("size") or size
+        data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples) | data
         task, every = _image(height, "labels" in data), 50_000
         extra = [{"type": "images", "every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50]}]
     else:
@@ -118,6 +122,12 @@ def propose(
     }
     TrainConfig.from_json(json.dumps(proposal), source=name)
     return proposal
+
+
+def _batch_size(most: int, samples: int, default: int | None = None) -> dict[str, int]:
+    """`batch_size` unless it is the default: at most what half of the samples fill, which the training part exceeds."""
+    found = min(most, 2 ** max(0, (samples // 2).bit_length() - 1))
+    return {} if found == (default or most) else {"batch_size": found}
 
 
 def _prior() -> dict[str, Any]:

@@ -177,6 +177,13 @@ def test_the_proposed_configuration_is_valid_and_fits_the_images(sizes, size, tm
     assert config.task.label_dropout == 0.1 and spec.x_shape[-1] == 3
 
 
+@pytest.mark.parametrize(("count", "batch_size"), [(40, 16), (400, 128)])
+def test_the_proposed_batch_is_no_larger_than_the_training_part(count, batch_size, tmp_path):
+    pixels, labels = images(count, (8, 8))
+    write_config(inspect(write_npz(tmp_path / "set.npz", pixels, labels)["path"]), tmp_path / "first.json")
+    assert TrainConfig.from_json_path(tmp_path / "first.json").data.batch_size == batch_size
+
+
 @pytest.mark.slow
 def test_the_proposed_configuration_passes_its_check(tmp_path):
     pytest.importorskip("diffusers", reason="NOT CHECKED: the image extra is not installed")

@@ -377,6 +377,17 @@ def test_embeddings_are_read_by_their_folder(embeddings, tmp_path):
     assert found.findings == [] and found.data["split"] == {"by": "image_id"}
 
 
+@pytest.mark.parametrize(("count", "batch_size"), [(600, 256), (100, 32), (3, 1)])
+def test_the_proposed_batch_is_no_larger_than_the_training_part_of_few_embeddings(
+    embeddings, tmp_path, count, batch_size
+):
+    folder, image, text = embeddings
+    np.save(folder / "img_emb" / "0.npy", image[:count])
+    np.save(folder / "text_emb" / "0.npy", text[:count])
+    write_config(inspect(str(folder)), tmp_path / "prior.json")
+    assert TrainConfig.from_json_path(tmp_path / "prior.json").data.batch_size == batch_size
+
+
 def test_text_embeddings_alone_are_looked_at_though_metadata_lie_beside_them(embeddings):
     folder, _, text = embeddings
     np.save(folder / "text_emb" / "0.npy", text)
