@@ -195,8 +195,9 @@ def roles_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Role]:
     action = next((key for key in ("action", "actions") if len(shapes.get(key, (0, 0))) == 1), None)
     last = {key: key.replace("/", ".").rpartition(".")[2] for key in shapes}
     for test in (
+        lambda key: key.startswith("obs/"),  # robomimic's, whose `states` are those of the simulator
         lambda key: last[key].startswith("state") or key == "observation" or key.endswith("_state"),
-        lambda key: key.startswith(("obs/", "observation", "obs.")),
+        lambda key: key.startswith(("observation", "obs.")),
         lambda key: len(shapes[key]) == 1 and shapes[key][0] > 1,
     ):
         observations = [key for key in shapes if key != action and len(shapes[key]) <= 1 and test(key)]

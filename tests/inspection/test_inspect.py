@@ -160,6 +160,12 @@ def test_names_and_texts_are_escaped(tmp_path):
     assert place.name in outline.texts and any(evil in text for text in outline.texts)
 
 
+def test_robomimic_observations_come_before_the_states_of_its_simulator():
+    shapes = {"actions": (7,), "dones": (), "states": (45,), "obs/object": (14,), "obs/robot0_eef_pos": (3,)}
+    roles = surveying.roles_of(shapes | {"next_obs/object": (14,), "next_obs/robot0_eef_pos": (3,)})
+    assert [key for key, role in roles.items() if role == "observation"] == ["obs/object", "obs/robot0_eef_pos"]
+
+
 @pytest.mark.parametrize("data", ["data.npz", "lerobot"], indirect=True)
 def test_the_proposed_configuration_passes_its_check(data, tmp_path):
     path = tmp_path / "first.json"
