@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -35,11 +33,9 @@ from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import set_learning_rate, update
 from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stopwatch import Stopwatch
+from dp_prior.training.throughput import Throughput
 
 log = logging.getLogger(__name__)
-
-SLOW_DATA = 0.1
-"""A larger share of the time spent waiting for batches is worth a warning."""
 
 
 class _Wrapped(nn.Module):
@@ -101,12 +97,10 @@ class PolicyTrainer:
         self.guard = Guard(self.device)
         self.divergence = Divergence()
         self.stopwatch = Stopwatch()
+        self.throughput = Throughput(warns=ranks.is_main_process)
         self.rollbacks = 0
         self.unmeasured: Progress | None = None  # the clock before a step whose evaluation is pending
         self.measured: dict[str, float] = {}  # metrics of the restored step
-        self._measured_from = (0, time.perf_counter())
-        self._waited_s = 0.0  # for batches, since the moment in `_measured_from`
-        self._slow_rows = 0
 
     @property
     def total_samples(self) -> int:
@@ -126,25 +120,18 @@ class PolicyTrainer:
 
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""
-        self._measured_from, self._waited_s = (self.progress.samples_seen, time.perf_counter()), 0.0
+        self.throughput.begin(self.progress.samples_seen)
         self.stopwatch.load(self.stopwatch.seen)
-        batches = self.loader.from_sample(self.progress.samples_seen)
+        batches = self.throughput.timed(self.loader.from_sample(self.progress.samples_seen))
         start, is_stopping = self.progress, self._agree_to_stop()
         if self.unmeasured is not None and not is_stopping:
             is_stopping = self._finish_step(self.unmeasured, self.measured, is_stopping)
         while self.progress.samples_seen < self.total_samples and not is_stopping:
             is_first = self.progress == start
             with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
-                is_stopping = self._advance(self._next(batches), is_first)
+                is_stopping = self._advance(next(batches), is_first)
             self.ranks.mark("data", self.progress.global_step + 1)
         return self.progress
-
-    def _next(self, batches: Iterator[list[Batch]]) -> list[Batch]:
-        """The next batches, and the time that it took to get them."""
-        begun = time.perf_counter()
-        found = next(batches)
-        self._waited_s += time.perf_counter() - begun
-        return found
 
     def _advance(self, micro_batches: list[Batch], is_first: bool) -> bool:
         """One step and what is due after it. Returns whether to stop."""
@@ -223,13 +210,7 @@ class PolicyTrainer:
     def training_metrics(self) -> dict[str, float]:
         """The means since the last call. The only place where the loop waits for the device."""
         metrics = self.means.reduce(self.accelerator)
-        samples, moment = self._measured_from
-        elapsed = time.perf_counter() - moment
-        metrics["train/samples_per_second"] = (self.progress.samples_seen - samples) / elapsed
-        metrics["train/data_share"] = share = self._waited_s / elapsed
-        steps = (self.progress.samples_seen - samples) / self.loader.global_batch_size
-        self._warn_of_slow_data(share, self._waited_s / max(steps, 1))
-        self._measured_from, self._waited_s = (self.progress.samples_seen, time.perf_counter()), 0.0
+        metrics |= self.throughput.row(self.progress.samples_seen)
         metrics["train/epoch"] = self.progress.samples_seen / len(self.loader)
         metrics["train/lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["train/skipped_steps"] = self.guard.counts[0].item()
@@ -237,31 +218,16 @@ class PolicyTrainer:
             metrics[f"train/{name}_decay"] = average.decay.at(self.progress.global_step)
         return metrics
 
-    def _warn_of_slow_data(self, share: float, waited_s: float) -> None:
-        """Warn once, at the second row over the limit: the first row of a start includes its first batch.
-
-        Args:
-            share: of the time since the row before that was spent waiting for batches.
-            waited_s: the same in seconds per step; a millisecond is not worth a word.
-        """
-        is_slow = share > SLOW_DATA and waited_s > 1e-3
-        self._slow_rows += is_slow
-        if is_slow and self._slow_rows == 2 and self.ranks.is_main_process:
-            found = f"training waits {100 * share:.0f} % of its time for batches (train/data_share)"
-            log.warning("%s; docs/cameras.md says what helps", found)
-
     def evaluate(self, evaluators: list[Evaluator]) -> dict[str, float]:
         """Measure the models. Does not affect training; excluded from samples/s.
 
         Raises:
             Abandoned: on all ranks, if the run is asked to stop meanwhile.
         """
-        start = time.perf_counter()
-        metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
-        self.tracker.log_images(media, self.progress)
-        self.stop.deadline.rests()
-        samples, moment = self._measured_from
-        self._measured_from = (samples, moment + time.perf_counter() - start)
+        with self.throughput.paused():
+            metrics, media = measure(evaluators, self.models, self.ranks, self.progress, "evaluation")
+            self.tracker.log_images(media, self.progress)
+            self.stop.deadline.rests()
         return metrics
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:

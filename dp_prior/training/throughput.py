@@ -1,0 +1,68 @@
+"""How fast training goes: samples per second, and the share of the time that it waits for batches."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SLOW_DATA = 0.1
+"""A larger share of the time spent waiting for batches is worth a warning."""
+
+
+class Throughput:
+    """Measures from `begin` or the last `row` on; what is done inside `paused` does not count."""
+
+    def __init__(self, *, warns: bool):
+        """Args: warns: whether to warn of slow data; on one rank only."""
+        self._warns = warns
+        self._slow_rows = 0
+        self.begin(0)
+
+    def begin(self, samples_seen: int) -> None:
+        """Measure from here on."""
+        self._samples_before, self._since = samples_seen, time.perf_counter()
+        self._waited_s, self._batches = 0.0, 0
+
+    def timed(self, batches: Iterator[T]) -> Iterator[T]:
+        """The same batches; measures how long each is waited for."""
+        begun = time.perf_counter()
+        for batch in batches:
+            self._waited_s += time.perf_counter() - begun
+            self._batches += 1
+            yield batch
+            begun = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time inside does not count."""
+        begun = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - begun
+
+    def row(self, samples_seen: int) -> dict[str, float]:
+        """The metrics since the row before, by name."""
+        elapsed = time.perf_counter() - self._since
+        rate, share = (samples_seen - self._samples_before) / elapsed, self._waited_s / elapsed
+        self._warn_of_slow_data(share, self._waited_s / max(self._batches, 1))
+        self.begin(samples_seen)
+        return {"train/samples_per_second": rate, "train/data_share": share}
+
+    def _warn_of_slow_data(self, share: float, waited_s: float) -> None:
+        """Warn once, at the second row over the limit: the first row of a start includes its first batch.
+
+        Args:
+            share: of the time that was spent waiting for batches.
+            waited_s: the same in seconds per step; a millisecond is not worth a word.
+        """
+        is_slow = share > SLOW_DATA and waited_s > 1e-3
+        self._slow_rows += is_slow
+        if is_slow and self._slow_rows == 2 and self._warns:
+            found = f"training waits {100 * share:.0f} % of its time for batches (train/data_share)"
+            log.warning("%s; docs/cameras.md says what helps", found)
