@@ -51,6 +51,10 @@ class Guard:
         self.counts = counts.to(self.counts.device, copy=True)
         self._readback = Readback()
 
+    def forget(self) -> None:
+        """Forget that steps were skipped in a row; called after a rollback."""
+        self.counts = self.counts * self.counts.new_tensor([1, 0, 1])
+
     def count(self, finite: Tensor, step: int, samples_seen: int) -> None:
         """Count a step.
 

@@ -23,7 +23,11 @@ class Stopwatch:
     def load(self, seen: tuple[float, float]) -> None:
         """Continue from what `seen` was."""
         self.seen = seen
-        self._zero = self.clock() - seen[1]
+        self.start()
+
+    def start(self) -> None:
+        """Go on from now; the time since the last step does not count."""
+        self._zero = self.clock() - self.seen[1]
 
     def read(self) -> float:
         """Seconds now, on this rank."""

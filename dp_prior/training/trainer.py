@@ -121,7 +121,7 @@ class PolicyTrainer:
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""
         self.throughput.begin(self.progress.samples_seen)
-        self.stopwatch.load(self.stopwatch.seen)
+        self.stopwatch.start()
         batches = self.throughput.timed(self.loader.from_sample(self.progress.samples_seen))
         start, is_stopping = self.progress, self._agree_to_stop()
         if self.unmeasured is not None and not is_stopping:
@@ -308,7 +308,8 @@ class PolicyTrainer:
         self.progress, self.rollbacks, self.measured = now, count, {}
         self.unmeasured = Progress(now.samples_seen - self.loader.global_batch_size, now.global_step - 1)
         self.divergence.forget()
-        self.guard.load(skipped * torch.tensor([1, 0, 1], device=skipped.device))  # none in a row
+        self.guard.load(skipped)
+        self.guard.forget()
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
