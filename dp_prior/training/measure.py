@@ -24,7 +24,7 @@ class Evaluator(Protocol):
 
     every: Cadence
 
-    def run(self, models: dict[str, nn.Module], accelerator: Ranks, progress: Progress) -> Measured: ...
+    def run(self, models: dict[str, nn.Module], ranks: Ranks, progress: Progress) -> Measured: ...
 
 
 def measure(
