@@ -36,6 +36,7 @@ from dp_prior.checkpoints.snapshot import (
     nonfinite,
     parse_head,
 )
+from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.durable import encode_document, seal, sync_directory, temporary_beside, temporary_directory, unseal
 from dp_prior.regular_files import open_regular, read_small
@@ -43,6 +44,7 @@ from dp_prior.regular_files import open_regular, read_small
 FORMAT = 1
 MANIFEST = "manifest.json"
 MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # enough for inference
+TRAINING = "training.safetensors"  # what resuming needs besides the documents
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\.(safetensors|json)")
@@ -100,6 +102,21 @@ class Manifest(Config):
 
     files: dict[str, FileEntry] = Field(default={}, max_length=_MOST_FILES)
     """Every file of the checkpoint but this one."""
+
+    @property
+    def progress(self) -> Progress:
+        """The clock when it was saved."""
+        return Progress(self.samples_seen, self.step)
+
+    @property
+    def value(self) -> float | None:
+        """The monitored metric; None if it was not measured."""
+        return None if self.monitor is None else self.metrics.get(self.monitor)
+
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether it holds a training state, and not only the files for inference."""
+        return TRAINING in self.files
 
     def only(self, names: Container[str]) -> Manifest:
         """The manifest of a copy that holds only those files."""

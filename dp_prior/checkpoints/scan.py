@@ -33,7 +33,7 @@ class Stored:
     @property
     def progress(self) -> Progress:
         """The clock when it was saved."""
-        return Progress(self.manifest.samples_seen, self.manifest.step)
+        return self.manifest.progress
 
     def value(self, monitor: str | None) -> float | None:
         """A metric; None if it was not measured."""

@@ -43,7 +43,7 @@ class Found:
     @property
     def value(self) -> float | None:
         """The monitored metric when it was saved."""
-        return None if self.manifest is None else self.manifest.metrics.get(self.manifest.monitor or "")
+        return None if self.manifest is None else self.manifest.value
 
 
 def root_of(run: Path) -> Path:

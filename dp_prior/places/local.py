@@ -135,8 +135,8 @@ class LocalSaver(Saver):
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
         """Copy the best checkpoint, which `save` never saw if another machine saved it."""
         manifest = read_manifest(directory)
-        progress = Progress(manifest.samples_seen, manifest.step)
-        self._copy(directory, self._record.save_best_to, progress, manifest.metrics.get(self._monitor))
+        metric = manifest.metrics.get(self._monitor)
+        self._copy(directory, self._record.save_best_to, manifest.progress, metric)
 
     def _copy(self, source: Path, template: str | None, progress: Progress, metric: float | None) -> None:
         record = self._record
@@ -150,8 +150,7 @@ class LocalSaver(Saver):
 
     def _filled(self, template: str, manifest: Manifest) -> str:
         """The template with the fields of a checkpoint."""
-        progress = Progress(manifest.samples_seen, manifest.step)
-        return fill(template, progress, manifest.metrics.get(self._monitor))
+        return fill(template, manifest.progress, manifest.metrics.get(self._monitor))
 
     def _refuse_links(self, target: Path) -> None:
         """Refuse to write through a symbolic link below the run directory; elsewhere links are the user's choice."""

@@ -78,7 +78,7 @@ class Parcel:
             samples_seen=manifest.samples_seen,
             monitor=manifest.monitor,
             mode=manifest.mode,
-            value=None if manifest.monitor is None else manifest.metrics.get(manifest.monitor),
+            value=manifest.value,
         )
 
     def verify(self) -> None:

@@ -50,13 +50,14 @@ def evaluate_checkpoint(
         ConfigError: the checkpoint holds no training state.
     """
     directory = resolve(reference)
-    files = read_manifest(directory).files
-    if SOURCE not in files and "training.safetensors" not in files:
+    manifest = read_manifest(directory)
+    is_imported = SOURCE in manifest.files
+    if not is_imported and not manifest.can_be_resumed:
         problem = "holds only the files for inference; name the checkpoint, or a copy by `dp-prior export --whole`"
         raise ConfigError(str(directory), [problem])
     snapshot = read_checkpoint(directory)
-    source = str(directory / "config.json")
-    config = TrainConfig.from_json(json.dumps(snapshot.documents["config.json"]), overrides, source=source)
+    source = str(directory / CONFIG)
+    config = TrainConfig.from_json(json.dumps(snapshot.documents[CONFIG]), overrides, source=source)
     with tempfile.TemporaryDirectory(prefix="dp_prior_evaluate_") as place:
         small = {  # no step is taken, so the data may be fewer than one, or the ranks more
             "data": config.data.model_copy(update={"batch_size": 1}),
@@ -67,10 +68,10 @@ def evaluate_checkpoint(
         parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
-        if SOURCE in files:
+        if is_imported:
             take_weights(parts.model, str(directory), ranks)
         trainer = parts.trainer(Tracker(Path(place), config.tracker), None)
-        if SOURCE not in files:
+        if not is_imported:
             parts.restore(trainer, snapshot, allow_changes=("data", "seed"))  # measuring on other data is allowed
         with parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")

@@ -49,7 +49,7 @@ def find_checkpoint(
         return None
     reference = load.recall(directory)
     if own is not None and "://" not in (reference or ""):
-        if "training.safetensors" not in read_manifest(own).files:
+        if not read_manifest(own).can_be_resumed:
             problem = f"{directory} is an imported policy, which has no training state to resume"
             raise ConfigError("tracker.data_path", [f"{problem}; choose another directory, with train.init_from"])
         return own
@@ -131,7 +131,7 @@ def _adopt(store: CheckpointStore, reference: str, resume: Resume, report: Calla
 
 def _whole(checkpoint: Path, reference: str) -> Path:
     """A checkpoint that can be resumed from. Raises ConfigError if it lacks the training state."""
-    if "training.safetensors" not in read_manifest(checkpoint).files:
+    if not read_manifest(checkpoint).can_be_resumed:
         problem = f"{reference} holds only the files for inference: an export, or of a saver with save_type 'model'"
         raise ConfigError("tracker.load", [problem, "take its weights with train.init_from instead"])
     return checkpoint

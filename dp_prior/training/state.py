@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
 from dp_prior.data.loader import Loader
@@ -61,7 +62,7 @@ def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     training |= {f"optimizer.{key}": value for key, value in _optimizer_state(trainer).items()}
     training |= {f"{MEANS}{key}": value for key, value in trainer.means.state().items()}
     training["skipped"] = trainer.guard.counts
-    tensors["training.safetensors"] = training
+    tensors[TRAINING] = training
     accelerator = trainer.ranks.accelerator
     progress = {
         "samples_seen": trainer.progress.samples_seen,
@@ -91,7 +92,7 @@ def read_state(trainer: Trained, snapshot: Snapshot) -> None:
         ValueError: tensors are missing, unknown or of another shape.
     """
     names = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
-    training = snapshot.tensors["training.safetensors"]
+    training = snapshot.tensors[TRAINING]
     averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = averages.get("online") or _under("online.", training)
     trainer.online.load_state_dict(online)
