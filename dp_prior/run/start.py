@@ -20,7 +20,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run_files.changes import completed
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
 
 Resume = Literal["auto", "never", "must"]
@@ -98,8 +98,8 @@ def take_weights(model: nn.Module, reference: str, ranks: Ranks) -> str:
 
 def _has_normalizer_of(config: TrainConfig, reference: str) -> bool:
     """Whether the configuration's normalizer is that of a checkpoint, as far as its own configuration says."""
-    documents = read_checkpoint(resolve(reference, whole=False), ["config.json"]).documents
-    given = json.loads(config.to_json()), completed(documents["config.json"])
+    documents = read_checkpoint(resolve(reference, whole=False), [CONFIG]).documents
+    given = json.loads(config.to_json()), completed(documents[CONFIG])
     ours, theirs = (one["task"].get("normalizer") for one in given)
     return ours == theirs
 
@@ -141,9 +141,9 @@ def _same_run(one: Path, other: Path) -> bool:
     """Whether two checkpoints belong to one run rather than to two that share a remote place."""
 
     def marks(directory: Path) -> list:
-        documents = read_checkpoint(directory, ["config.json", "data.json"]).documents
-        config = completed(documents["config.json"])
+        documents = read_checkpoint(directory, [CONFIG, "data.json"]).documents
+        config = completed(documents[CONFIG])
         task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
         return [task, config["seed"], documents["data.json"]["fingerprint"]]
 
-    return {"config.json", "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)
+    return {CONFIG, "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dp_prior.config import PARTS, ConfigError, Kind, change_of, child
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.run_files.config import CONFIG, TrainConfig
 
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
@@ -50,7 +50,7 @@ def check_changes(
         else:
             shown.append(line + (", allowed" if kind in REFUSED else ""))
 
-    old, new = flat(completed(before["config.json"])), flat(now["config.json"])
+    old, new = flat(completed(before[CONFIG])), flat(now[CONFIG])
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description" and not key.startswith(PARTS):
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
@@ -64,7 +64,7 @@ def check_changes(
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
         see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")
-    outside, were_outside = now["config.json"].get(PARTS, {}), before["config.json"].get(PARTS, {})
+    outside, were_outside = now[CONFIG].get(PARTS, {}), before[CONFIG].get(PARTS, {})
     for name, becomes in {**(versions or {}), **outside}.items():
         was = {**were_outside, **progress.get("versions", {})}.get(name, "unknown")
         if was != becomes:
