@@ -130,6 +130,7 @@ def timed(story: Story) -> list[dict[str, Any]]:
 
 
 def points(rows: list[dict[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) of `x` and (n,) of a metric, both float64, of the rows that have a finite value of it."""
     found = [(row[x], row[metric]) for row in rows if row.get(metric) is not None]
     return tuple(np.array(found, dtype=float).reshape(-1, 2).T)
 
@@ -206,6 +207,7 @@ def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def short(value: Any) -> str:
+    """A setting in one line: a text as it is, nothing for null, JSON for the rest."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
