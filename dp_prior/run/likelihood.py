@@ -24,13 +24,13 @@ def measure_likelihood(
     ranks: Ranks,
     report: Callable[[str], None],
     *,
-    split: Part = "val",
-    max_samples: int | None = None,
-    batch_size: int = 256,
-    seed: int = 0,
-    weights: str | None = None,
-    guidance_scale: float | None = None,
-    overrides: tuple[str, ...] = (),
+    split: Part,
+    max_samples: int | None,
+    batch_size: int,
+    seed: int,
+    weights: str | None,
+    guidance_scale: float | None,
+    overrides: tuple[str, ...],
 ) -> dict[str, float]:
     """Bits per dimension by name: those of the model, of its two parts, and of the baselines. A collective.
 
