@@ -12,6 +12,7 @@ import numpy as np
 from dp_prior.evaluation.video import VideoWriter
 
 _STILLS = 8  # in a strip
+_GAP = 4  # pixels between episodes
 _COLOURS = {1.0: (46, 160, 67), 0.0: (207, 75, 66)}  # solved, not solved
 _UNKNOWN = (154, 164, 178)
 
@@ -95,13 +96,13 @@ def _frame(picture: np.ndarray, colour: tuple[int, int, int]) -> None:
     picture[:, :width] = picture[:, -width:] = colour
 
 
-def _tile(frames: np.ndarray, gap: int = 4) -> np.ndarray:
+def _tile(frames: np.ndarray) -> np.ndarray:
     """(n, height, width, 3) in a grid about as wide as high, with gaps between."""
     n, height, width, _ = frames.shape
     columns = int(np.ceil(np.sqrt(n)))
     lines = -(-n // columns)
-    sheet = np.full((lines * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, dtype=np.uint8)
+    sheet = np.full((lines * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, 3), 255, dtype=np.uint8)
     for i, frame in enumerate(frames):
-        top, left = i // columns * (height + gap), i % columns * (width + gap)
+        top, left = i // columns * (height + _GAP), i % columns * (width + _GAP)
         sheet[top : top + height, left : left + width] = frame
     return sheet

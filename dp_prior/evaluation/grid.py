@@ -12,6 +12,8 @@ from dp_prior.durable import replacing
 SIDE = 64
 """Images are enlarged by the whole number that brings their height closest to this many pixels, from below."""
 
+GAP = 2  # pixels between images
+
 
 def import_pillow() -> Any:
     """Pillow's module Image, or an ImportError that names the extra."""
@@ -34,13 +36,12 @@ def write_png(path: Path, image: np.ndarray) -> None:
         save_png(temporary, image)
 
 
-def grid(images: np.ndarray, columns: int, *, gap: int = 2, after_first: int = 0) -> np.ndarray:
+def grid(images: np.ndarray, columns: int, *, after_first: int = 0) -> np.ndarray:
     """Images in rows, enlarged, on white.
 
     Args:
         images: (n, height, width, 1 or 3) uint8; a last row that is not full is filled with white.
-        gap: pixels between them.
-        after_first: further pixels after the first column.
+        after_first: pixels besides `GAP` after the first column.
 
     Returns:
         (height, width, 1 or 3) uint8.
@@ -49,10 +50,10 @@ def grid(images: np.ndarray, columns: int, *, gap: int = 2, after_first: int = 0
     images = images.repeat(factor, 1).repeat(factor, 2)
     n, height, width, channels = images.shape
     rows = -(-n // columns)
-    shape = rows * (height + gap) - gap, columns * (width + gap) - gap + after_first, channels
+    shape = rows * (height + GAP) - GAP, columns * (width + GAP) - GAP + after_first, channels
     sheet = np.full(shape, 255, np.uint8)
     for number, image in enumerate(images):
         row, column = divmod(number, columns)
-        top, left = row * (height + gap), column * (width + gap) + (after_first if column else 0)
+        top, left = row * (height + GAP), column * (width + GAP) + (after_first if column else 0)
         sheet[top : top + height, left : left + width] = image
     return sheet

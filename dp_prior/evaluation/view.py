@@ -22,6 +22,7 @@ from dp_prior.tasks.policy import DiffusionPolicy
 SIDE = 288
 """Frames are enlarged by the whole number that brings their height closest to this many pixels, from below."""
 
+_GAP = 4  # pixels between cameras
 _CROP = (255, 127, 14)
 _RADIUS = 3.0  # of a keypoint, in the enlarged frame
 
@@ -107,12 +108,12 @@ def _draw_points(picture: np.ndarray, points: np.ndarray) -> None:
         picture[top : top + 9, left : left + 9][inside] = colour.astype(np.uint8)
 
 
-def _beside(pictures: Sequence[np.ndarray], gap: int = 4) -> np.ndarray:
+def _beside(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Several (n, height, width, 3) side by side, aligned at the top, on white."""
-    height, width = max(part.shape[1] for part in pictures), sum(part.shape[2] + gap for part in pictures) - gap
+    height, width = max(part.shape[1] for part in pictures), sum(part.shape[2] + _GAP for part in pictures) - _GAP
     sheet = np.full((len(pictures[0]), height, width, 3), 255, np.uint8)
     left = 0
     for part in pictures:
         sheet[:, : part.shape[1], left : left + part.shape[2]] = part
-        left += part.shape[2] + gap
+        left += part.shape[2] + _GAP
     return sheet

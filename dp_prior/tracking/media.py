@@ -10,6 +10,7 @@ import numpy as np
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif")
 VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
+GIF_WIDTH, GIF_FPS, GIF_FRAMES = 240, 10.0, 120  # of a GIF: pixels, frames per second and frames at most
 
 
 def picture_bytes(path: Path) -> bytes:
@@ -31,7 +32,7 @@ def pixels(path: Path) -> np.ndarray:
     return np.asarray(_pillow().open(io.BytesIO(picture_bytes(path))).convert("RGB"))
 
 
-def _gif(video: Path, width: int = 240, fps: float = 10.0, max_frames: int = 120) -> bytes:
+def _gif(video: Path) -> bytes:
     """A small GIF of a video: the same duration, fewer frames. Takes about a second."""
     try:
         import av
@@ -41,12 +42,12 @@ def _gif(video: Path, width: int = 240, fps: float = 10.0, max_frames: int = 120
     image_of = _pillow()
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
-        rate = float(stream.average_rate or fps)
-        every = max(1, round(rate / fps), -(-stream.frames // max_frames))
+        rate = float(stream.average_rate or GIF_FPS)
+        every = max(1, round(rate / GIF_FPS), -(-stream.frames // GIF_FRAMES))
         for number, frame in enumerate(container.decode(video=0)):
             if number % every == 0:
-                height = max(1, round(frame.height * width / frame.width))
-                pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
+                height = max(1, round(frame.height * GIF_WIDTH / frame.width))
+                pixels = frame.to_ndarray(format="rgb24", width=GIF_WIDTH, height=height)
                 frames.append(image_of.fromarray(pixels).quantize(method=image_of.Quantize.FASTOCTREE))
     if not frames:
         raise ValueError(f"{video} holds no frame")
