@@ -150,7 +150,7 @@ class Run:
         begun = trainer.progress, trainer.unmeasured
         self._fit(trainer, services)
         status = "complete" if (trainer.progress, trainer.unmeasured) == begun else "finished"
-        if trainer.progress.samples_seen < trainer.total_samples or trainer.unmeasured is not None:
+        if not trainer.is_done or trainer.unmeasured is not None:
             status = "stopped"
         selected = ranks.decide(store.best)
         best = selected or ranks.decide(store.latest)

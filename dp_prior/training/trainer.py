@@ -114,6 +114,11 @@ class PolicyTrainer:
         return self.progress.global_step + whole - spent
 
     @property
+    def is_done(self) -> bool:
+        """Whether the budget is spent."""
+        return self.progress.samples_seen >= self.total_samples
+
+    @property
     def models(self) -> dict[str, nn.Module]:
         """The averages and the trained model (`online`), unwrapped."""
         return {**{name: average.model for name, average in self.averages.items()}, "online": self.online}
@@ -126,7 +131,7 @@ class PolicyTrainer:
         start, is_stopping = self.progress, self._agree_to_stop()
         if self.unmeasured is not None and not is_stopping:
             is_stopping = self._finish_step(self.unmeasured, self.measured, is_stopping)
-        while self.progress.samples_seen < self.total_samples and not is_stopping:
+        while not self.is_done and not is_stopping:
             is_first = self.progress == start
             with self.ranks.busy() if is_first else contextlib.nullcontext():  # it compiles and selects kernels
                 is_stopping = self._advance(next(batches), is_first)
@@ -141,7 +146,7 @@ class PolicyTrainer:
             self.writer.reserve(take_snapshot(self, {}))
         self.writer.check()
         is_stopping = self._agree_to_stop()
-        is_due = self._is_done() or self._due(self.config.log_every, before)
+        is_due = self.is_done or self._due(self.config.log_every, before)
         return self._finish_step(before, self.training_metrics() if is_due else {}, is_stopping)
 
     def _finish_step(self, before: Progress, row: dict[str, float], is_stopping: bool) -> bool:
@@ -156,7 +161,7 @@ class PolicyTrainer:
         Returns:
             Whether to stop.
         """
-        due = [e for e in self.evaluators if self._is_done() or self._due(e.every, before)]
+        due = [e for e in self.evaluators if self.is_done or self._due(e.every, before)]
         if due and not is_stopping:
             try:
                 row = row | self.evaluate(due)
@@ -171,7 +176,7 @@ class PolicyTrainer:
         if row:
             self.tracker.log(row, self.progress)
         is_best = self.best.improves(row, self.progress.global_step)
-        if self._is_done() or is_best or self._due(self.config.save_every, before) or is_stopping:
+        if self.is_done or is_best or self._due(self.config.save_every, before) or is_stopping:
             self.save(row, is_best)
         if self.unmeasured is None:
             self.stopwatch.check()
@@ -313,9 +318,6 @@ class PolicyTrainer:
 
     def _spent(self) -> tuple[int, int]:
         return self.config.spent(len(self.loader), self.loader.global_batch_size, self.progress)
-
-    def _is_done(self) -> bool:
-        return self.progress.samples_seen >= self.total_samples
 
     @property
     def needs_time(self) -> bool:
