@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.training.trainer import PolicyTrainer
 
 
-def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: object) -> str:
+def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Path | str | None) -> str:
     """One line for each part of the run.
 
     Args:
