@@ -46,7 +46,7 @@ def cache(
     remove_stale: bool,
 ) -> None:
     """Decode and resize the camera frames of configurations ahead of training. Stop and repeat it at any time."""
-    from dp_prior.run.commands import build_frame_caches, unused_frame_caches
+    from dp_prior.run.frame_caches import build_frame_caches, unused_frame_caches
 
     if not stale and not remove_stale:
         for config_file in config_files:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError, an
-from dp_prior.data.frames.unused import UnusedCache, unused_caches
 from dp_prior.export.graphs import Format
 from dp_prior.export.write import write_export
 from dp_prior.job.ranks import Ranks, make_accelerator
@@ -163,23 +162,3 @@ def export_policy(reference: str, directory: Path, layout: Format, overrides: tu
     except ValueError as error:
         raise ConfigError(str(source), [str(error)]) from None
     return write_export(policy, directory, layout, source=str(source), sampler=task.sampler)
-
-
-def unused_frame_caches(config_files: Iterable[Path], overrides: Iterable[str]) -> list[UnusedCache]:
-    """The frame caches beside those of these configurations that none of them uses, largest first."""
-    used: set[Path] = set()
-    for config_file in config_files:
-        config = TrainConfig.from_json_path(config_file, overrides)
-        used |= config.open_data().cache_directories()
-    return unused_caches(used)
-
-
-def build_frame_caches(config_file: Path, overrides: Iterable[str], report: Callable[[str], None]) -> None:
-    """Build the frame caches that a configuration needs and that are not complete.
-
-    Args:
-        report: receives what it costs, its rate and the time left.
-    """
-    config = TrainConfig.from_json_path(config_file, overrides)
-    config.open_data().build_caches(report)
-    report("all frames are cached")
