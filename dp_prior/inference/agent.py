@@ -102,6 +102,11 @@ class VectorAgent:
         self.guidance_scale = guidance_scale
         self._episodes: Tensor | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the policy predicts; the CPU for one without parameters."""
+        return next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
+
     def reset(self, episodes: Sequence[int]) -> None:
         """Start one episode per number; forgets observations and queued actions."""
         self._episodes = torch.tensor(list(episodes), dtype=torch.int64, device="cpu")
@@ -168,14 +173,13 @@ class VectorAgent:
         layout = self.policy.spec.layout("x")
         if layout is None or not self.merge.averages:
             return self.merge.combine(actions)
-        return layout.decode(
-            self.merge.combine([layout.encode(action) for action in actions])
-        )  # a mean of 6D is a rotation
+        inside = [layout.encode(action) for action in actions]
+        return layout.decode(self.merge.combine(inside))  # a mean of 6D is a rotation
 
     @torch.no_grad()
     def _predict(self, rows: Tensor) -> Tensor:
         """(n, horizon, action_dim) on the CPU: new chunks of these rows, zeros for the others."""
-        device = next((parameter.device for parameter in self.policy.parameters()), torch.device("cpu"))
+        device = self.device
         obs = {
             key: torch.stack([past[key][rows.to(past[key].device)] for past in self._history], dim=1).to(device)
             for key in self.policy.spec.cond_shapes
@@ -305,7 +309,7 @@ class Agent:
         policy, one = self.policy, self._one
         next_step = self._next_step
         step = next_step[0] if step is None else step
-        device = next((parameter.device for parameter in policy.parameters()), torch.device("cpu"))
+        device = one.device
         rows = one.instructions.embedded(self._rows(obs))
         for key, value in obs.items():
             if isinstance(value, str) and key in policy.spec.cond_shapes and policy.spec.kind(key) == "text":
