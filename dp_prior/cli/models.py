@@ -16,6 +16,9 @@ from dp_prior.redact import redact
 if TYPE_CHECKING:
     from dp_prior.inference.chunking import Policy
 
+weights_option = click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
+guidance_option = click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+
 
 @click.command(cls=Command)
 @late_modules_option
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Part of the run's data that gives the conditions where --conditions does not.",
 )
-@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
-@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@weights_option
+@guidance_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler, or data.")
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1), help="Drawn together.")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with the index of a sample.")
@@ -78,8 +81,8 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
 )
 @click.option("--max-samples", type=click.IntRange(min=1), help="At most this many, evenly spread; by default all.")
 @click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=1), help="Measured together.")
-@click.option("--weights", help="An average of train.ema, or `online`; by default the first average.")
-@click.option("--guidance-scale", type=float, help="Instead of the configured one.")
+@weights_option
+@guidance_option
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change data, for example its path.")
 @click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
 def likelihood(checkpoint: str, **options: object) -> None:
