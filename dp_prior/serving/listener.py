@@ -9,6 +9,12 @@ import socket
 from dp_prior.config import ConfigError
 
 
+def authority(listener: socket.socket) -> str:
+    """`host:port` of a bound socket, as addresses name it."""
+    host, port = listener.getsockname()[:2]
+    return f"{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def bind(host: str, port: int, *, is_protected: bool, remedy: str = "say --insecure") -> socket.socket:
     """A listening socket that does not block; clients may connect before the server runs.
 

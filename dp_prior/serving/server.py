@@ -27,6 +27,7 @@ from dp_prior.config import ConfigError
 from dp_prior.inference.chunking import MergeConfig, Policy
 from dp_prior.inference.instructions import Instructions
 from dp_prior.regular_files import UnfitError, read_small
+from dp_prior.serving.listener import authority
 from dp_prior.serving.session import History, Session, blank, metadata
 from dp_prior.serving.telemetry import Telemetry
 
@@ -135,7 +136,6 @@ class PolicyServer:
                 server_header=None,
                 logger=silent,
             ):
-                host, port = listener.getsockname()[:2]
                 request = blank(self.policy, self._session["merge"])
                 try:
                     await self._work(Session(self.policy, **self._session).answer, request)
@@ -145,7 +145,7 @@ class PolicyServer:
                 if refusal is not None:
                     self._report(f"only embeddings are answered: {refusal}")
                 self._is_ready = True
-                self._report(f"ready: ws://{f'[{host}]' if ':' in host else host}:{port}")
+                self._report(f"ready: ws://{authority(listener)}")
                 await stop.wait()
                 self._is_ready, self._is_stopping = False, True
                 for inbox in self._inboxes.values():

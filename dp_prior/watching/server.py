@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from dp_prior.regular_files import UnfitError, open_regular
 from dp_prior.run_files.scores import MEDIA, PAGE
+from dp_prior.serving.listener import authority
 from dp_prior.watching.runs import Runs
 from dp_prior.watching.views import index, view
 
@@ -58,8 +59,7 @@ class WatchServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """Where a browser finds it."""
-        host, port = self.server_address[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"http://{authority(self.socket)}/"
 
     def is_named(self, host: str | None) -> bool:
         """Whether a request means this machine, by its header `Host`."""
