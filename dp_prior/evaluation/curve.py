@@ -100,9 +100,7 @@ def _draw_losses(axes: Any, losses: dict[str, Series], _: dict[str, Series]) -> 
     """Training loss, as logged and smoothed, behind the validation losses."""
     axes.set_title("denoising loss", loc="left", fontsize=10, color=INK)
     if all((y > 0).all() for _, y in losses.values()):  # a bound on the likelihood may be negative
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(decade)
-        axes.yaxis.set_minor_formatter(decade)
+        logarithmic(axes)
     if "train/loss" in losses:
         x, y = losses["train/loss"]
         axes.plot(x, y, color=_TRAINING, linewidth=0.8, alpha=0.45)
@@ -161,7 +159,14 @@ def _short(value: float, _: int) -> str:
     return f"{value:g}"
 
 
-def decade(value: float, _: int) -> str:
+def logarithmic(axes: Any) -> None:
+    """Make the y axis logarithmic."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(_decade)
+    axes.yaxis.set_minor_formatter(_decade)
+
+
+def _decade(value: float, _: int) -> str:
     """On a logarithmic axis 1, 2 and 5 of each decade, in plain figures."""
     return f"{value:g}" if value > 0 and f"{value:.0e}"[0] in "125" else ""
 

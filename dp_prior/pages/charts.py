@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dp_prior.evaluation.curve import COLOURS, decade, dress
+from dp_prior.evaluation.curve import COLOURS, dress, logarithmic
 from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.pages.page import Markup
 
@@ -68,9 +68,7 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
             axes.fill_between(x, *band, color=colour, alpha=0.16, linewidth=0)
         axes.plot(x, y, color=colour, linewidth=1.5, marker=marker, markersize=2.5, label=label)
     if log:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(decade)
-        axes.yaxis.set_minor_formatter(decade)
+        logarithmic(axes)
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
     drawn = axes.get_lines()  # by themselves matplotlib names none that begins with an underscore
