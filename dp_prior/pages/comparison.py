@@ -163,4 +163,4 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
 def _by_seed(story: Story) -> dict[int, float]:
     """Scores of the rollout that counts; NaN for an episode without one."""
     rows = [] if story.tested is None else story.tested.episodes
-    return {row["seed"]: math.nan if row["score"] is None else row["score"] for row in rows}
+    return {row["seed"]: row["score"] for row in rows}

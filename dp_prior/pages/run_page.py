@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -141,14 +140,9 @@ def _episodes(story: Story) -> list[tuple[str, str]]:
     if report is None:
         return []
     figure = import_figure()(figsize=(9, 2.6), layout="constrained")
-    draw_scores(figure.subplots(), [_numbered(row) for row in report.episodes])
+    draw_scores(figure.subplots(), report.episodes)
     title = f"{report.name} at step {report.step:,}, scores of {len(report.episodes)} episodes"
     return [(title, svg(figure, title))]
-
-
-def _numbered(row: dict[str, Any]) -> dict[str, Any]:
-    """JSON has null for a score that is not finite."""
-    return {**row, "score": math.nan if row["score"] is None else row["score"]}
 
 
 def _chunks(story: Story) -> list[tuple[str, str]]:

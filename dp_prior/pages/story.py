@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,8 +46,9 @@ class Report:
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
-        """seed, score, success and steps of each episode of a rollout; empty for other reports."""
-        return next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
+        """seed, score, success and steps of each episode of a rollout, NaN for no score; empty for other reports."""
+        rows = next((rows for name, rows in self.tables.items() if name.endswith(BY_SEED)), [])
+        return [{**row, "score": math.nan if row["score"] is None else row["score"]} for row in rows]
 
     @property
     def film(self) -> Path | None:
