@@ -18,7 +18,7 @@ from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import SplitData, dealt, evenly_spread, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
@@ -132,8 +132,8 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             where they are padding; and (n, horizon) whether they are real.
         """
         config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
-        n = min(config.n_samples, len(samples))
-        rows = torch.arange(n) * len(samples) // n
+        rows = evenly_spread(len(samples), config.n_samples)
+        n = len(rows)
 
         def sample(ids: Tensor) -> Tensor:
             batch = samples.fetch(rows[ids].to(samples.device)).to(device)

@@ -25,7 +25,7 @@ from dp_prior.evaluation.grid import grid, import_pillow, write_png
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.samples import SplitData, dealt, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import SplitData, dealt, evenly_spread, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
@@ -154,8 +154,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         config, result = self.config, Measurement({})
         real = self._features("real", self.samples, config.max_reference, ranks)
         train = self._features("train", self.train, config.max_reference, ranks)
-        count = min(config.n_samples, len(train))
-        baseline = train[torch.arange(count) * len(train) // count]
+        baseline = train[evenly_spread(len(train), config.n_samples)]
         self._compare(result, f"{config.name}/<kind>_{config.features_name}_of_training_images", baseline, real)
         for name, model in pick_models(models, config.models, config.name).items():
             for steps in config.eval_timesteps:
@@ -189,7 +188,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
     def _features(self, name: str, samples: Samples, most: int, ranks: Ranks | None) -> Tensor:
         """(n, D) of at most so many images, evenly spread; computed once."""
         if name not in self._known:
-            rows = _spread(samples, most)
+            rows = evenly_spread(len(samples), most)
             self._known[name] = self._dealt(len(rows), lambda ids: _pixels(samples, rows[ids]), ranks)
         return self._known[name]
 
@@ -219,7 +218,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         if self.output_dir is None or not config.shown or rank_and_size(ranks)[0] != 0:
             return
         shown = drawn[: config.shown].numpy()
-        rows = _spread(self.train, config.max_reference)[nearest(found[:PROBED], train)]  # (probed, nearest)
+        rows = evenly_spread(len(self.train), config.max_reference)[nearest(found[:PROBED], train)]  # (probed, nearest)
         beside = [_pixels(self.train, rows[:, place]).numpy() for place in range(rows.shape[1])]
         pairs = np.stack([drawn[:PROBED].numpy(), *beside], axis=1)  # (probed, 1 + nearest, H, W, C)
         for kind, picture in (
@@ -234,11 +233,6 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
 def nearest(queries: Tensor, gallery: Tensor, count: int = NEAREST) -> Tensor:
     """(n, min(count, m)) int64: for each of (n, D) features the nearest of (m, D), nearest first."""
     return torch.cdist(queries.double(), gallery.double()).topk(min(count, len(gallery)), largest=False).indices
-
-
-def _spread(samples: Samples, most: int) -> Tensor:
-    n = min(most, len(samples))
-    return torch.arange(n) * len(samples) // n
 
 
 def _pixels(samples: Samples, rows: Tensor) -> Tensor:

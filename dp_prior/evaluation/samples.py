@@ -62,6 +62,12 @@ def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | N
     return samples
 
 
+def evenly_spread(total: int, most: int | None) -> Tensor:
+    """(n,) int64 evenly spread numbers below `total`, n being at most `most`; all of them for None."""
+    n = total if most is None else min(most, total)
+    return torch.arange(n) * total // n
+
+
 def shared_batches(
     samples: Samples, max_samples: int | None, batch_size: int, ranks: Ranks | None, device: torch.device
 ) -> Iterator[Batch]:
@@ -69,8 +75,7 @@ def shared_batches(
 
     A sample is measured once on any number of ranks; its noise is a function of its id.
     """
-    n = len(samples) if max_samples is None else min(max_samples, len(samples))
-    ids = torch.arange(n) * len(samples) // n
+    ids = evenly_spread(len(samples), max_samples)
     rank, size = rank_and_size(ranks)
     for part in ids[rank::size].split(batch_size):
         if len(part):  # splitting no ids gives one empty part

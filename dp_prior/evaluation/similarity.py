@@ -23,7 +23,7 @@ from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.samples import SplitData, heartbeat, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import SplitData, evenly_spread, heartbeat, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
@@ -116,8 +116,8 @@ class SimilarityEvaluator(HeldOutEvaluator):
     def __init__(self, config: SimilarityConfig, samples: Samples, train: Samples, output_dir: Path | None):
         super().__init__(config, samples, output_dir)
         self.train = train
-        n = len(samples) if config.max_samples is None else max(2, min(config.max_samples, len(samples)))
-        self.ids = torch.arange(n) * len(samples) // n
+        most = None if config.max_samples is None else max(2, config.max_samples)  # for an unrelated caption
+        self.ids = evenly_spread(len(samples), most)
         self._mean_image: Tensor | None = None
 
     def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
@@ -161,9 +161,8 @@ class SimilarityEvaluator(HeldOutEvaluator):
     def _mean(self, ranks: Ranks | None) -> Tensor:
         """(1, D) mean image of the training set."""
         if self._mean_image is None:
-            count = min(len(self.train), ROWS_OF_THE_MEAN)
             total = torch.zeros((), dtype=torch.float64)
-            for ids in (torch.arange(count) * len(self.train) // count).split(4096):
+            for ids in evenly_spread(len(self.train), ROWS_OF_THE_MEAN).split(4096):
                 heartbeat(ranks)
                 total = total + F.normalize(self.train.fetch(ids).x, dim=-1).double().sum(0)
             self._mean_image = F.normalize(total, dim=0).float()[None]
