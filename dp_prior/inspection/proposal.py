@@ -15,6 +15,7 @@ from dp_prior.data.embeddings.pairs import EmbeddingsConfig
 from dp_prior.data.image_sets.images import ImagesConfig
 from dp_prior.data.recorded import WindowsConfig
 from dp_prior.data.selection import ACTION
+from dp_prior.data.split import SplitConfig
 from dp_prior.inspection.images import Gallery
 from dp_prior.inspection.survey import Survey
 from dp_prior.run_files.config import TrainConfig
@@ -53,9 +54,10 @@ def propose_data(seen: Survey, episodes: dict[str, Any], cameras: dict[str, tupl
         data["images"] = {names[key]: {"key": key, "size": _reduced(size)} for key, size in cameras.items()}
     for signal in seen.of("action"):
         data["action"] = {"key": signal.key}
-    windows = int(np.maximum(seen.lengths - MOST_ACTIONS, 1).sum())
+    windows = np.maximum(seen.lengths - MOST_ACTIONS, 1)
+    trained = int(min(windows.sum() // 2, windows[SplitConfig().assign(len(windows)).train].sum()))
     usual = WindowsConfig.model_fields["batch_size"].default
-    return data | _batch_size(CAMERA_BATCH if cameras else usual, windows, usual)
+    return data | _batch_size(CAMERA_BATCH if cameras else usual, trained, usual)
 
 
 def propose_images(seen: Gallery, data: dict[str, Any]) -> dict[str, Any]:
@@ -91,10 +93,10 @@ def propose(
     part, named = ({"split": "train"}, {"name": "training"}) if is_one_episode else ({}, {})
     if data.get("type") == "embeddings":
         task, every = _prior(), 20_000
-        data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples) | data
+        data = _batch_size(EmbeddingsConfig.model_fields["batch_size"].default, n_samples // 2) | data
     elif data.get("type") == "images":
         height, width = data.get("size") or size
-        data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples) | data
+        data = _batch_size(ImagesConfig.model_fields["batch_size"].default, n_samples // 2) | data
         task, every = _image(height, "labels" in data), 50_000
         extra = [{"type": "images", "every": {"samples": 250_000}, "n_samples": 64, "eval_timesteps": [50]}]
     else:
@@ -124,9 +126,9 @@ def propose(
     return proposal
 
 
-def _batch_size(most: int, samples: int, default: int | None = None) -> dict[str, int]:
-    """`batch_size` unless it is the default: at most what half of the samples fill, which the training part exceeds."""
-    found = min(most, 2 ** max(0, (samples // 2).bit_length() - 1))
+def _batch_size(most: int, trained: int, default: int | None = None) -> dict[str, int]:
+    """`batch_size` unless it is the default: `most`, or a power of two that `trained` samples fill."""
+    found = min(most, 2 ** max(0, trained.bit_length() - 1))
     return {} if found == (default or most) else {"batch_size": found}
 
 

@@ -218,6 +218,13 @@ def test_of_one_episode_nothing_is_held_out(tmp_path):
     assert {"training/ema/loss", "action_error/ema/lower_quartile[steps=8]"} <= last.keys()
 
 
+def test_the_proposed_batch_is_no_larger_than_a_short_episode_that_is_trained_on(tmp_path):
+    episodes = [clean(1, times=20)[0], clean(1)[0]]
+    write_config(inspect(str(write_npz(tmp_path / "two.npz", episodes))), tmp_path / "a.json")
+    data = TrainConfig.from_json_path(tmp_path / "a.json").data
+    assert data.split.assign(2).train == [1] and data.batch_size <= len(data.create(16, 2, 8).train) < 256
+
+
 def test_a_configuration_names_what_is_shown(tmp_path):
     path = tmp_path / "tiny.json"
     path.write_text(json.dumps(tiny(tmp_path, task__normalizer={"goal": {"type": "gaussian"}})))
