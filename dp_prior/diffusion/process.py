@@ -132,6 +132,11 @@ class DiffusionConfig(Config):
         except ValueError as error:
             yield str(error)
             return
+        if self.start == "zeros" and visited[0] != self.schedule.steps - 1:
+            yield (
+                f"start is 'zeros', but the sampler begins at timestep {visited[0]} of {self.schedule.steps}, where x "
+                f"never is zeros in training; use spacing 'trailing'"
+            )
         if isinstance(self.timesteps, ListedTimesteps) and (untrained := sorted({*visited} - {*self.timesteps.listed})):
             yield (
                 f"the sampler visits the timesteps {list(visited)}, of which {untrained} are never trained; "

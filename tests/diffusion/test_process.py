@@ -569,6 +569,13 @@ def test_start_at_zeros_that_means_nothing_is_refused(change, message):
         config(**{**MIP, "objective": {"type": "x0"}, **change})
 
 
+def test_start_at_zeros_needs_a_sampler_that_begins_at_the_noisiest_timestep():
+    mip = config(**{**MIP, "objective": {"type": "x0"}})
+    assert list(mip.sampler_faults(DDIM(steps=1))) == []
+    (fault,) = mip.sampler_faults(DDIM(steps=1, spacing="diffusers"))
+    assert "start is 'zeros', but the sampler begins at timestep 0 of 2, where x never is zeros" in fault
+
+
 def test_prior_has_no_start_since_its_candidates_would_all_be_the_same():
     with pytest.raises(ConfigError, match="start: unknown key"):
         PriorDiffusionConfig.from_json(json.dumps({**MIP, "clip": {"type": "l2norm"}}))
