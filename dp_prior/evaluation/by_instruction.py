@@ -5,7 +5,6 @@ Ranks exchange numbers, so a text is sent as the numbers of its characters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ def scores_by_instruction(texts: Sequence[str], scores: np.ndarray, successes: n
     table = []
     for text in sorted(set(texts)):
         own = np.array([other == text for other in texts])
-        low, high = mean_interval(scores[own]) if own.sum() > 1 else (math.nan, math.nan)
+        low, high = mean_interval(scores[own])
         found = {"score": float(scores[own].mean()), "score_ci_low": low, "score_ci_high": high}
         table.append(
             {"instruction": text, **found, "success_rate": float(successes[own].mean()), "episodes": int(own.sum())}

@@ -9,12 +9,14 @@ import numpy as np
 
 
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean of n >= 2 independent values; NaN where a value is NaN.
+    """Student's t interval of the mean of n >= 1 independent values; NaN where a value is NaN, and of a single value.
 
     It assumes a mean that is about normal, which scores in [0, 1] reach at a few dozen episodes; equal values give an
     interval of no width.
     """
     n = len(values)
+    if n == 1:
+        return math.nan, math.nan
     mean, deviation = mean_and_deviation(values)
     half = student_t_quantile(0.5 + confidence / 2, n - 1) * deviation / math.sqrt(n)
     return mean - half, mean + half

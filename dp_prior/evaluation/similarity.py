@@ -210,7 +210,7 @@ def margin(name: str, differences: Tensor, place: Tensor) -> dict[str, float]:
     n = int(place.max()) + 1
     sums = torch.zeros(n, dtype=torch.float64).index_add_(0, place, differences.double())
     means = (sums / torch.bincount(place, minlength=n)).numpy()
-    low, high = mean_interval(means) if n > 1 else (float("nan"), float("nan"))
+    low, high = mean_interval(means)
     return {name: float(np.mean(means)), f"{name}_ci_low": low, f"{name}_ci_high": high}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 from collections import Counter
 from typing import Any
 
@@ -125,7 +124,7 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
         if values:
             metric = Counter(name for name, _ in values).most_common(1)[0][0]
             numbers = np.array([value for name, value in values if name == metric])
-            low, high = mean_interval(numbers) if len(numbers) > 1 else (math.nan, math.nan)
+            low, high = mean_interval(numbers)
             interval = f" ({low:.4g} to {high:.4g})" if len(numbers) > 1 else ""
             broken = f"none: {np.isnan(numbers).sum()} of the runs have episodes without a score"
             mean = broken if np.isnan(numbers).any() else f"{numbers.mean():.4g}{interval}"

@@ -73,3 +73,7 @@ def test_confidence_widens_both():
 def test_value_without_number_gives_no_interval():
     assert all(math.isnan(end) for end in mean_interval(np.array([1.0, np.nan])))
     assert all(math.isnan(end) for end in share_interval(math.nan, 10))
+
+
+def test_single_value_gives_no_interval_of_the_mean():
+    assert all(math.isnan(end) for end in mean_interval(np.array([1.0])))
