@@ -58,22 +58,33 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The value of an override: parsed as JSON, or the text itself where only text is valid; null is no text."""
+    """The value of an override: parsed as JSON, or the text itself where only text is valid; null is no text.
+
+    Raises:
+        ConfigError: the text begins like an object or a list, and is neither JSON nor valid as a text.
+    """
     try:
         value = parse_json(text, source)
     except ConfigError as error:
-        if "not JSON: " in str(error):
-            return text
-        raise
+        if "not JSON: " not in str(error):
+            raise
+        if text[:1] in ("{", "[") and not _is_valid(text, annotation):
+            raise ConfigError(source, [f"{error.problems[0]}; put the value in single quotes"]) from None
+        return text
     if annotation is None or value is None or isinstance(value, str):
         return value
-    for candidate in (value, text):
-        try:
-            TypeAdapter(annotation).validate_json(json.dumps(candidate), strict=True)
-        except ValidationError:
-            continue
-        return candidate
-    return value
+    return next((candidate for candidate in (value, text) if _is_valid(candidate, annotation)), value)
+
+
+def _is_valid(value: Any, annotation: Any) -> bool:
+    """Whether a field with this annotation takes the value; every value is valid for an unknown field."""
+    if annotation is None:
+        return True
+    try:
+        TypeAdapter(annotation).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _default_of(record: type[Record] | None, key: str) -> Any:
