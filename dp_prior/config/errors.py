@@ -11,15 +11,20 @@ MOST_PROBLEMS = 50
 class ConfigError(ValueError):
     """A configuration that cannot be used; `problems` holds one line per fault, the first `MOST_PROBLEMS` of them."""
 
-    def __init__(self, source: str, problems: list[str], more: int = 0):
-        """Args: more: number of faults beyond `problems`."""
+    def __init__(self, source: str, problems: list[str], more: int = 0, advice: str = ""):
+        """
+        Args:
+            more: number of faults beyond `problems`.
+            advice: what to do about them, the last line of the message.
+        """
         total = len(problems) + more
         self.source = source
         self.problems = problems[:MOST_PROBLEMS]
         if total > len(self.problems):
             self.problems.append(f"and {total - len(self.problems)} more")
         count = f"{total} problem" + ("s" if total != 1 else "")
-        super().__init__("\n".join([f"{source}: {count}", *(f"  {problem}" for problem in self.problems)]))
+        lines = [*self.problems, advice] if advice else self.problems
+        super().__init__("\n".join([f"{source}: {count}", *(f"  {line}" for line in lines)]))
 
 
 class PartError(TypeError):

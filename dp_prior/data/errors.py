@@ -15,13 +15,15 @@ MOST_NAMES_COMPARED, LONGEST_NAME = 1000, 200
 class DataError(ValueError):
     """A data set that cannot be trained on; `problems` holds one line per fault, the message the first twenty."""
 
-    def __init__(self, source: str, problems: list[str]):
+    def __init__(self, source: str, problems: list[str], advice: str = ""):
+        """Args: advice: what to do about the problems, the last line of the message."""
         self.source = source
         self.problems = problems
         count = f"{len(problems)} problem" + ("s" if len(problems) != 1 else "")
         shown = [f"  {problem}" for problem in problems[:MOST_PROBLEMS_SHOWN]]
         if len(problems) > MOST_PROBLEMS_SHOWN:
             shown.append(f"  ... and {len(problems) - MOST_PROBLEMS_SHOWN} more")
+        shown += [f"  {advice}"] if advice else []
         super().__init__("\n".join([f"{source}: {count}", *shown]))
 
 

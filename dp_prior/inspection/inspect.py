@@ -105,7 +105,8 @@ def write_config(found: list[Inspection], path: Path) -> None:
         raise ConfigError("--write-config", ["takes one data set; this is a configuration of several already"])
     one, errors = found[0], [str(finding) for finding in found[0].findings if finding.severity == "error"]
     if errors:
-        raise DataError(one.name, errors)
+        advice = "training would refuse this, so no configuration is written: repair the data, or write one by hand"
+        raise DataError(one.name, errors, advice)
     size = one.galleries[0].source.size if one.galleries else None
     fps, n_episodes = (None, None) if one.survey is None else (one.survey.fps, len(one.survey.lengths))
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]

@@ -76,7 +76,7 @@ def check_changes(
             f"put these settings back, train in another directory (--set tracker.data_path=...), or, if it is meant, "
             f"resume with {options}"
         )
-        raise ConfigError("the checkpoint is of another run", [*refused.values(), advice])
+        raise ConfigError("the checkpoint is of another run", list(refused.values()), advice=advice)
     return shown
 
 

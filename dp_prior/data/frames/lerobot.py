@@ -57,12 +57,13 @@ class LeRobotVideo:
         self._lengths = np.diff(ends, prepend=0).tolist()
         videos = videos_of(store, key, self._lengths)
         missing = [
-            f"{video.path}: no such file, but holds {key!r} of {called(self._names[one] for one in video.episodes)}"
+            f"{video.path}: no such file; {key!r} of {called(self._names[one] for one in video.episodes)} belongs there"
             for video in videos
             if not video.path.is_file()
         ]
         if missing:
-            raise DataError(str(store.path), [*missing, "copy the data set again, or select other episodes"])
+            advice = "copy the videos too, select other episodes, or leave the camera out"
+            raise DataError(str(store.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
         self.parts = [Part(str(video.path), video.episodes) for video in videos]
         self.size = size_of(videos[0].path)
