@@ -48,6 +48,8 @@ def summary(found: Sequence[Inspection]) -> list[str]:
         lines += [f"{name:<12} {value}" for name, value in _facts(one).items()]
         for signal in one.survey.of("observation", "action") if one.survey is not None else ():
             lines.append(f"{signal.role:<12} {signal.name}, {signal.values.shape[1]} numbers")
+        for camera, (height, width) in {strip.camera: strip.size for strip in one.strips}.items():
+            lines.append(f"{'camera':<12} {camera}, {height} x {width} (height x width)")
         lines += [f"{finding.severity:<12} {finding}" for finding in one.findings]
         lines += [f"{'not shown':<12} {gap}" for gap in one.gaps]
     return [*lines, _verdict(found)]

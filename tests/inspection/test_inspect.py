@@ -17,7 +17,7 @@ from dp_prior.data.convert import convert
 from dp_prior.data.errors import DataError
 from dp_prior.inspection import survey as surveying
 from dp_prior.inspection.inspect import inspect, write_config
-from dp_prior.pages.dataset import write_inspection
+from dp_prior.pages.dataset import summary, write_inspection
 from dp_prior.run_files.config import TrainConfig
 from dp_prior.tracking.jsonl import read_rows
 from tests.data.frames.recordings import KEY, pictures, write_lerobot
@@ -77,6 +77,7 @@ def test_every_format_is_read_by_its_path(data, tmp_path):
     assert {signal.role: signal.values.shape[1] for signal in seen.signals} == {"observation": 3, "action": 2}
     if data.suffix != ".hdf5":
         assert [strip.episode for strip in found.strips][0] == 0 and found.strips[0].stills.shape[1:] == (12, 16, 3)
+        assert f"camera       {found.strips[0].camera}, 12 x 16 (height x width)" in summary([found])
     page = write_inspection([found], tmp_path / "page.html", data.name).read_text(encoding="utf-8")
     outline = Outline(page)
     kinds = {address.partition(";")[0] for address in outline.addresses}
@@ -322,7 +323,7 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     def refused():
         with pytest.raises(DataError) as error:
             TrainConfig.from_json_path(path).open_data()
-        return [problem for problem in error.value.problems if "no such file, but holds 'image'" in problem]
+        return [problem for problem in error.value.problems if "no such file; 'image'" in problem]
 
     assert told(place) == told(path) == ([], [])
     videos = sorted(place.rglob("*.mp4"))
@@ -332,7 +333,7 @@ def test_missing_videos_are_an_error_where_training_refuses_them(tmp_path):
     names = ", ".join(f"videos/chunk-000/{KEY}/episode_{number:06d}.mp4" for number in (1, 2))
     assert errors == [f"{KEY}: 2 of 3 video files are missing, with all frames of 2 of 3 episodes: {names} (episode 1)"]
     assert told(path) == (errors, []) and gaps == [] and len(refused()) == 2
-    with pytest.raises(DataError, match="2 of 3 video files are missing"):
+    with pytest.raises(DataError, match=r"(?s)1 problem.*2 of 3 video files are missing.*repair the data"):
         write_config(inspect(str(place)), tmp_path / "proposed.json")
     videos[0].unlink()  # a copy without its videos can be trained on without its camera
     errors, gaps = told(place)
