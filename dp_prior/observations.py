@@ -76,7 +76,7 @@ def _missing(key: str, obs: Mapping[str, Any], spec: Spec) -> ValueError:
     listed = ", ".join(f"{name} {shape[1:]}" for name, shape in spec.cond_shapes.items()) or "none"
     return ValueError(
         f"observation {key!r} is missing; the policy reads {listed}, found {', '.join(names) or 'none'}."
-        f"{f' Did you mean {close[0]!r}?' if close else ''}{_previous_action(key, spec)}"
+        f"{f' Is {close[0]!r} meant? Name it {key!r}.' if close else ''}{_previous_action(key, spec)}"
     )
 
 

@@ -139,7 +139,7 @@ class ExportedPolicy:
                 wanted = ", ".join(f"{name} {shape[1:]}" for name, shape in self.shapes.items())
                 raise ValueError(
                     f"observation {key!r} is missing; the policy reads {wanted}, found {', '.join(map(str, obs))}."
-                    + (f" Did you mean {close[0]!r}?" if close else "")
+                    + (f" Is {close[0]!r} meant? Name it {key!r}." if close else "")
                 )
             value, wanted, dtype = np.asarray(obs[key]), shape if has_steps else shape[1:], self.dtypes[key]
             if value.dtype.kind not in "biuf" or (dtype != np.float32 and value.dtype != dtype):

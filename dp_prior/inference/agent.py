@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,6 +82,9 @@ class VectorAgent:
         Raises:
             ValueError: n_action_steps or delay does not fit into the chunk, or a delay is given without merge.
         """
+        if isinstance(policy, str | PathLike):
+            given = f'load_policy("{policy}")'
+            raise TypeError(f"policy is a {type(policy).__name__}; expected a policy, as {given} gives")
         room = policy.horizon - policy.n_obs_steps + 1
         n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
         if not 1 <= n_action_steps <= room:
@@ -343,6 +347,9 @@ class Agent:
     def _rows(self, obs: Mapping[str, Any]) -> dict[str, Any]:
         """The observations that the policy reads as the only row of a batch; the others as they are."""
         read = self.policy.spec.cond_shapes
+        if not isinstance(obs, Mapping):
+            wanted = ", ".join(f"{key} {shape[1:]}" for key, shape in read.items())
+            raise TypeError(f"observations are a {type(obs).__name__}; expected a dict of arrays by key: {wanted}")
         return {
             key: value if key not in read else value[None] if isinstance(value, (np.ndarray, Tensor)) else [value]
             for key, value in obs.items()

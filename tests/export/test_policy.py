@@ -174,7 +174,7 @@ def test_bad_observations_are_refused_by_name(policy):
     assert np.array_equal(exported.predict(good, 5), exported.predict(good, 5))
     found = refused(exported, {"positon": good["position"], "embedding": good["embedding"]})
     assert found.startswith("observation 'position' is missing; the policy reads position (2,), embedding (6,), found ")
-    assert found.endswith("Did you mean 'positon'?")
+    assert found.endswith("Is 'positon' meant? Name it 'position'.")
     found = refused(exported, {**good, "position": good["position"][:, :1]})
     assert found == "observation 'position' has shape (1, 2) per row; the policy reads (2, 2)"
     found = refused(exported, {**good, "embedding": good["embedding"][:1]})

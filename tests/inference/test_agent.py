@@ -247,7 +247,7 @@ def test_too_many_actions_are_refused(n_action_steps):
             {"a": np.zeros(3), "bb": np.zeros(1)},
             r"observation 'b' is missing; the policy reads a \(3,\), b \(1,\), found",
         ),
-        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a, bb\. Did you mean 'bb'\?"),
+        ({"a": np.zeros(3), "bb": np.zeros(1)}, r"found a, bb\. Is 'bb' meant\? Name it 'b'\."),
         ({"a": np.zeros(4), "b": np.zeros(1)}, r"observation 'a' has shape \(4,\) per row; the policy reads \(3,\)"),
         ({"a": np.zeros(3), "b": None}, "observation 'b' holds object; expected numbers"),
         ({"a": np.zeros(3), "b": ["1.5"]}, "observation 'b' holds <U3; expected numbers"),
@@ -258,6 +258,20 @@ def test_too_many_actions_are_refused(n_action_steps):
 def test_wrong_observations_say_what_is_expected(obs, message):
     with pytest.raises(ValueError, match=message):
         Agent(Fake()).act(obs)
+
+
+@pytest.mark.parametrize("obs", [np.zeros(3), [0.0, 1.0], None])
+def test_observations_without_keys_are_refused(obs):
+    agent = Agent(Fake())
+    expected = rf"observations are a {type(obs).__name__}; expected a dict of arrays by key: a \(3,\), b \(1,\)"
+    for call in (agent.act, agent.infer):
+        with pytest.raises(TypeError, match=expected):
+            call(obs)
+
+
+def test_a_path_is_no_policy():
+    with pytest.raises(TypeError, match=r"policy is a str; expected a policy, as load_policy\(\"runs/mine\"\) gives"):
+        Agent("runs/mine")
 
 
 def test_wrong_number_of_rows_and_missing_reset():
