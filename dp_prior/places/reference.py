@@ -100,6 +100,11 @@ def _resolve_path(text: str, prefer: Prefer) -> Path:
             )
         read_manifest(path)
         return path
+    if (path / "policy.json").exists():
+        raise CheckpointError(
+            f"{path} is an export for onnxruntime or torch.export, not a checkpoint: act with ExportAgent, or serve it "
+            f"with dp-prior serve (docs/export.md)"
+        )
     root = path if _is_store(path) else path / "checkpoints"
     found, damages = scan(root)
     for damage in damages:
@@ -107,7 +112,7 @@ def _resolve_path(text: str, prefer: Prefer) -> Path:
     if not found:
         raise CheckpointError(
             f"no usable checkpoint at {path} (reference {text!r}): looked for directories step_00000000 with a "
-            f"{MANIFEST} in {root}, found {len(damages)} damaged ones"
+            f"{MANIFEST} in {root}, found {f'{len(damages)} damaged ones' if damages else 'none'}"
         )
     return _choose(found, which, prefer, text).path
 

@@ -86,8 +86,9 @@ def test_damaged_checkpoints_are_skipped_and_left_where_they_are(run, caplog):
         (
             "empty",
             CheckpointError,
-            r"no usable checkpoint at .*/empty .*/empty/checkpoints, found 0 damaged ones",
+            r"no usable checkpoint at .*/empty .*/empty/checkpoints, found none",
         ),
+        ("graphs", CheckpointError, r"graphs is an export for onnxruntime .*ExportAgent.*dp-prior serve"),
         (
             "run@step_00000009",
             FileNotFoundError,
@@ -98,6 +99,8 @@ def test_damaged_checkpoints_are_skipped_and_left_where_they_are(run, caplog):
 )
 def test_what_cannot_be_resolved_is_explained(run, reference, kind, message):
     (run.parent / "empty").mkdir()
+    (run.parent / "graphs").mkdir()
+    (run.parent / "graphs" / "policy.json").write_text("{}")
     with pytest.raises(kind, match=message):
         resolve(run.parent / reference)
 
