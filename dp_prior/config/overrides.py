@@ -69,7 +69,8 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
         if "not JSON: " not in str(error):
             raise
         if text[:1] in ("{", "[") and not _is_valid(text, annotation):
-            raise ConfigError(source, [f"{error.problems[0]}; put the value in single quotes"]) from None
+            example = "--set 'train.lr={\"peak\": 3e-4}'"
+            raise ConfigError(source, [f"{error.problems[0]}; write it like {example}"]) from None
         return text
     if annotation is None or value is None or isinstance(value, str):
         return value
