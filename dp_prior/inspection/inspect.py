@@ -112,8 +112,11 @@ def write_config(found: list[Inspection], path: Path) -> None:
     counts = [*(rows.folder.count for rows in one.rows), *(len(seen.source) for seen in one.galleries)]
     n_samples = counts[0] if counts else None
     proposal = propose(one.name, one.data, fps, size, is_one_episode=n_episodes == 1, n_samples=n_samples)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(json.dumps(proposal, indent=2) + "\n")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(proposal, indent=2) + "\n")
+    except FileExistsError:
+        raise FileExistsError(f"{path} exists; name another file, or delete it") from None
 
 
 def _configured(config: TrainConfig) -> list[Inspection]:

@@ -187,7 +187,7 @@ def test_the_proposed_configuration_passes_its_check(data, tmp_path):
 def test_a_configuration_is_written_once_and_only_for_data_that_can_be_trained_on(made, tmp_path):
     found = inspect(str(made[0] / "data.npz"))
     write_config(found, tmp_path / "a.json")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="a.json exists; name another file, or delete it"):
         write_config(found, tmp_path / "a.json")
     with pytest.raises(ConfigError, match="takes one data set"):
         write_config([*found, *found], tmp_path / "b.json")
