@@ -356,10 +356,13 @@ def test_another_python_without_torch_is_one_line(tmp_path):
     assert (ended.returncode, ended.stderr) == (64, f"error: {expected}\n")
 
 
-@pytest.mark.parametrize(("given", "spins"), [({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")])
-def test_threads_of_a_command_wait_asleep_unless_asked_otherwise(given, spins):
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
+)
+def test_waiting_threads_of_a_command_spin_briefly_unless_asked_otherwise(given, spins):
     program = "import dp_prior.cli, sys; assert 'torch' not in sys.modules; import torch"
-    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", *given)}
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {"OMP_DISPLAY_ENV": "verbose", **given}
     said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     if "GOMP_SPINCOUNT" not in said.stderr:

@@ -23,10 +23,12 @@ from dp_prior.cli.runs import evaluate, push, report, schema, sweep, train, watc
 
 __all__ = ["main", "train"]
 
-# torch, which is not loaded yet, starts a thread for each core. By default one that waits for the others spins for
-# milliseconds first; where another process takes one of the cores, that makes a training step many times longer
-# (python -m benchmarks waiting). GNU OpenMP reads this when it is loaded.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# A thread of GNU OpenMP that waits for the others spins 300,000 times before it sleeps, which takes milliseconds. Where
+# another process uses one of the cores, most of the time goes into that. With 1,000 spins a step of the main job takes
+# 0.63 of the time there, and no longer elsewhere (python -m benchmarks waiting --widths 32,64,128). torch, which is
+# loaded later, reads the variable then.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @click.group(cls=Commands)
