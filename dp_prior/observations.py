@@ -60,7 +60,9 @@ def check_obs(
         if value.dim() == 0 or tuple(value.shape[1:]) not in wanted:
             found = tuple(value.shape[1:]) if value.dim() else "no axis of rows"
             expected = " or ".join(map(str, wanted))
-            raise ValueError(f"observation {key!r} has shape {found} per row; the policy reads {expected}")
+            is_stacked = not steps and len(found) > len(shape) and found[len(found) - len(shape) :] == tuple(shape)
+            remedy = ": give the newest observation alone, the agent keeps the history" if is_stacked else ""
+            raise ValueError(f"observation {key!r} has shape {found} per row; the policy reads {expected}{remedy}")
         if len(value) != rows:
             raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row that acts")
         checked[key] = value

@@ -85,6 +85,9 @@ class VectorAgent:
         if isinstance(policy, str | PathLike):
             given = f'load_policy("{policy}")'
             raise TypeError(f"policy is a {type(policy).__name__}; expected a policy, as {given} gives")
+        if isinstance(sampler, str | Mapping):
+            expected = "an object of dp_prior.diffusion.sampler, for example DDIM(steps=8)"
+            raise TypeError(f"sampler is a {type(sampler).__name__}; expected {expected}")
         room = policy.horizon - policy.n_obs_steps + 1
         n_action_steps = policy.n_action_steps if n_action_steps is None else n_action_steps
         if not 1 <= n_action_steps <= room:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Spec
+from dp_prior.diffusion.sampler import DPMSolver
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix
 from dp_prior.randomness import Randomness
@@ -207,8 +208,9 @@ def test_default_device_of_the_caller_is_none_of_its_business():
 
 def test_sampler_reaches_the_policy():
     policy = Fake()
-    Agent(policy, sampler="other").act(rows_of(stream(1, 1)[0], 0))
-    assert policy.calls[0][1] == "other"
+    other = DPMSolver(steps=5)
+    Agent(policy, sampler=other).act(rows_of(stream(1, 1)[0], 0))
+    assert policy.calls[0][1] is other
 
 
 def test_warm_start_begins_from_what_is_left_of_the_last_chunk():
@@ -272,6 +274,19 @@ def test_observations_without_keys_are_refused(obs):
 def test_a_path_is_no_policy():
     with pytest.raises(TypeError, match=r"policy is a str; expected a policy, as load_policy\(\"runs/mine\"\) gives"):
         Agent("runs/mine")
+
+
+@pytest.mark.parametrize("sampler", ["ddim", {"type": "ddim", "steps": 8}])
+def test_a_name_or_record_in_json_is_no_sampler(sampler):
+    expected = rf"sampler is a {type(sampler).__name__}; expected an object of dp_prior.diffusion.sampler, for example "
+    with pytest.raises(TypeError, match=expected + r"DDIM\(steps=8\)"):
+        Agent(Fake(), sampler=sampler)
+
+
+def test_a_history_given_to_act_names_the_newest_observation():
+    expected = r"'a' has shape \(2, 3\) per row; the policy reads \(3,\): give the newest observation alone"
+    with pytest.raises(ValueError, match=expected):
+        Agent(Fake()).act({"a": np.zeros((2, 3)), "b": np.zeros(1)})
 
 
 def test_wrong_number_of_rows_and_missing_reset():
