@@ -28,6 +28,7 @@ SETTINGS = {
         {"task__backbone__hiden_dim": 2},
         "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
     ),
+    "unknown key that resembles none": ({"data__val_ratio": 0.1}, "data.val_ratio: unknown key. Known keys: "),
     "key of Diffusion Policy": (
         {"task__pred_action_steps_only": True},
         "task.pred_action_steps_only: unknown key. A chunk always begins at the oldest observation; n_action_steps",

@@ -81,5 +81,5 @@ def _nearest(record: type[Record] | None, key: str) -> str:
     if record is not None and key in record.replaced:
         return f" {record.replaced[key]}"
     known = list(record.model_fields) if record is not None else []
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(key, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known keys: {', '.join(known)}"
