@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from benchmarks.study.results import Results
 from benchmarks.study.statistics import STATISTICS, Statistic, bootstrap, interval, lenth_margin, mean, spearman
 from dp_prior.durable import replacing
 from dp_prior.evaluation.picture import INK, import_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAIN_JOBS = (MAIN_JOB, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
 TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
@@ -243,28 +246,40 @@ def tables(results: Results) -> Iterator[str]:
 
 
 def draw(path: Path, results: Results) -> None:
-    """Every row's score with its interval, a panel for each data set and budget."""
+    """Every row's score with its interval, a panel for each data set and budget: the tallest left, the others right."""
     panels = measured(results)
-    most = max(len(rows) for rows in panels.values())
-    height = 1.2 + 0.22 * most
-    figure = import_figure()(figsize=(5.2 * len(panels), height), dpi=110, layout="constrained")
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, ((data, budget), rows) in zip(grid, panels.items(), strict=True):
-        value, draws = bootstrap([row.scores for row in rows], mean)
-        order = np.argsort(value)
-        low, high = np.quantile(draws[:, order], [0.025, 0.975], axis=0)
-        places = np.arange(len(rows))
-        axes.hlines(places, low, high, color=INK, linewidth=1)
-        axes.plot(value[order], places, "o", color=INK, markersize=3)
-        axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
-        axes.set_ylim(len(rows) - most - 0.7, len(rows) - 0.3)  # the same distances in all panels, the best on top
-        axes.set_title(f"{data}, {budget}", fontsize=9, loc="left", color=INK)
-        axes.set_xlabel("score, mean and 95 % interval")
-        axes.grid(alpha=0.25, axis="x")
-        axes.spines[["top", "right"]].set_visible(False)
+    tallest = max(panels, key=lambda setting: len(panels[setting]))
+    lines = {setting: len(rows) + 5 for setting, rows in panels.items()}  # of text, with title and axis
+    others = [setting for setting in panels if setting != tallest]
+    height = 0.17 * max(lines[tallest], sum(lines[setting] for setting in others))
+    figure = import_figure()(figsize=(13 if others else 6.5, height), dpi=110, layout="constrained")
+    columns = figure.add_gridspec(1, 2 if others else 1)
+    places = {tallest: columns[0]}
+    if others:
+        right = columns[1].subgridspec(len(others), 1, height_ratios=[lines[setting] for setting in others])
+        places |= {setting: right[index] for index, setting in enumerate(others)}
+    for setting, place in places.items():
+        _draw_scores(figure.add_subplot(place), panels[setting])
+        figure.axes[-1].set_title(", ".join(setting), fontsize=9, loc="right", color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
+
+
+def _draw_scores(axes: Axes, rows: list[Measured]) -> None:
+    """One panel, the best row on top."""
+    value, draws = bootstrap([row.scores for row in rows], mean)
+    order = np.argsort(value)
+    low, high = np.quantile(draws[:, order], [0.025, 0.975], axis=0)
+    places = np.arange(len(rows))
+    axes.hlines(places, low, high, color=INK, linewidth=1)
+    axes.plot(value[order], places, "o", color=INK, markersize=3)
+    axes.set_yticks(places, [rows[index].name for index in order], fontsize=7)
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.set_xlabel("score, mean and 95 % interval", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.grid(alpha=0.25, axis="x")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_relations(path: Path, panels: dict[Setting, list[Measured]]) -> None:
