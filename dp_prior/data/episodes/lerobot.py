@@ -204,7 +204,7 @@ class LeRobotStore:
             rows = list(zip(*found, strict=True)) if texts else []
         else:
             with decoding(path, "is not a list of tasks"):
-                lines = [json.loads(line) for line in _read_text(path, LARGEST_LISTING).splitlines() if line.strip()]
+                lines = [json.loads(line) for line in _lines(path) if line.strip()]
                 rows = [(line["task_index"], line["task"]) for line in lines]
         if not rows or not all(type(number) is int and isinstance(text, str) for number, text in rows):
             raise DataError(str(path), ["is not a list of tasks: expected a number and a text in each row"])
@@ -239,7 +239,7 @@ class LeRobotStore:
         listing = self.path / "meta" / "episodes.jsonl"
         self.listings = [listing]
         lengths: dict[int, int] = {}
-        for number, line in enumerate(_read_text(listing, LARGEST_LISTING).splitlines(), 1):
+        for number, line in enumerate(_lines(listing), 1):
             if line.strip():
                 try:
                     row = json.loads(line)
@@ -332,8 +332,10 @@ def _names(feature: dict[str, Any]) -> list[str]:
         each = left.pop(0)
         if isinstance(each, str):
             found.append(each)
-        else:
-            left = [*(each.values() if isinstance(each, dict) else each or ()), *left]
+        elif isinstance(each, dict) and all(isinstance(place, int) for place in each.values()):
+            found += sorted(each, key=each.__getitem__)  # {"delta_x": 0, "delta_y": 1}
+        elif isinstance(each, (dict, list)):
+            left = [*(each.values() if isinstance(each, dict) else each), *left]
     is_filled_in = all(re.fullmatch(r"motor_\d+", name) for name in found)
     return [] if is_filled_in or feature.get("shape") != [len(found)] else found
 
@@ -406,6 +408,11 @@ def _read_text(path: Path, most: int = SMALL) -> str:
         raise DataError(str(path.absolute()), [f"{error.problems[0]}; is this a LeRobot data set?"]) from None
     with decoding(path, "is not text"):
         return content.decode("utf-8")
+
+
+def _lines(path: Path) -> list[str]:
+    """Of a file of JSON lines; `splitlines` would split texts too, which may hold other ends of a line."""
+    return _read_text(path, LARGEST_LISTING).split("\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -265,6 +265,38 @@ def test_a_declared_column_that_is_missing_is_named(tmp_path):
 
 
 @pytest.mark.promise("K3")
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["x", "y"], ["x", "y"]),
+        ({"motors": ["x", "y"]}, ["x", "y"]),
+        ({"y": 1, "x": 0}, ["x", "y"]),  # of LeRobot's end-effector actions
+        ({"motors": 2}, None),
+        ([0, 1], None),
+        (2, None),
+        (None, None),
+    ],
+)
+def test_names_of_numbers_are_read_in_every_published_form(names, found, tmp_path):
+    root = write_v2(tmp_path)
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["action"]["names"] = names
+    path.write_text(json.dumps(info))
+    assert store(root).describe()["names"].get("action") == found
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u0085"])
+def test_a_text_may_hold_what_ends_lines_elsewhere(odd, tmp_path):
+    root, text = write_v2(tmp_path), f"push{odd}the T"
+    rows = [{"episode_index": e, "tasks": [text], "length": length} for e, length in enumerate(LENGTHS)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]  # as LeRobot writes them
+    (root / "meta/episodes.jsonl").write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    line = json.dumps({"task_index": 0, "task": text}, ensure_ascii=False)
+    (root / "meta/tasks.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    assert list(store(root).lengths.values()) == list(LENGTHS) and store(root).tasks() == {0: text}
+
+
 @pytest.mark.parametrize("template", ["../{episode_index}.parquet", "/etc/{episode_index}.parquet", "a/../../b"])
 def test_paths_that_leave_the_data_set_are_refused(tmp_path, template):
     assert "leaves the data set" in problem_of(lambda: store(write_v2(tmp_path, template=template)))
