@@ -145,7 +145,7 @@ def is_number(dtype: str) -> bool:
     """Whether a stored type is one of numbers."""
     try:
         return np.dtype(dtype).kind in "biuf"
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # for some texts that are no type
         return False
 
 

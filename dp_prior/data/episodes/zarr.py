@@ -102,7 +102,7 @@ class ZarrStore:
         declared = metadata.get("dtype", metadata.get("data_type"))
         try:
             return np.dtype(declared).name if isinstance(declared, str) else str(declared)
-        except TypeError:
+        except (TypeError, ValueError, SyntaxError):
             return str(declared)
 
     def read(self, key: str) -> np.ndarray:

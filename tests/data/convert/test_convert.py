@@ -332,6 +332,18 @@ def test_sources_that_lack_something_are_refused_by_name(source, tmp_path):
     assert (tmp_path / "out.npz").read_text() == "mine"
 
 
+@pytest.mark.parametrize("values", [np.array(["a"] * N), np.arange(N).astype("datetime64[s]")])
+def test_types_that_zarr_writes_as_objects_are_no_numbers(values, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    root = zarr.open_group(tmp_path / "data.zarr", mode="w", zarr_format=3)
+    root.create_array("meta/episode_ends", data=ends_of(LENGTHS))
+    root.create_array("data/actions", data=arrays()["actions"])
+    root.create_array("data/odd", data=values)
+    done = command(tmp_path / "data.zarr", tmp_path / "out.npz", "--to", "npz")
+    assert "key 'odd': holds" in done.output and "which is no number; leave it out with --leave-out" in done.output
+    assert "2 numbers" in CliRunner().invoke(main, ["inspect", str(tmp_path / "data.zarr")]).output
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_conversion_that_dies_leaves_no_data_set(source, tmp_path, target):
     path = place(tmp_path, target)
