@@ -161,6 +161,13 @@ def test_names_and_texts_are_escaped(tmp_path):
     assert place.name in outline.texts and any(evil in text for text in outline.texts)
 
 
+def test_an_action_of_one_number_without_an_axis_is_an_action(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", state=rng.normal(size=(60, 3)), action=rng.normal(size=60), episode_ends=[30, 60])
+    write_config(inspect(str(tmp_path / "data.npz")), tmp_path / "first.json")
+    assert TrainConfig.from_json_path(tmp_path / "first.json").data.action.key == "action"
+
+
 def test_robomimic_observations_come_before_the_states_of_its_simulator():
     shapes = {"actions": (7,), "dones": (), "states": (45,), "obs/object": (14,), "obs/robot0_eef_pos": (3,)}
     roles = surveying.roles_of(shapes | {"next_obs/object": (14,), "next_obs/robot0_eef_pos": (3,)})
