@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 EXTRAS = {
     "zarr": ["zarr>=3.1"],  # replay buffers, v2 and v3
     "lerobot": ["pyarrow>=15"],  # LeRobot data sets
-    "hdf5": ["h5py>=3.10"],  # robomimic data sets
+    "hdf5": ["h5py>=3.11"],  # robomimic data sets
     "clip": ["transformers>=5"],  # text towers and vit encoders
     "image": ["diffusers>=0.36", "pillow>=10.1", "scikit-learn>=1.5"],  # UNet of images, image files, the digits
     "gym": ["gymnasium>=1.0"],

@@ -202,14 +202,15 @@ def _missing(array: h5py.Dataset) -> str | None:
 
 
 def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-    """Shape and dtype of every array below a demonstration, by its path."""
+    """Shape and dtype of every array below a demonstration, by each of its paths; links to other files are left out."""
     import h5py
 
     found: dict[str, tuple[tuple[int, ...], np.dtype]] = {}
 
-    def note(name: str, item: h5py.Group | h5py.Dataset) -> None:
+    def note(name: str, link: h5py.HardLink | h5py.SoftLink | h5py.ExternalLink) -> None:
+        item = None if isinstance(link, h5py.ExternalLink) else demonstration.get(name)
         if isinstance(item, h5py.Dataset):
             found[name] = (item.shape or (), item.dtype)
 
-    demonstration.visititems(note)
+    demonstration.visititems_links(note)
     return dict(sorted(found.items()))

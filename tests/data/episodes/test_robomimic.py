@@ -55,6 +55,19 @@ def test_keys_are_the_paths_below_a_demonstration_that_have_one_row_per_step(pat
     assert store.describe() == {"format": "robomimic HDF5", "path": str(path), "filter": None}
 
 
+def test_arrays_are_known_by_every_name(path):
+    with h5py.File(path, "a") as file:
+        for demonstration in file["data"].values():
+            demonstration["abs_actions"] = demonstration["actions"]  # a hard link
+            demonstration["soft"] = h5py.SoftLink("actions")
+            demonstration["lost"] = h5py.SoftLink("none")
+            demonstration["elsewhere"] = h5py.ExternalLink("other.hdf5", "/data")
+    store = opened(path)
+    assert list(store.keys()) == ["abs_actions", "actions", "obs/image", "soft", "states"]
+    for key in ("abs_actions", "soft"):
+        np.testing.assert_array_equal(store.read(key), store.read("actions"))
+
+
 def test_a_filter_selects_demonstrations_and_keeps_their_order(path):
     store = opened(path, filter="train")
     assert store.demonstrations == ["demo_0", "demo_2", "demo_10"]
