@@ -86,6 +86,12 @@ def _renamed(recording: Recording) -> Recording:
     problems = [f"has a key {name!r}, which is a column of the format; rename it with --rename" for name in taken]
     if len(set(names)) < len(recording.keys) + len(recording.cameras):
         problems.append("has keys that differ only by / and .; rename them with --rename")
+    shapes = recording.store.keys()
+    problems += [
+        f"has a key {name!r} of shape {shapes[key]}, which has no numbers; leave it out with --leave-out"
+        for name, key in keys.items()
+        if 0 in shapes[key]
+    ]
     if recording.fps is None:
         problems.append("does not say its control steps per second; give them with --fps")
     if problems:
@@ -101,10 +107,11 @@ def _counted(recording: Recording, task: np.ndarray | None) -> dict[str, np.ndar
     """The columns that the format wants beside the data."""
     n, lengths = int(recording.ends[-1]), np.diff(recording.ends, prepend=0)
     frame = np.arange(n) - np.repeat(recording.ends - lengths, lengths)
-    task = np.zeros(n, np.int64) if task is None else task.reshape(n).astype(np.int64)
-    if not 0 <= task.min() <= task.max() < len(_tasks(recording)):
-        found = f"has {TASK} up to {task.max()}, but {len(recording.tasks)} tasks; leave it out with --leave-out"
+    task = np.zeros(n, np.int64) if task is None else task
+    if task.size != n or not np.isin(task, np.arange(len(_tasks(recording)))).all():
+        found = f"has {TASK} that are not numbers of its {len(recording.tasks)} tasks; leave it out with --leave-out"
         raise DataError(str(recording.store.describe()["path"]), [found])
+    task = task.reshape(n).astype(np.int64)
     return {
         "timestamp": (frame / recording.fps).astype(np.float32),
         "frame_index": frame,

@@ -34,7 +34,7 @@ def write_zarr(recording: Recording, path: Path) -> None:
         for name in recording.keys:
             values = recording.read(name)
             rows = max(1, CHUNK_BYTES // max(1, values[:1].nbytes))
-            chunks = (min(len(values), rows), *values.shape[1:])
+            chunks = (min(len(values), rows), *(max(1, length) for length in values.shape[1:]))
             data.create_array(name, data=values, chunks=chunks, **how)
         for name, source in recording.cameras.items():
             shape = (int(recording.ends[-1]), *source.size, 3)

@@ -262,6 +262,32 @@ def test_what_cannot_be_converted_is_one_clear_error_and_leaves_nothing(source, 
 
 
 @pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        ({"force": np.zeros((N, 0), np.float32)}, "has a key 'force' of shape (0,), which has no numbers"),
+        ({"force": np.zeros((N, 2, 0), np.float32)}, "has a key 'force' of shape (2, 0), which has no numbers"),
+        ({"task_index": np.zeros((N, 2), np.int64)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, 0.5)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, np.nan)}, "has task_index that are not numbers of its 0 tasks"),
+        ({"task_index": np.full(N, -1)}, "has task_index that are not numbers of its 0 tasks"),
+    ],
+)
+def test_what_lerobot_cannot_hold_is_refused(odd, problem, tmp_path):
+    pytest.importorskip("pyarrow")
+    np.savez(tmp_path / "odd.npz", actions=arrays()["actions"], episode_ends=ends_of(LENGTHS), **odd)
+    done = command(tmp_path / "odd.npz", tmp_path / "out", "--to", "lerobot", "--fps", "10")
+    assert done.exit_code == 65 and f"{problem}; leave it out with --leave-out" in done.output
+
+
+def test_arrays_without_numbers_are_read_back_from_zarr(tmp_path):
+    pytest.importorskip("zarr")
+    empty = np.zeros((N, 0), np.float32)
+    np.savez(tmp_path / "odd.npz", actions=arrays()["actions"], force=empty, episode_ends=ends_of(LENGTHS))
+    convert(tmp_path / "odd.npz", tmp_path / "out.zarr", "zarr")
+    np.testing.assert_array_equal(ZarrStoreConfig(path=tmp_path / "out.zarr").create().read("force"), empty)
+
+
+@pytest.mark.parametrize(
     ("renames", "problem"),
     [
         (["actions=action"], "has no key 'actions', which the layout needs; rename one with --rename action=actions"),
