@@ -8,15 +8,7 @@ from dp_prior.cli import main
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_aligned import GOAL, GOAL_ANGLE, aligned, write_aligned_demonstrations
 from dp_prior.envs.pusht_keypoints import keypoints
-
-
-def put(env, state):
-    """Put an environment into a state."""
-    env.agent.position = state[:2].tolist()
-    env.block.angle = float(state[4])
-    env.block.position = state[2:4].tolist()
-    for body in (env.agent, env.block):
-        env.space.reindex_shapes_for_body(body)
+from tests.envs.pusht_states import put
 
 
 def episode(steps=9, seed=0):
@@ -62,8 +54,6 @@ def test_the_simulator_moves_on_alike_in_a_moved_episode():
     away from its walls."""
     pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
     env = PushTConfig(n_envs=1).create()
-    env.reset([0])
-    put(env.envs[0], np.array([225, 180, 250, 300, 2.6]))
     actions = np.array([[225 + 2 * step, 180 + 9 * step] for step in range(12)], np.float32)
 
     def run(start, actions):

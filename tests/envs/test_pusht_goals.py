@@ -15,17 +15,9 @@ from dp_prior.envs.pusht_goals import (
     turned_states,
     write_goal_demonstrations,
 )
+from tests.envs.pusht_states import put
 
 pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
-
-
-def put(env, state):
-    """Put an environment into a state."""
-    env.agent.position = state[:2].tolist()
-    env.block.angle = float(state[4])
-    env.block.position = state[2:4].tolist()
-    for body in (env.agent, env.block):
-        env.space.reindex_shapes_for_body(body)
 
 
 def test_four_quarter_turns_are_none_and_the_stem_of_each_goal_points_where_its_instruction_says():
