@@ -1,5 +1,7 @@
 """Demonstrations that end on the goal against the simulator, and against distances that no movement changes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -9,6 +11,8 @@ from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_aligned import GOAL, GOAL_ANGLE, aligned, write_aligned_demonstrations
 from dp_prior.envs.pusht_keypoints import keypoints
 from tests.envs.pusht_states import put
+
+RECORDED = Path(__file__).parents[2].parent / "shared/data/pusht/pusht_lowdim.npz"
 
 
 def episode(steps=9, seed=0):
@@ -87,6 +91,30 @@ def test_written_episodes_cover_the_goal_at_their_end(tmp_path):
     for end in found["episode_ends"]:
         put(env.envs[0], found["state"][end - 1])
         assert env.envs[0]._get_coverage() > 0.999
+
+
+@pytest.mark.skipif(not RECORDED.is_file(), reason=f"NOT CHECKED: no {RECORDED}")
+def test_the_human_demonstrations_end_off_the_goal_by_what_the_pages_say_and_on_it_once_moved(tmp_path):
+    pytest.importorskip("gym_pusht", reason="NOT CHECKED: the extra dp_prior[pusht] is not installed")
+    count, distance, degrees = write_aligned_demonstrations(RECORDED, tmp_path / "a.npz")
+    assert (count, round(distance, 1), round(degrees, 1)) == (206, 7.0, 2.2)
+    env = PushTConfig(n_envs=1).create()
+    env.reset([0])
+
+    def coverages(path):
+        with np.load(path) as file:
+            ends = file["state"][file["episode_ends"] - 1]
+        found = []
+        for end in ends:
+            put(env.envs[0], end)
+            found.append(env.envs[0]._get_coverage())
+        return np.array(found)
+
+    before, after = coverages(RECORDED), coverages(tmp_path / "a.npz")
+    assert round(float(np.median(before)), 2) == 0.85 and before.max() < 0.95 and after.min() > 0.999
+    moved = np.load(tmp_path / "a.npz")
+    furthest = max(np.abs(moved["state"][:, :4] - 256).max(), np.abs(moved["action"] - 256).max())
+    assert round(float(furthest) - 256) == 14  # px beyond the world's edge
 
 
 def test_command_says_how_far_the_episodes_ended_and_never_writes_over_them(tmp_path, monkeypatch):
