@@ -28,7 +28,10 @@ SETTINGS = {
         {"task__backbone__hiden_dim": 2},
         "task.backbone.hiden_dim: unknown key. Did you mean 'hidden_dim'?",
     ),
-    "unknown key that resembles none": ({"data__val_ratio": 0.1}, "data.val_ratio: unknown key. Known keys: "),
+    "unknown key that resembles none": ({"data__zoo": 0.1}, "data.zoo: unknown key. Known keys: "),
+    "key of LeRobot": ({"batch_size": 8}, "batch_size: unknown key. Its place here is data.batch_size."),
+    "key of LeRobot's data": ({"data__repo_id": "a/b"}, "data.repo_id: unknown key. Set data.episodes.repo."),
+    "key of their training": ({"train__num_epochs": 9}, "train.num_epochs: unknown key. Set train.epochs."),
     "key of Diffusion Policy": (
         {"task__pred_action_steps_only": True},
         "task.pred_action_steps_only: unknown key. A chunk always begins at the oldest observation; n_action_steps",

@@ -43,7 +43,10 @@ class TrajectoriesConfig(RecordedConfig, WindowsConfig):
     replaced: ClassVar = {
         **dict.fromkeys(("abs_action", "rotation_rep"), "Name rotations in data.action.rotations."),
         **dict.fromkeys(("pad_before", "pad_after"), "They follow from task.n_obs_steps and task.n_action_steps."),
-    }  # Diffusion Policy
+        "zarr_path": "Set data.episodes.path.",
+        "repo_id": "Set data.episodes.repo.",
+        "val_ratio": "Set data.split.val.",
+    }  # Diffusion Policy, LeRobot
 
     type: Literal["trajectories"] = "trajectories"
 

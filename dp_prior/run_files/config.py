@@ -6,7 +6,7 @@ import contextlib
 import difflib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -31,8 +31,37 @@ DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may st
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 
+PLACES = {  # of settings that LeRobot or Diffusion Policy have at the top of a configuration
+    "policy": "task",
+    "horizon": "task.horizon",
+    "n_obs_steps": "task.n_obs_steps",
+    "n_action_steps": "task.n_action_steps",
+    "dataset": "data.episodes",
+    "batch_size": "data.batch_size",
+    "training": "train",
+    "steps": "train.steps",
+    "num_epochs": "train.epochs",
+    "optimizer": "train.optimizer",
+    "scheduler": "train.lr",
+    "ema": "train.ema",
+    "log_freq": "train.log_every",
+    "save_freq": "train.save_every",
+    "env": "evaluate",
+    "eval": "evaluate",
+    "eval_freq": "evaluate.0.every",
+    "checkpoint": "checkpoints",
+    "output_dir": "tracker.data_path",
+    "job_name": "tracker.run_name",
+    "exp_name": "tracker.run_name",
+    "wandb": "tracker.log",
+    "logging": "tracker.log",
+}
+
+
 class TrainConfig(Config):
     """One run: task, data, training, evaluation, and tracking of its results."""
+
+    replaced: ClassVar = {name: f"Its place here is {place}." for name, place in PLACES.items()}
 
     description: str = ""
     """Free text: source, command, hardware, expected score. Saved with the run."""

@@ -1,11 +1,14 @@
 """What the parts of a configuration must have in common: refused with path and remedy, all problems in one report."""
 
 import json
+import re
 
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.run_files.config import TrainConfig
+from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.run_files.config import PLACES, TrainConfig
+from dp_prior.training.config import TrainingConfig
 from tests.tiny import tiny
 
 SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
@@ -107,3 +110,19 @@ def test_independent_faults_are_each_reported_once(names, tmp_path):
     expected = [EACH_BY_ITSELF[name][1] for name in names]
     assert [sum(line.startswith(text) for line in found) for text in expected] == [1] * len(expected), found
     assert len(found) == len(expected)
+
+
+def test_settings_are_where_the_hints_for_keys_of_other_libraries_send_a_user(tmp_path):
+    """Every place that a hint names is one of a whole configuration of a data set on the Hub."""
+    hub = {"type": "lerobot", "repo": "a/b"}
+    lr = {"type": "cosine", "peak": 1e-3}
+    whole = TrainConfig.from_json(
+        json.dumps(tiny(tmp_path, data__episodes=hub, train__lr=lr, evaluate=[{"type": "loss"}]))
+    )
+    hints = [*TrajectoriesConfig.replaced.values(), *TrainingConfig.replaced.values()]
+    named = [found for hint in hints for found in re.findall(r"Set ([\w.]+)\.", hint)]
+    assert len(named) > 8
+    for place in [*PLACES.values(), *named]:
+        here = whole
+        for step in place.replace("episodes.path", "episodes.repo").split("."):
+            here = here[int(step)] if step.isdigit() else getattr(here, step)
