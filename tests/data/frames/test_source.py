@@ -621,4 +621,4 @@ def test_cameras_that_recorded_sets_declare_but_do_not_have_are_named():
         store = LeRobotStoreConfig(path=path).create()
         with pytest.raises(DataError, match="no such file; ") as error:
             open_source(store, key, store.episode_ends)
-        assert len(error.value.problems) == count + 1
+        assert len(error.value.problems) == count
