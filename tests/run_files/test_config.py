@@ -124,5 +124,5 @@ def test_settings_are_where_the_hints_for_keys_of_other_libraries_send_a_user(tm
     assert len(named) > 8
     for place in [*PLACES.values(), *named]:
         here = whole
-        for step in place.replace("episodes.path", "episodes.repo").split("."):
+        for step in place.split("."):
             here = here[int(step)] if step.isdigit() else getattr(here, step)
