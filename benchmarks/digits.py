@@ -16,11 +16,12 @@ from PIL import Image
 from sklearn.svm import SVC
 
 from dp_prior import load_image
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.data.image_sets.images import ImageSet
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 ENLARGED = 4
 

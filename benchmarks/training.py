@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.regular_files import read_object
-from dp_prior.run_files.config import CONFIG
 from dp_prior.run_files.scores import RESULT
 
 ROOT = Path(__file__).parent.parent

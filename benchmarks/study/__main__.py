@@ -30,10 +30,11 @@ from benchmarks.study.design import MIRRORED, Row, Settings, rows
 from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.data.mirror import MirrorConfig
 from dp_prior.durable import replacing
 from dp_prior.envs.pusht_keypoints import keypoints
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 CONFIGURATION = "pusht_state"
 GROUPS = ("peers", "screen", "mirror", "probe")

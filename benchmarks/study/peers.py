@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from benchmarks import peers
 from dp_prior.batch import Batch, Spec
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import Trajectories
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.durable import replacing
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 SAVES = 8
 """Checkpoints of a training, evenly spread."""

@@ -12,6 +12,18 @@ from pydantic import Field, ValidationError
 
 from dp_prior.config import Config
 
+CONFIG = "config.json"
+"""A run's configuration, in its directory and in every checkpoint."""
+
+SPEC = "spec.json"
+"""Shapes and kinds of x and of the conditions, see `Spec`."""
+
+DATA = "data.json"
+"""See `DataDocument`."""
+
+PROGRESS = "progress.json"
+"""See `ProgressDocument`."""
+
 LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quarter of it
 LARGEST_COUNT = 2**63 - 1
 
@@ -83,7 +95,7 @@ class DataDocument(Config, extra="ignore"):
     """Rows of each part, for data without."""
 
 
-_RECORDS: dict[str, type[Config]] = {"progress.json": ProgressDocument, "data.json": DataDocument}
+_RECORDS: dict[str, type[Config]] = {PROGRESS: ProgressDocument, DATA: DataDocument}
 
 
 def parse_document(name: str, data: bytes) -> Any:

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from dp_prior.checkpoints.direct import write_file
-from dp_prior.checkpoints.documents import LARGEST_COUNT, LARGEST_DOCUMENT, parse_document
+from dp_prior.checkpoints.documents import CONFIG, LARGEST_COUNT, LARGEST_DOCUMENT, SPEC, parse_document
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, NewerFormatError, UnreadableError
 from dp_prior.checkpoints.reading import Patience, told_apart
 from dp_prior.checkpoints.snapshot import (
@@ -43,7 +43,7 @@ from dp_prior.regular_files import open_regular, read_small
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-MODEL_FILES = ("model.safetensors", "config.json", "spec.json")  # enough for inference
+MODEL_FILES = ("model.safetensors", CONFIG, SPEC)  # enough for inference
 TRAINING = "training.safetensors"  # what resuming needs besides the documents
 LARGEST_MANIFEST = 4 << 20  # bytes; bounds the memory that a hostile file can take
 

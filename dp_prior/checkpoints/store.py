@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError
 from dp_prior.checkpoints.format import Manifest, delete_checkpoint, read_manifest, unused, verify, write_checkpoint
 from dp_prior.checkpoints.lock import RunLock
@@ -345,9 +346,9 @@ class CheckpointStore:
 
 def _config_hash(snapshot: Snapshot) -> str | None:
     """As `Config.digest`: independent of the order of keys."""
-    if "config.json" not in snapshot.documents:
+    if CONFIG not in snapshot.documents:
         return None
-    text = json.dumps(snapshot.documents["config.json"], sort_keys=True, separators=(",", ":"))
+    text = json.dumps(snapshot.documents[CONFIG], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

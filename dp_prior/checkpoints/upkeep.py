@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.errors import CheckpointError, DamagedError, GoneError, UnreadableError
 from dp_prior.checkpoints.format import Manifest, read_manifest, unused, verify
 from dp_prior.checkpoints.reading import Patience, holds_links
@@ -18,7 +19,6 @@ from dp_prior.checkpoints.store import SET_ASIDE, CheckpointStore
 from dp_prior.durable import is_alive, is_temporary, owner_of, sync_directory
 from dp_prior.regular_files import read_small
 
-CONFIG = "config.json"
 QUARANTINE = "quarantine_"
 _LARGEST_CONFIG = 16 << 20  # bytes
 

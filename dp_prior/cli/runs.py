@@ -113,9 +113,10 @@ def sweep(
 ) -> None:
     """Train every combination of settings, one run after another; the same command goes on where it was stopped."""
     import_modules(modules)
+    from dp_prior.checkpoints.documents import CONFIG
     from dp_prior.pages.report import write_report
     from dp_prior.run.sweep import run_trials, trials
-    from dp_prior.run_files.config import CONFIG, run_directory
+    from dp_prior.run_files.config import run_directory
 
     found = trials(config_file, varied, seeds, overrides)
     if only_print:

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.config import ConfigError
 from dp_prior.data.errors import first_few
 from dp_prior.durable import is_alive
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 from dp_prior.run_files.changes import flat
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.run_files.directory import refuse_checkpoint
 from dp_prior.run_files.exit_file import EXIT, RUNNING
 from dp_prior.run_files.scores import MEDIA, RESULT

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.places.parcel import Parcel
 
 LIBRARY = "dp_prior"
@@ -33,7 +34,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
     """
     from jinja2 import ChainableUndefined, Environment
 
-    config, data = parcel.document("config.json"), parcel.document("data.json")
+    config, data = parcel.document(CONFIG), parcel.document(DATA)
     rollouts = {
         one["name"]: one
         for part in ("evaluate", "test")
@@ -50,7 +51,7 @@ def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str,
         folder=folder,
         media=media,
         config=config,
-        spec={"cond_shapes": {}, **parcel.document("spec.json")},
+        spec={"cond_shapes": {}, **parcel.document(SPEC)},
         data=data,
         manifest=parcel.manifest,
         measured=_rows(measured, rollouts),

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import (
     MANIFEST,
     MODEL_FILES,
@@ -230,5 +231,5 @@ def _own_manifest(path: Path) -> Manifest | None:
 
 def _run_of(copy: Path) -> str | None:
     """The directory of the run that a copy is of, as its configuration names it."""
-    tracker = read_object(copy / "config.json").get("tracker")
+    tracker = read_object(copy / CONFIG).get("tracker")
     return tracker.get("data_path") if isinstance(tracker, dict) else None

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST
 from dp_prior.config import Config
 from dp_prior.redact import without_password
@@ -71,7 +72,7 @@ class RemoteResumeConfig(Config):
 
         Until the run has begun, which its `config.json` says, its checkpoints may be a part of what is copied.
         """
-        has_begun = (directory / "config.json").exists()
+        has_begun = (directory / CONFIG).exists()
         return (LocalResumeConfig().recall(directory) if has_begun else None) or self.reference
 
 

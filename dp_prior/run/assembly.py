@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore, Saved
 from dp_prior.checkpoints.writer import CheckpointWriter
@@ -23,7 +24,7 @@ from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.randomness import derive_seed
 from dp_prior.regular_files import read_object
 from dp_prior.run_files.changes import check_changes
-from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.run_files.directory import RunDirectory
 from dp_prior.run_files.exit_file import ExitFile, explain
 from dp_prior.run_files.scores import MEDIA
@@ -136,8 +137,8 @@ class Assembly:
             seed=self.config.seed,
             documents={
                 CONFIG: json.loads(self.config.to_json()),
-                "spec.json": json.loads(self.data.spec.model_dump_json()),
-                "data.json": self.data.document(),
+                SPEC: json.loads(self.data.spec.model_dump_json()),
+                DATA: self.data.document(),
             },
         )
 

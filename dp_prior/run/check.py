@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Batch
+from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.job.ranks import Ranks
@@ -21,7 +22,7 @@ from dp_prior.randomness import Randomness
 from dp_prior.run.assembly import Assembly, with_local_data
 from dp_prior.run.plan import plan
 from dp_prior.run.start import initialise
-from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.run_files.directory import RunDirectory
 from dp_prior.training.measure import measure
 
@@ -90,6 +91,6 @@ def _sample(parts: Assembly, batch: Batch) -> Tensor:
 def _compare(parts: Assembly, now: dict[str, Any], reference: str, allow_changes: Iterable[str]) -> Progress:
     """Report how the checkpoint that the run would resume from differs. Returns its clock."""
     found = parts.ranks.decide(lambda: resolve(reference, prefer="latest"))
-    before = read_checkpoint(found, [CONFIG, "data.json", "progress.json"]).documents
+    before = read_checkpoint(found, [CONFIG, DATA, PROGRESS]).documents
     parts.report_changes(before, now, allow_changes)
-    return Progress(before["progress.json"]["samples_seen"], before["progress.json"]["global_step"])
+    return Progress(before[PROGRESS]["samples_seen"], before[PROGRESS]["global_step"])

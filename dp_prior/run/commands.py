@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.documents import CONFIG, PROGRESS
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES, read_checkpoint, read_manifest
 from dp_prior.config import ConfigError, an
 from dp_prior.export.graphs import Format
@@ -22,7 +23,7 @@ from dp_prior.run.assembly import Assembly
 from dp_prior.run.imported import SOURCE
 from dp_prior.run.start import take_weights
 from dp_prior.run.stored import read_stored
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.run_files.directory import refuse_checkpoint
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
 from dp_prior.tasks.policy import DiffusionPolicy
@@ -75,7 +76,7 @@ def evaluate_checkpoint(
         with parts.watched():
             metrics, _ = measure(evaluators, trainer.models, ranks, trainer.progress, "evaluation")
         ranks.end()
-    stored, run = snapshot.documents.get("progress.json", {"metrics": {}})["metrics"], directory.parent.parent
+    stored, run = snapshot.documents.get(PROGRESS, {"metrics": {}})["metrics"], directory.parent.parent
     if has_result_of(run, directory):
         stored |= read_result(run)["test"]
     return [(name, value, stored.get(name)) for name, value in metrics.items()] if ranks.is_main_process else []

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
+from dp_prior.checkpoints.documents import CONFIG, SPEC
 from dp_prior.checkpoints.format import Manifest, Snapshot, write_checkpoint
 from dp_prior.durable import encode_document, replace_file
 from dp_prior.published import diffusion_policy, lerobot
 from dp_prior.published.files import PublishedFiles
 from dp_prior.published.policy import Published
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.pretrained import vacant
 
 SOURCE = "source.json"
@@ -62,7 +63,7 @@ def import_policy(
     }
     whole = json.loads(TrainConfig.from_json(json.dumps(config), source=f"{files.place}, converted").model_dump_json())
     origin = {"format": layout, "place": files.place, "revision": files.revision, "files": files.hashes, **found.origin}
-    documents = {CONFIG: whole, "spec.json": json.loads(model.spec.model_dump_json()), SOURCE: origin}
+    documents = {CONFIG: whole, SPEC: json.loads(model.spec.model_dump_json()), SOURCE: origin}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     manifest = Manifest(sequence=1, step=0, samples_seen=0, world_size=1, saved_at=now)
     out = vacant(out)

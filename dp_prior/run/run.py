@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dp_prior.checkpoints.documents import CONFIG, PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
@@ -27,7 +28,7 @@ from dp_prior.rich_text import facts_table
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
-from dp_prior.run_files.config import CONFIG, TrainConfig, run_directory
+from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.run_files.directory import RunDirectory
 from dp_prior.run_files.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card, write_result
@@ -305,5 +306,5 @@ def _good_before(store: CheckpointStore, error: UnusableStepsError) -> Path | No
 
 def _was_diverging(checkpoint: Path) -> bool:
     """Whether the loss was off its level when the checkpoint was saved, for example before an earlier rollback."""
-    level = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"].get("divergence")
+    level = read_checkpoint(checkpoint, [PROGRESS]).documents[PROGRESS].get("divergence")
     return level is not None and level["in_a_row"] > 0

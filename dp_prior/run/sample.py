@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.batch import Spec
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import ConfigError
 from dp_prior.durable import (
@@ -53,7 +54,6 @@ from dp_prior.regular_files import read_small
 from dp_prior.run.conditions import LABEL, Conditions, Given, HeldOut, Labelled
 from dp_prior.run.stored import TIMEOUT_S, Stored, load_model, read_stored, watched
 from dp_prior.run_files.changes import flat, kind_of
-from dp_prior.run_files.config import CONFIG
 
 JOB, DONE, LOCK, TARGET = "job.json", "done.json", "lock", "target"
 

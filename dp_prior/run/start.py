@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import nn
 
+from dp_prior.checkpoints.documents import CONFIG, DATA
 from dp_prior.checkpoints.format import read_checkpoint, read_manifest
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.config import ConfigError
@@ -20,7 +21,7 @@ from dp_prior.places.reference import resolve
 from dp_prior.places.resume import LocalResumeConfig
 from dp_prior.places.source import NoPlaceError, RemoteError
 from dp_prior.run_files.changes import completed
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tasks.pretrained import load_checkpoint
 
 Resume = Literal["auto", "never", "must"]
@@ -141,9 +142,9 @@ def _same_run(one: Path, other: Path) -> bool:
     """Whether two checkpoints belong to one run rather than to two that share a remote place."""
 
     def marks(directory: Path) -> list:
-        documents = read_checkpoint(directory, [CONFIG, "data.json"]).documents
+        documents = read_checkpoint(directory, [CONFIG, DATA]).documents
         config = completed(documents[CONFIG])
         task = {key: value for key, value in config["task"].items() if key not in ("sampler", "n_action_steps")}
-        return [task, config["seed"], documents["data.json"]["fingerprint"]]
+        return [task, config["seed"], documents[DATA]["fingerprint"]]
 
-    return {CONFIG, "data.json"} <= read_manifest(one).files.keys() and marks(one) == marks(other)
+    return {CONFIG, DATA} <= read_manifest(one).files.keys() and marks(one) == marks(other)

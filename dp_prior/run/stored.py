@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import Config, ConfigError
 from dp_prior.data import DataConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.recorded import RecordedConfig
 from dp_prior.job.ranks import Ranks
-from dp_prior.run_files.config import CONFIG
 from dp_prior.run_files.exit_file import explain
 from dp_prior.tasks import TaskConfig
 from dp_prior.tasks.pretrained import Pretrained

@@ -11,8 +11,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dp_prior.checkpoints.documents import CONFIG, DATA, PROGRESS
 from dp_prior.config import PARTS, ConfigError, Kind, change_of, child
-from dp_prior.run_files.config import CONFIG, TrainConfig
+from dp_prior.run_files.config import TrainConfig
 
 REFUSED: tuple[Kind, ...] = ("architecture", "data")
 FINGERPRINT = "data.fingerprint"
@@ -54,13 +55,13 @@ def check_changes(
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key != "description" and not key.startswith(PARTS):
             see(key, repr(old.get(key)), repr(new.get(key)), kind_of(key))
-    was, becomes = before["data.json"]["fingerprint"], now["data.json"]["fingerprint"]
-    rows_were, rows = before["data.json"].get("rows"), now["data.json"].get("rows")
+    was, becomes = before[DATA]["fingerprint"], now[DATA]["fingerprint"]
+    rows_were, rows = before[DATA].get("rows"), now[DATA].get("rows")
     if was != becomes:
         see(FINGERPRINT, was[:12], becomes[:12], "data", ": the data set has changed")
     elif rows_were != rows:
         see(SPLIT, f"{rows_were} rows", f"{rows} rows", "data", ": other metadata moves rows to other parts")
-    progress = before["progress.json"]
+    progress = before[PROGRESS]
     if progress["global_batch_size"] != global_batch_size:
         was, becomes = str(progress["global_batch_size"]), str(global_batch_size)
         see("global batch size", was, becomes, "schedule-changing", "; no sample is skipped")

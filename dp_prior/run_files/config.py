@@ -24,9 +24,6 @@ from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.measured import METRICS
 
-CONFIG = "config.json"
-"""A run's configuration, in its directory and in every checkpoint."""
-
 DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may still join its families
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 

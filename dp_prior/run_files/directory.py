@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError
 from dp_prior.checkpoints.held import HeldDirectory
 from dp_prior.checkpoints.lock import LOCK
 from dp_prior.data.errors import UnreadableError
 from dp_prior.durable import try_writing
-from dp_prior.run_files.config import CONFIG
 from dp_prior.run_files.exit_file import EXIT
 from dp_prior.run_files.scores import MEDIA, RESULT
 from dp_prior.tracking.identity import IDENTITY

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.durable import encode_document, replace_file
 from dp_prior.regular_files import read_object
@@ -81,5 +82,5 @@ def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, flo
 
 def _selected(checkpoint: Path) -> dict[str, Any]:
     """Step and metrics of a checkpoint when it was selected."""
-    progress = read_checkpoint(checkpoint, ["progress.json"]).documents["progress.json"]
+    progress = read_checkpoint(checkpoint, [PROGRESS]).documents[PROGRESS]
     return {"step": progress["global_step"], "metrics": progress["metrics"]}

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dp_prior.checkpoints.documents import CONFIG, PROGRESS, SPEC
 from dp_prior.checkpoints.format import (
     CheckpointError,
     DamagedError,
@@ -217,7 +218,7 @@ def _chain(reference: str | Path) -> list[Stored]:
 def _averages(stored: Stored) -> Iterator[Average]:
     """The power-function averages in a checkpoint, according to its configuration."""
     try:
-        config = read_checkpoint(stored.path, ["config.json"]).documents["config.json"]
+        config = read_checkpoint(stored.path, [CONFIG]).documents[CONFIG]
     except DamagedError as damage:
         raise _with_advice(damage) from None
     averages = config.get("train", {}).get("ema", {})
@@ -229,8 +230,8 @@ def _averages(stored: Stored) -> Iterator[Average]:
 
 def _built(checkpoint: Path) -> tuple[nn.Module, dict[str, Any]]:
     """The model of a checkpoint, with the tensors that are not averaged such as the normalizer, and its documents."""
-    documents = read_checkpoint(checkpoint, ["config.json", "spec.json", "progress.json"]).documents
-    rollbacks = documents.pop("progress.json").get("rollbacks", 0)
+    documents = read_checkpoint(checkpoint, [CONFIG, SPEC, PROGRESS]).documents
+    rollbacks = documents.pop(PROGRESS).get("rollbacks", 0)
     if rollbacks:
         log.warning("the run was rolled back %d times; the profiles do not account for the steps in between", rollbacks)
     try:

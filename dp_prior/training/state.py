@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
@@ -49,7 +50,7 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
         "scaler": accelerator.scaler.state_dict() if accelerator.scaler is not None else None,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
-    return Snapshot(tensors=tensors, documents={**trainer.documents, "progress.json": progress})
+    return Snapshot(tensors=tensors, documents={**trainer.documents, PROGRESS: progress})
 
 
 def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
@@ -60,8 +61,8 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     Raises:
         ValueError: tensors are missing, unknown or of another shape.
     """
-    names = snapshot.documents["progress.json"].get("averages", list(trainer.averages)) or ["online"]
-    training = snapshot.tensors[TRAINING]
+    progress, training = snapshot.documents[PROGRESS], snapshot.tensors[TRAINING]
+    names = progress.get("averages", list(trainer.averages)) or ["online"]
     averages = {name: snapshot.tensors[weights_file(name, names)] for name in names}
     online = averages.get("online") or _under("online.", training)
     trainer.online.load_state_dict(online)
@@ -71,7 +72,6 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
     share = float(trainer.ranks.accelerator.is_main_process)  # a snapshot holds the sums over all ranks; counted once
     trainer.means.load({name: pair * share for name, pair in _under(MEANS, training).items()})
     trainer.guard.load(training["skipped"])
-    progress = snapshot.documents["progress.json"]
     trainer.progress = Progress(progress["samples_seen"], progress["global_step"])
     trainer.best.load(progress["best"])
     trainer.unmeasured = None if progress.get("unmeasured") is None else Progress(**progress["unmeasured"])

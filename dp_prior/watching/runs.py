@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.pages.run_page import run_page
 from dp_prior.pages.story import read_story
-from dp_prior.run_files.config import CONFIG
 from dp_prior.run_files.exit_file import EXIT
 from dp_prior.run_files.scores import MEDIA, PAGE, RESULT
 from dp_prior.tracking.identity import IDENTITY
