@@ -101,9 +101,20 @@ def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor],
     for place, ids in enumerate(batches[rank::size]):
         heartbeat(ranks)
         found[place, : len(ids)] = work(ids)
-    if size > 1:
-        found = ranks.gather(found).view(size, *found.shape).transpose(0, 1).flatten(0, 1)
-    return found.flatten(0, 1)[:n]
+    return gather_dealt(found, ranks).flatten(0, 1)[:n]
+
+
+def gather_dealt(own: Tensor, ranks: Ranks | None) -> Tensor:
+    """Gather what was dealt to ranks in turn, in the order before it was dealt. A collective.
+
+    Args:
+        own: (n, *shape) the part of this rank; n is the same on all ranks.
+
+    Returns:
+        (ranks * n, *shape) on every rank.
+    """
+    size = rank_and_size(ranks)[1]
+    return own if size == 1 else ranks.gather(own).view(size, *own.shape).transpose(0, 1).flatten(0, 1)
 
 
 def rank_and_size(ranks: Ranks | None) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.interval import mean_interval
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
 from dp_prior.evaluation.models import device_of, evaluation_mode, pick_models, with_steps
-from dp_prior.evaluation.samples import SplitData, evenly_spread, heartbeat, pick_samples, rank_and_size
+from dp_prior.evaluation.samples import SplitData, evenly_spread, gather_dealt, heartbeat, pick_samples, rank_and_size
 from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
@@ -184,9 +184,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
                 random=Randomness.from_counts(config.seed, "similarity", batch.ids),
                 sampler=sampler,
             )
-        if size > 1:
-            drawn = ranks.gather(drawn).view(size, *drawn.shape).transpose(0, 1).flatten(0, 1)
-        return F.normalize(drawn[: len(self.ids)].cpu(), dim=-1)
+        return F.normalize(gather_dealt(drawn, ranks)[: len(self.ids)].cpu(), dim=-1)
 
 
 def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor]:
