@@ -78,9 +78,13 @@ class TrackerConfig(Config):
     @property
     def farewell_s(self) -> float:
         """Longest time in seconds that the end of the run waits for savers and loggers."""
-        is_behind_a_queue = any(not isinstance(record, JsonlConfig | ConsoleConfig) for record in self.log)
         savers = [record.drain_s for record in self.save if isinstance(record, UploadConfig)]
-        return max(savers, default=0.0) + self.patience_s * is_behind_a_queue
+        return max(savers, default=0.0) + self.patience_s * bool(self._queued)
+
+    @property
+    def _queued(self) -> list[LoggerConfig]:
+        """The records of the loggers that have their own queue and thread."""
+        return [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
 
     def check(self) -> list[str]:
         """Try once whether each place of a saver can be written to; returns a line for each."""
@@ -105,12 +109,11 @@ class TrackerConfig(Config):
             stream: where the console logger writes; standard output if None.
         """
         path = Path(self.data_path).expanduser() if directory is None else directory
-        others = [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
         consoles = [record.create(stream, total_samples) for record in self.log if isinstance(record, ConsoleConfig)]
         return Tracker(
             path,
             self,
             loggers=[JsonlLogger(path), *consoles],
-            background=[record.create() for record in others],
+            background=[record.create() for record in self._queued],
             savers=[record.create(path, monitor) for record in self.save],
         )
