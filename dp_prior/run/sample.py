@@ -128,7 +128,10 @@ def draw(reference: str, request: Request, ranks: Ranks, report: Callable[[str],
         "weights": request.weights,
         "guidance_scale": request.guidance_scale,
         "sampler": stored.task.sampler.model_dump(mode="json"),
-        **{"n": request.n, "seed": request.seed, "batch_size": request.batch_size, **conditions.identity},
+        "n": request.n,
+        "seed": request.seed,
+        "batch_size": request.batch_size,
+        **conditions.identity,
     }
     with contextlib.ExitStack() as held:
         ranks.on_main(lambda: held.enter_context(_alone(request)))

@@ -126,12 +126,19 @@ class ExitFile:
     def _write(self, content: dict[str, Any]) -> None:
         if self.path.exists() and not self.path.is_file():
             raise FileExistsError(f"{self.path} is not a regular file")
-        frame = {
-            **{"rank": self.rank, "ranks": self.ranks, "host": socket.gethostname(), "pid": os.getpid()},
-            **{"started": self._started, "ended": None if content["reason"] == RUNNING else _now()},
-            **{"progress": vars(self.clock()), "durable": self._durable(), "traceback": None},
+        usual = {
+            "rank": self.rank,
+            "ranks": self.ranks,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": self._started,
+            "ended": None if content["reason"] == RUNNING else _now(),
+            "progress": vars(self.clock()),
+            "durable": self._durable(),
+            "traceback": None,
         }
-        replace_file(self.path, encode_document({**content, **frame, **content}))  # its own reason and code come first
+        added = {name: value for name, value in usual.items() if name not in content}
+        replace_file(self.path, encode_document(content | added))
 
     def _durable(self) -> dict[str, Any] | None:
         """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""

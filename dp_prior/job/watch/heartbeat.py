@@ -278,9 +278,16 @@ class Heartbeat:
                 self._beats += 1
             own = self._own
             said = {
-                **{"pulse": pulse, "beats": self._beats, "asks": self._stop.is_asked()},
-                **{"marks": own.marks, "phase": own.phase, "process": own.process, "is_done": own.is_done},
-                **{"failure": own.failure and vars(own.failure), "pid": os.getpid(), "space": pid_namespace()},
+                "pulse": pulse,
+                "beats": self._beats,
+                "asks": self._stop.is_asked(),
+                "marks": own.marks,
+                "phase": own.phase,
+                "process": own.process,
+                "is_done": own.is_done,
+                "failure": own.failure and vars(own.failure),
+                "pid": os.getpid(),
+                "space": pid_namespace(),
             }
             try:
                 if store is not None:
