@@ -18,7 +18,13 @@ from dp_prior.run_files.scores import RESULT
 
 ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"ACCELERATE_USE_CPU": "true"}
-EARLIER = {"train.optimizer": {"type": "adamw"}, "train.lr.peak": 1e-3, "task.n_obs_steps": 2}
+EARLIER = {
+    "train.optimizer": {"type": "adamw"},
+    "train.lr.peak": 1e-3,
+    "task.horizon": 16,
+    "task.n_obs_steps": 2,
+    "task.n_action_steps": 8,
+}
 """Settings that the main job had when the published tables were measured."""
 
 

@@ -76,5 +76,5 @@ def test_embedded_default_trains_on_the_shipped_demonstrations():
     config = TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", [path])
     data = config.data.create(config.task.horizon, config.task.n_obs_steps, config.task.n_action_steps)
     assert len(data.train) > 10_000
-    assert data.spec.x_shape == (16, 2)
+    assert data.spec.x_shape == (8, 2)
     assert not data.report()["warnings"]

@@ -26,7 +26,7 @@ import torch
 
 from benchmarks import peers, training
 from benchmarks.report import processor
-from benchmarks.study.design import MIRRORED, Row, Settings, rows
+from benchmarks.study.design import HORIZON, MIRRORED, Row, Settings, rows
 from benchmarks.study.measure import AVERAGES, CHEAP, MEASURES, OWN
 from benchmarks.study.page import write_page
 from benchmarks.study.results import Results, Run
@@ -78,6 +78,7 @@ def settings(run: Run, directory: Path, data: Path) -> Settings:
         "evaluate": [{"type": "loss", "every": {"samples": run.samples}}],
         "test": [],
         "tracker.data_path": str(directory),
+        **HORIZON,
         **run.row.settings,
     }
 

@@ -116,7 +116,10 @@ _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 """First row of the Plackett-Burman design of 12 runs; the next ten are its cyclic shifts, the last is -1 throughout."""
 
 MAIN_JOB = "main job"
-"""The row of the configuration as it is, beside the codes."""
+"""The row of the configuration with the horizon of the others, beside the codes."""
+
+MAIN_JOB_SHORT = "main job with a horizon of 8"
+"""The configuration as it is."""
 
 MAIN_JOB_TWO = "main job with two observations"
 """The same with the observation before, as all other rows among the codes."""
@@ -134,6 +137,12 @@ MIRRORED: Settings = {  # at the diagonal through the goal, along which its stem
     }
 }
 
+HORIZON: Settings = {"task.horizon": 16, "task.n_action_steps": 8}
+"""Of all rows that name no other: that of the other codes, and the main job's when the study began."""
+
+SHORT: Settings = {"task.horizon": 8, "task.n_action_steps": 4}
+"""As in the configuration."""
+
 ADAMW: Settings = {"train.optimizer": {"type": "adamw", "weight_decay": 1e-6}, "train.lr.peak": 1e-3}
 """Optimizer and peak of the learning rate in place of the main job's."""
 
@@ -143,6 +152,7 @@ PEERS = ("ours", "diffusion_policy", "lerobot")
 TWO: Settings = FACTORS["observations"]["2"]
 
 EQUAL: Settings = {  # of our code where it is compared with the others', which have these settings by design
+    **HORIZON,
     **FACTORS["observation"]["keypoints"],
     **FACTORS["actions"]["absolute"],
     **FACTORS["objective"]["eps"],
@@ -194,7 +204,8 @@ def sign(row: Row, factor: str) -> int:
 
 def rows() -> list[Row]:
     """All configurations, in the order in which they are run."""
-    found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_MIRRORED, "peers", MIRRORED, {})]
+    found = [Row(MAIN_JOB, "peers", {}, {}), Row(MAIN_JOB_SHORT, "peers", SHORT, {})]
+    found += [Row(MAIN_JOB_MIRRORED, "peers", MIRRORED, {})]
     found += [Row(MAIN_JOB_TWO, "peers", TWO, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW | TWO, {})]
     found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
     design = plackett_burman()

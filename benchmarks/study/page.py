@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.study.design import FACTORS, MAIN_JOB, MAIN_JOB_ADAMW, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, PEERS
+from benchmarks.study.design import (
+    FACTORS,
+    MAIN_JOB,
+    MAIN_JOB_ADAMW,
+    MAIN_JOB_MIRRORED,
+    MAIN_JOB_SHORT,
+    MAIN_JOB_TWO,
+    PEERS,
+)
 from benchmarks.study.design import rows as design_rows
 from benchmarks.study.measure import MEASURES, OWN
 from benchmarks.study.results import Results
@@ -22,7 +30,7 @@ from dp_prior.evaluation.picture import INK, import_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAIN_JOBS = (MAIN_JOB, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
+MAIN_JOBS = (MAIN_JOB, MAIN_JOB_SHORT, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
 TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 

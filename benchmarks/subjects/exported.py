@@ -29,7 +29,7 @@ from dp_prior.tasks.policy import DiffusionPolicy
 COMPILE_LIMIT_S = 300
 SAMPLER = DDIM(steps=8)
 POLICIES = {  # shapes by configuration; weights are random, since only time is measured
-    "pusht_state": Spec(x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "state": (1, 5)}),
+    "pusht_state": Spec(x_shape=(8, 2), cond_shapes={"agent_pos": (1, 2), "state": (1, 5)}),
     "pusht_image": Spec(
         x_shape=(16, 2), cond_shapes={"agent_pos": (1, 2), "camera": (1, 96, 96, 3)}, kinds={"camera": "image"}
     ),

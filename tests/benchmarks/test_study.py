@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks.study import __main__ as study
 from benchmarks.study import page
-from benchmarks.study.design import FACTORS, PROBED, plackett_burman, rows, sign
+from benchmarks.study.design import FACTORS, HORIZON, PROBED, SHORT, plackett_burman, rows, sign
 from benchmarks.study.measure import CHEAP, MEASURES, OWN, fits, thousandths
 from benchmarks.study.results import Results, Run
 from benchmarks.study.statistics import (
@@ -74,11 +74,16 @@ def test_ways_of_running_take_the_evaluations_of_their_names():
             assert found == int(name.split()[-2])
 
 
+def test_the_short_horizon_is_that_of_the_configuration():
+    path = ROOT / "configs/policy/pusht_state.json"
+    assert TrainConfig.from_json_path(path, assignments(SHORT)) == TrainConfig.from_json_path(path)
+
+
 def test_a_probe_changes_one_factor_of_the_main_job():
     path = ROOT / "configs/policy/pusht_state.json"
-    main_job = TrainConfig.from_json_path(path)
+    main_job = TrainConfig.from_json_path(path, assignments(HORIZON))
     for factor, levels in PROBED.items():
-        own, *others = (TrainConfig.from_json_path(path, assignments(changes)) for changes in levels.values())
+        own, *others = (TrainConfig.from_json_path(path, assignments(HORIZON | changes)) for changes in levels.values())
         assert own == main_job, factor
         assert others and all(other != main_job for other in others)
     names = {row.name for row in rows() if row.group == "probe"}
@@ -216,8 +221,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 110 |"),
-        *("| lower quartile of the action error | 110 |", "| validation loss, v, min-SNR | 66 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 112 |"),
+        *("| lower quartile of the action error | 112 |", "| validation loss, v, min-SNR | 68 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
@@ -265,7 +270,7 @@ def test_a_failed_run_does_not_stop_the_others(tmp_path, monkeypatch):
 
 
 def test_a_budget_in_minutes_follows_from_the_speed_of_a_finished_run(tmp_path):
-    row, other = rows()[9:11]
+    row, other = SCREEN[2:4]
     results = made_up(tmp_path / "results.jsonl", [row])
     assert study.samples_of(row, "human", 1.0, results) == round(60 * 450_000 / 9.5, -3)
     with pytest.raises(study.click.UsageError, match="no finished run of 'screen 04'.*run it with --samples"):
@@ -304,7 +309,7 @@ def test_mirrored_data_append_the_image_of_every_episode(tmp_path):
     [
         (
             ["--row", "screen 99"],
-            "the rows are main job, main job with mirror images, main job with two observations, main job with two",
+            "the rows are main job, main job with a horizon of 8, main job with mirror images, main job with two observations",
         ),
         (["--data", "human=/nowhere.npz"], "'/nowhere.npz', which is no file; expected NAME=FILE.npz"),
     ],
