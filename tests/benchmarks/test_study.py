@@ -309,7 +309,7 @@ def test_mirrored_data_append_the_image_of_every_episode(tmp_path):
     [
         (
             ["--row", "screen 99"],
-            "the rows are main job, main job with a horizon of 8, main job with mirror images, main job with two observations",
+            "the rows are main job, main job with a horizon of 8, main job with mirror images, main job with two",
         ),
         (["--data", "human=/nowhere.npz"], "'/nowhere.npz', which is no file; expected NAME=FILE.npz"),
     ],
