@@ -118,14 +118,14 @@ _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 MAIN_JOB = "main job"
 """The row of the configuration with the horizon of the others, beside the codes."""
 
-MAIN_JOB_SHORT = "main job with a horizon of 8"
-"""The configuration as it is."""
-
 MAIN_JOB_TWO = "main job with two observations"
 """The same with the observation before, as all other rows among the codes."""
 
 MAIN_JOB_ADAMW = "main job with two observations and AdamW"
 """The same with the optimizer of all other rows."""
+
+MAIN_JOB_SHORT = "main job with a horizon of 8"
+"""The configuration as it is."""
 
 MAIN_JOB_MIRRORED = "main job with mirror images"
 """The main job on twice as many episodes: each training episode and its mirror image."""

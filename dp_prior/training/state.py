@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,44 @@ from dp_prior.checkpoints.documents import PROGRESS
 from dp_prior.checkpoints.format import TRAINING
 from dp_prior.checkpoints.snapshot import MEANS, Snapshot
 from dp_prior.clock import Progress
+from dp_prior.data.loader import Loader
+from dp_prior.job.ranks import Ranks
+from dp_prior.metrics import Means
 from dp_prior.tasks.pretrained import weights_file
+from dp_prior.training.best import Best
+from dp_prior.training.divergence import Divergence
+from dp_prior.training.ema import EMA
+from dp_prior.training.guard import Guard
+from dp_prior.training.optimizer import AdamW
+from dp_prior.training.stopwatch import Stopwatch
 
-if TYPE_CHECKING:
-    from dp_prior.training.trainer import PolicyTrainer
+
+class Trained(Protocol):
+    """What a snapshot holds of a trainer."""
+
+    online: nn.Module
+    averages: dict[str, EMA]
+    optimizer: AdamW
+    ranks: Ranks
+    loader: Loader
+    means: Means
+    guard: Guard
+    divergence: Divergence
+    best: Best
+    progress: Progress
+    unmeasured: Progress | None
+    measured: dict[str, float]
+    rollbacks: int
+    stopwatch: Stopwatch
+    needs_time: bool
+    seed: int
+    documents: dict[str, Any]
+
+    @property
+    def models(self) -> dict[str, nn.Module]: ...
 
 
-def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot:
+def take_snapshot(trainer: Trained, metrics: dict[str, float]) -> Snapshot:
     """A snapshot with everything needed to resume; for inference `model.safetensors` is enough.
 
     Files: `model.safetensors` holds the first average (the trained weights if there is none), `model_NAME.safetensors`
@@ -53,7 +84,7 @@ def take_snapshot(trainer: PolicyTrainer, metrics: dict[str, float]) -> Snapshot
     return Snapshot(tensors=tensors, documents={**trainer.documents, PROGRESS: progress})
 
 
-def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
+def read_state(trainer: Trained, snapshot: Snapshot) -> None:
     """Restore a snapshot into a newly built trainer of the same configuration.
 
     Averages that the snapshot does not have start at the trained weights.
@@ -85,7 +116,7 @@ def read_state(trainer: PolicyTrainer, snapshot: Snapshot) -> None:
         trainer.ranks.accelerator.scaler.load_state_dict(progress["scaler"])
 
 
-def _seconds(trainer: PolicyTrainer) -> tuple[float, float] | None:
+def _seconds(trainer: Trained) -> tuple[float, float] | None:
     """(before, now) that the stopwatch resumes from; `before` is `now` unless an evaluation is pending.
 
     None without a cadence in minutes, so that checkpoints of such runs do not depend on the time.
@@ -104,7 +135,7 @@ def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
+def _optimizer_state(trainer: Trained) -> dict[str, Tensor]:
     """The optimizer's tensors by the names of their parameters."""
     state = trainer.optimizer.state
     return {
@@ -115,7 +146,7 @@ def _optimizer_state(trainer: PolicyTrainer) -> dict[str, Tensor]:
     }
 
 
-def _load_optimizer_state(trainer: PolicyTrainer, tensors: dict[str, Tensor]) -> None:
+def _load_optimizer_state(trainer: Trained, tensors: dict[str, Tensor]) -> None:
     """Copies, because the optimizer must own its memory. No tensors, as before the first step, leave it as it is."""
     if not tensors:
         return
