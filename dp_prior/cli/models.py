@@ -180,8 +180,6 @@ def serve(
 
 def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Policy:
     """The policy of a checkpoint or of an export."""
-    import torch
-
     from dp_prior.config import ConfigError
     from dp_prior.export.policy import POLICY, ExportError
     from dp_prior.export.torch_policy import AgentPolicy
@@ -192,10 +190,6 @@ def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Polic
             if guidance_scale is not None or device != "cpu":
                 raise click.UsageError("--guidance-scale and --device are for checkpoints, not for exports")
             return AgentPolicy.load(checkpoint)
-        try:
-            torch.empty(0, device=device)
-        except (AssertionError, RuntimeError) as error:
-            raise ConfigError("--device", [f"{device!r} cannot be used: {str(error).splitlines()[0]}"]) from None
         return load_policy(checkpoint, guidance_scale=guidance_scale, device=device)
     except ConfigError:
         raise

@@ -41,8 +41,8 @@ def load_policy(
         FileNotFoundError: the directory, or config.json, spec.json or model.safetensors in it, is missing.
         CheckpointError: there is no usable checkpoint, or a file differs from the manifest.
         ConfigError: the configuration or the shapes do not describe a policy, or it cannot be guided.
-        ValueError: there is no average of that name, the weights do not fit the configuration, or dtype is not a
-            floating-point type.
+        ValueError: there is no average of that name, the weights do not fit the configuration, the device cannot be
+            used, or dtype is not a floating-point type.
     """
     from dp_prior.tasks.policy import DiffusionPolicy  # late, since importing the networks takes a second
 

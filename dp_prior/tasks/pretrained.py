@@ -76,10 +76,14 @@ class Pretrained(nn.Module):
                 says.
             ConfigError: the configuration or the shapes do not describe such a model, or it cannot be guided.
             ValueError: it holds a model of another task, there is no average of that name, the weights do not fit
-                the configuration, or dtype is not a floating-point type.
+                the configuration, the device cannot be used, or dtype is not a floating-point type.
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype is {dtype!r}; expected a floating-point torch.dtype such as torch.bfloat16")
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, ImportError, RuntimeError) as error:  # for example a torch built without CUDA
+            raise ValueError(f"device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from None
         asked = str(pretrained_model_name_or_path)
         reference = _hub_or_path(asked, revision)
         hub = {"token": token, "cache_dir": cache_dir, "force_download": force_download}

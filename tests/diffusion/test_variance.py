@@ -60,6 +60,29 @@ def test_discrete_decoder_equals_torch_distributions():
     torch.testing.assert_close(found[near].double(), expected[near], rtol=2e-4, atol=2e-4)
 
 
+def test_discrete_decoder_has_the_derivative_of_its_value():
+    torch.manual_seed(0)
+    x_0 = torch.linspace(-1, 1, 8, dtype=torch.float64)
+    mean, log_std = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64) - 2
+    inputs = (mean.requires_grad_(), log_std.requires_grad_())
+    assert torch.autograd.gradcheck(lambda mean, log_std: decoder_nll(x_0, mean, log_std, 2 / 255), inputs)
+
+
+@pytest.mark.parametrize("log_std", [-12.0, -10.0, -7.0])
+@pytest.mark.parametrize("mean", [-3.0, 0.4, 3.0])
+def test_discrete_decoder_has_a_finite_gradient_hundreds_of_thousands_of_std_away(mean, log_std):
+    """There -log p is ((bin's near edge - mean) / std)^2 / 2, up to logarithms. torch's own derivative of the logarithm
+    of the cumulative probability is infinite in float32."""
+    x_0 = torch.linspace(-0.9, 0.9, 10)
+    mean, log_std = torch.full((10,), mean, requires_grad=True), torch.full((10,), log_std, requires_grad=True)
+    decoder_nll(x_0, mean, log_std, 2 / 255).sum().backward()
+    distance = (x_0 - mean).detach()
+    edge = distance - torch.sign(distance) / 255
+    std = log_std.detach().exp()
+    torch.testing.assert_close(mean.grad, -edge / std**2, rtol=1e-3, atol=0)
+    torch.testing.assert_close(log_std.grad, -(edge**2) / std**2, rtol=1e-3, atol=0)
+
+
 def test_learned_range_interpolates_the_log_variance_between_the_bounds():
     least, largest = math.log(0.1), math.log(0.4)
     raw = torch.tensor([-1.0, 0.0, 1.0])

@@ -173,6 +173,12 @@ def test_weights_stay_numbers_with_a_point(save, dtype):
         load_policy(save(), dtype=dtype)
 
 
+@pytest.mark.parametrize("device", ["fpga:x", "hpu"])
+def test_a_device_that_is_not_there_is_named(save, device):
+    with pytest.raises(ValueError, match=f"device '{device}' cannot be used: "):
+        load_policy(save(), device=device)
+
+
 def test_real_policy_acts_alone_as_in_a_batch(save):
     """Up to the rounding of matrix products of another height; actions span 512."""
     loaded = load_policy(save())

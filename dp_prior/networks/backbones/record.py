@@ -79,7 +79,7 @@ class BackboneRecord(Config):
 
     def network(self, sizes: Sizes) -> nn.Module:
         """An untrained network of these sizes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__qualname__} has neither `network` nor `create`; write one of them")
 
 
 class ImageBackboneRecord(BackboneRecord):
