@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 
 from dp_prior.run.assembly import Assembly
 from dp_prior.run_files.config import TrainConfig, run_directory
@@ -25,7 +26,7 @@ def plan(config: TrainConfig, parts: Assembly, trainer: PolicyTrainer, found: Pa
         start = f"{found}, if there is a checkpoint"
     tests = "; ".join(evaluator.name for evaluator in config.test)
     lines = {
-        "run": f"{run_directory(config)}  {config.description}",
+        "run": f"{run_directory(config)}  {shorten(config.description, 100, placeholder=' ...')}",
         "config": config.digest()[:12],
         "data": parts.data.summary(),
         "model": f"{config.task.backbone.type}, {weights / 1e6:.2f} M parameters, {config.train.precision} on "
