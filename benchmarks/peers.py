@@ -89,7 +89,7 @@ def lerobot_policy(widths: tuple[int, ...], **changes: Any) -> nn.Module:
     return DiffusionPolicy(record)
 
 
-def lerobot_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
+def lerobot_state_policy(widths: tuple[int, ...], step_dim: int, horizon: int, n_action_steps: int) -> nn.Module:
     """LeRobot's `DiffusionPolicy` for Push-T with the keypoints as its environment state."""
     enter()
     from lerobot.configs.types import FeatureType, NormalizationMode, PolicyFeature
@@ -104,13 +104,15 @@ def lerobot_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
         output_features={"action": PolicyFeature(FeatureType.ACTION, (2,))},
         down_dims=widths,
         diffusion_step_embed_dim=step_dim,
+        horizon=horizon,
+        n_action_steps=n_action_steps,
         device="cpu",
     )
     record.normalization_mapping["ENV"] = NormalizationMode.MIN_MAX  # as in its recipe; the default is none
     return DiffusionPolicy(record)
 
 
-def stanford_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
+def stanford_state_policy(widths: tuple[int, ...], step_dim: int, horizon: int, n_action_steps: int) -> nn.Module:
     """Stanford's `DiffusionUnetLowdimPolicy` as its configuration for Push-T has it; its `obs` is agent, keypoints."""
     enter()
     from diffusion_policy.model.diffusion.conditional_unet1d import ConditionalUnet1D
@@ -128,10 +130,10 @@ def stanford_state_policy(widths: tuple[int, ...], step_dim: int) -> nn.Module:
             cond_predict_scale=True,
         ),
         noise_scheduler=_stanford_scheduler(),
-        horizon=16,
+        horizon=horizon,
         obs_dim=obs_dim,
         action_dim=2,
-        n_action_steps=8,
+        n_action_steps=n_action_steps,
         n_obs_steps=2,
         num_inference_steps=100,
         obs_as_global_cond=True,

@@ -115,6 +115,9 @@ PROBED: dict[str, dict[str, Settings]] = FACTORS | {  # the first level of each 
 _GENERATOR = (1, 1, -1, 1, 1, 1, -1, -1, -1, 1, -1)
 """First row of the Plackett-Burman design of 12 runs; the next ten are its cyclic shifts, the last is -1 throughout."""
 
+WITH_SHORT = " with a horizon of 8"
+"""In names of rows; they execute 4 actions."""
+
 MAIN_JOB = "main job"
 """The row of the configuration with the horizon of the others, beside the codes."""
 
@@ -124,7 +127,7 @@ MAIN_JOB_TWO = "main job with two observations"
 MAIN_JOB_ADAMW = "main job with two observations and AdamW"
 """The same with the optimizer of all other rows."""
 
-MAIN_JOB_SHORT = "main job with a horizon of 8"
+MAIN_JOB_SHORT = f"{MAIN_JOB}{WITH_SHORT}"
 """The configuration as it is."""
 
 MAIN_JOB_MIRRORED = "main job with mirror images"
@@ -208,6 +211,7 @@ def rows() -> list[Row]:
     found += [Row(MAIN_JOB_MIRRORED, "peers", MIRRORED, {})]
     found += [Row(MAIN_JOB_TWO, "peers", TWO, {}), Row(MAIN_JOB_ADAMW, "peers", ADAMW | TWO, {})]
     found += [Row(code, "peers", EQUAL, {}, code) for code in PEERS]
+    found += [Row(f"{code}{WITH_SHORT}", "peers", EQUAL | SHORT, {}, code) for code in PEERS]
     design = plackett_burman()
     for group, signs in (("screen", design), ("mirror", -design)):
         for number, chosen in enumerate(signs.tolist(), start=1):

@@ -19,6 +19,7 @@ from benchmarks.study.design import (
     MAIN_JOB_SHORT,
     MAIN_JOB_TWO,
     PEERS,
+    WITH_SHORT,
 )
 from benchmarks.study.design import rows as design_rows
 from benchmarks.study.measure import MEASURES, OWN
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 MAIN_JOBS = (MAIN_JOB, MAIN_JOB_SHORT, MAIN_JOB_MIRRORED, MAIN_JOB_TWO, MAIN_JOB_ADAMW)
 TITLES = {name: f"ours, the {name}" for name in MAIN_JOBS} | {"ours": "ours, the same settings"}
+TITLES |= {f"{code}{WITH_SHORT}": f"{TITLES.get(code, f'`{code}`')}{WITH_SHORT}" for code in PEERS}
 BEGIN, END = "<!-- python -m benchmarks.study --page -->", "<!-- end -->"
 
 
@@ -224,7 +226,7 @@ def objective_of(line: dict[str, Any]) -> str:
     """Objective and weights of a training, as a level of the design."""
     if line["group"] == "probe" and line["row"].startswith("objective: "):
         return line["row"].removeprefix("objective: ")
-    if line["row"] in PEERS:
+    if line["row"].removesuffix(WITH_SHORT) in PEERS:
         return "eps"
     return line["levels"].get("objective", next(iter(FACTORS["objective"])))
 

@@ -27,6 +27,7 @@ from dp_prior.durable import replacing
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.run_files.config import TrainConfig
+from dp_prior.tasks.policy import PolicyConfig
 
 SAVES = 8
 """Checkpoints of a training, evenly spread."""
@@ -35,12 +36,13 @@ SAVES = 8
 class Peer(nn.Module):
     """Another library's policy as ours: the agent's `Policy`, and a loss. Noise is drawn from torch's generator."""
 
-    horizon, n_obs_steps, n_action_steps = 16, 2, 8
+    n_obs_steps = 2
     sampler = DDPM(steps=100)
 
-    def __init__(self, policy: nn.Module, spec: Spec):
+    def __init__(self, policy: nn.Module, task: PolicyConfig, spec: Spec):
         super().__init__()
         self.policy = policy
+        self.horizon, self.n_action_steps = task.horizon, task.n_action_steps
         self.spec = spec
 
     def forward(self, batch: Batch) -> Tensor:
@@ -55,15 +57,15 @@ class Peer(nn.Module):
         *,
         previous: Tensor | None = None,
     ) -> Tensor:
-        """(B, 16, 2) by its own sampler."""
+        """(B, horizon, 2) by its own sampler."""
         raise NotImplementedError
 
 
 class StanfordPeer(Peer):
     """Diffusion Policy's `DiffusionUnetLowdimPolicy`."""
 
-    def __init__(self, widths: tuple[int, ...], step_dim: int, spec: Spec, statistics: dict[str, Statistics]):
-        super().__init__(peers.stanford_state_policy(widths, step_dim), spec)
+    def __init__(self, task: PolicyConfig, spec: Spec, statistics: dict[str, Statistics]):
+        super().__init__(peers.stanford_state_policy(*_sizes(task)), task, spec)
         from diffusion_policy.model.common.normalizer import LinearNormalizer
 
         normalizer, extremes = LinearNormalizer(), _extremes(statistics)
@@ -81,8 +83,8 @@ class StanfordPeer(Peer):
 class LeRobotPeer(Peer):
     """LeRobot's `DiffusionPolicy` with its own processors."""
 
-    def __init__(self, widths: tuple[int, ...], step_dim: int, spec: Spec, statistics: dict[str, Statistics]):
-        super().__init__(peers.lerobot_state_policy(widths, step_dim), spec)
+    def __init__(self, task: PolicyConfig, spec: Spec, statistics: dict[str, Statistics]):
+        super().__init__(peers.lerobot_state_policy(*_sizes(task)), task, spec)
         from lerobot.policies.diffusion.processor_diffusion import make_diffusion_pre_post_processors
 
         names = {"agent_pos": "observation.state", "keypoint": "observation.environment_state", "x": "action"}
@@ -111,6 +113,11 @@ class LeRobotPeer(Peer):
 CODES: dict[str, type[Peer]] = {"diffusion_policy": StanfordPeer, "lerobot": LeRobotPeer}
 
 
+def _sizes(task: PolicyConfig) -> tuple[tuple[int, ...], int, int, int]:
+    """Channels, size of the embedded timestep, horizon and executed actions."""
+    return task.backbone.down_dims, task.backbone.step_embed_dim, task.horizon, task.n_action_steps
+
+
 def _joined(obs: dict[str, Tensor]) -> Tensor:
     """(B, n, 20): the agent, then the keypoints, which is the order of our encoder."""
     return torch.cat([obs["agent_pos"], obs["keypoint"].flatten(2)], dim=-1)
@@ -126,9 +133,8 @@ def _extremes(statistics: dict[str, Statistics]) -> dict[str, Tensor]:
 
 def create(code: str, config: TrainConfig, data: Trajectories) -> Peer:
     """An untrained policy of another code, of the sizes of our configuration."""
-    backbone = config.task.backbone
     torch.manual_seed(config.seed)
-    return CODES[code](backbone.down_dims, backbone.step_embed_dim, data.spec, data.statistics())
+    return CODES[code](config.task, data.spec, data.statistics())
 
 
 def load_peer(directory: Path) -> Peer:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks import peers
-from benchmarks.study.design import EQUAL
+from benchmarks.study.design import EQUAL, HORIZON, SHORT
 from benchmarks.study.peers import CODES, Training, create
 from benchmarks.training import ROOT, assignments
 from dp_prior.diffusion.sampler import step_noise
@@ -24,19 +24,23 @@ from dp_prior.run_files.config import TrainConfig
 pytestmark = pytest.mark.skipif(peers.missing() is not None, reason=f"NOT CHECKED: {peers.missing()}")
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
+@pytest.fixture(scope="module", params=[HORIZON, SHORT], ids=["horizon 16", "horizon 8"])
+def config(request, tmp_path_factory):
     """The settings of the comparison, with a small network and ten timesteps, on walks of the agent."""
     path, rng = tmp_path_factory.mktemp("data") / "walks.npz", np.random.default_rng(0)
     states = rng.uniform([0, 0, 100, 100, 0], [512, 512, 400, 400, 2 * math.pi], (120, 5)).astype(np.float32)
     np.savez(path, state=states, action=states[:, :2], keypoint=keypoints(states), episode_ends=[40, 80, 120])
     backbone = EQUAL["task.backbone"] | {"down_dims": [16, 32], "step_embed_dim": 16}
-    changes = EQUAL | {
-        "task.backbone": backbone,
-        "data.episodes": {"type": "npz", "path": str(path)},
-        "data.batch_size": 8,
-        "train.samples": 32,
-    }
+    changes = (
+        EQUAL
+        | request.param
+        | {
+            "task.backbone": backbone,
+            "data.episodes": {"type": "npz", "path": str(path)},
+            "data.batch_size": 8,
+            "train.samples": 32,
+        }
+    )
     return TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
 
 
@@ -58,12 +62,12 @@ def pair(request, config, data):
 def test_loss_and_gradient_are_theirs(pair, data, monkeypatch):
     theirs, ours, net = pair
     ids = torch.arange(6)
-    batch = replace(data.train.fetch(ids), positions=ids, denominator=torch.tensor(6.0 * 16))
+    batch = replace(data.train.fetch(ids), positions=ids, denominator=torch.tensor(6.0 * ours.horizon))
     random = Randomness.from_counts(0, "training", ids)
     loss = ours(batch, random)
     loss.total.backward()
 
-    noise = random.stream("noise").normal(16, 2)
+    noise = random.stream("noise").normal(ours.horizon, 2)
     monkeypatch.setattr(torch, "randn", lambda *shape, **how: noise)
     monkeypatch.setattr(torch, "randint", lambda *bounds, **how: loss.t)
     expected = theirs(batch)
@@ -82,7 +86,7 @@ def test_actions_are_theirs(pair, data, monkeypatch):
     obs = {key: value[:3] for key, value in data.train.fetch(torch.arange(20, 23)).cond.items()}
     random = Randomness.from_counts(1, "test", torch.arange(3))
     found = ours.predict(obs, random)
-    noise, draws = random.stream("start").normal(16, 2), step_noise(random, (16, 2), 100)
+    noise, draws = random.stream("start").normal(ours.horizon, 2), step_noise(random, (ours.horizon, 2), 100)
     monkeypatch.setattr("diffusers.schedulers.scheduling_ddpm.randn_tensor", lambda *shape, **how: next(draws))
     monkeypatch.setattr(torch, "randn", lambda *shape, **how: noise.clone())
     with torch.no_grad():

@@ -221,8 +221,8 @@ def test_the_page_is_made_from_the_file_alone(tmp_path):
     assert all((tmp_path / f"media/{name}.png").stat().st_size > 1000 for name in ("study", "study_measures"))
     for text in (
         *("`lerobot` | 2 |", "ours, the same settings", "24 rows (both halves)", "network: DiT for UNet"),
-        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 32 |", "| action error | 112 |"),
-        *("| lower quartile of the action error | 112 |", "| validation loss, v, min-SNR | 68 |"),
+        *("| network: MLP |", "| no average | 48 |", "| validation loss, eps | 38 |", "| action error | 118 |"),
+        *("| lower quartile of the action error | 118 |", "| validation loss, v, min-SNR | 68 |"),
         *("Without training again: the main job", "| noise between the evaluations (eta 1) | 2 |"),
     ):
         assert text in pages[0], text
