@@ -288,6 +288,7 @@ def _draw_scores(axes: Axes, rows: list[Measured]) -> None:
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.set_xlabel("score, mean and 95 % interval", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
+    axes.locator_params(axis="x", nbins=6)
     axes.grid(alpha=0.25, axis="x")
     axes.spines[["top", "right"]].set_visible(False)
 
