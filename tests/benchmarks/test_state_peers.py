@@ -31,16 +31,14 @@ def config(request, tmp_path_factory):
     states = rng.uniform([0, 0, 100, 100, 0], [512, 512, 400, 400, 2 * math.pi], (120, 5)).astype(np.float32)
     np.savez(path, state=states, action=states[:, :2], keypoint=keypoints(states), episode_ends=[40, 80, 120])
     backbone = EQUAL["task.backbone"] | {"down_dims": [16, 32], "step_embed_dim": 16}
-    changes = (
-        EQUAL
-        | request.param
-        | {
-            "task.backbone": backbone,
-            "data.episodes": {"type": "npz", "path": str(path)},
-            "data.batch_size": 8,
-            "train.samples": 32,
-        }
-    )
+    changes = {
+        **EQUAL,
+        **request.param,
+        "task.backbone": backbone,
+        "data.episodes": {"type": "npz", "path": str(path)},
+        "data.batch_size": 8,
+        "train.samples": 32,
+    }
     return TrainConfig.from_json_path(ROOT / "configs/policy/pusht_state.json", assignments(changes))
 
 
