@@ -42,6 +42,12 @@ def expected_of(name: str) -> dict[str, Any]:
     return json.loads((STORED / f"{name}.json").read_text())
 
 
+def assert_same(found: Any, known: Any) -> None:
+    """Equal, also in the order of names."""
+    assert found == known
+    assert json.dumps(found) == json.dumps(known)
+
+
 def without_pixels(document: dict[str, Any]) -> dict[str, Any]:
     """Without what follows from the pixels of caches, and from versions in their identity."""
     document = copy.deepcopy(document)
@@ -66,7 +72,7 @@ def test_caches_fingerprints_and_manifests_of_every_format_are_those_recorded(na
     found, known = measure(name), expected["found"]
     if expected["decides"] != version_of(name):
         found, known = without_pixels(found), without_pixels(known)
-    assert found == known
+    assert_same(found, known)
 
 
 def test_the_name_of_every_cache_is_the_digest_of_what_decides_about_its_pixels():
@@ -79,7 +85,7 @@ def test_the_name_of_every_cache_is_the_digest_of_what_decides_about_its_pixels(
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_writers_write_what_they_wrote(name):
-    assert measure(name) == expected_of(name)["found"]
+    assert_same(measure(name), expected_of(name)["found"])
 
 
 @pytest.mark.parametrize("name", ["wire", pytest.param("wire_server_history", marks=pytest.mark.slow)])
@@ -99,10 +105,10 @@ def test_client_and_server_say_what_they_said_byte_for_byte(name):
 def test_exports_say_of_their_policy_what_they_said(name):
     expected = expected_of(name)
     found, known = measure(name), expected["found"]
-    assert without_numbers(found) == without_numbers(known)
+    assert_same(without_numbers(found), without_numbers(known))
     np.testing.assert_allclose(numbers_of(found), numbers_of(known), rtol=1e-6)
     if expected["machine"] == machine():
-        assert found == known
+        assert_same(found, known)
 
 
 def without_numbers(value: Any) -> Any:
@@ -126,4 +132,4 @@ def test_the_card_and_the_files_of_a_pushed_run_are_those_recorded(hub):
     found, known = card_of(hub, command), expected["found"]
     if expected["decides"] != version_of("card"):
         found, known = found | {"head": None}, known | {"head": None}
-    assert found == known
+    assert_same(found, known)
