@@ -82,7 +82,7 @@ class IsolatedSaver(Isolated):
         return f"{line}; the checkpoint of step {steps} did not reach it"
 
     def _owed(self) -> list[Saved]:
-        """Undelivered checkpoints, with the roles (latest, best) still to deliver; an old best is not sent as latest."""
+        """Undelivered checkpoints, with the roles (latest, best) still to deliver; an old best never acts as latest."""
         if self._latest is self._best:
             return [] if self._best is None else [self._best]
         latest = [] if self._latest is None else [replace(self._latest, is_best=False)]
