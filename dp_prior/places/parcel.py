@@ -29,7 +29,7 @@ class Parcel:
     """One checkpoint to be sent.
 
     Attributes:
-        kinds: pointers to move to the checkpoint: `latest`, `best` or both.
+        kinds: pointers to move to the checkpoint: any of `latest` and `best`.
         name: name of the folder at the destination, `step_00012000`.
         scores: metrics of the final test, for the model card.
         digest: SHA-256 of the manifest; the manifest holds the hashes of all other files.
