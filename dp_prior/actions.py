@@ -1,7 +1,7 @@
 """Actions and observations as the policy learns them, and back: rotations as 6D, actions relative to the robot.
 
-Absolute targets mostly repeat where the robot is, which the observation already contains. Relative ones look alike all
-over the workspace and need fewer demonstrations (Chi et al. 2024, UMI, arXiv:2402.10329, section IV-B).
+Absolute targets mostly repeat the robot's position, which the observation already contains. Relative targets look alike
+all over the workspace and need fewer demonstrations (Chi et al. 2024, UMI, arXiv:2402.10329, section IV-B).
 
     data units -> rotations as 6D -> relative to the newest observation -> normalizer
 
@@ -28,7 +28,7 @@ SUSPICIOUS = 0.5
 
 
 class ReferenceConfig(Config):
-    """Elements of the action, and those of an observation that they are relative to. Both in data units."""
+    """Elements of the action, and the elements of an observation to which these are relative. Both in data units."""
 
     action: Slice
     """Elements of the action, as [start, stop], stop excluded."""
@@ -37,7 +37,7 @@ class ReferenceConfig(Config):
     """The observation."""
 
     slice: Slice | None = None
-    """Its elements; null takes all."""
+    """Elements of the observation; null takes all."""
 
 
 class OffsetArm(ReferenceConfig):
@@ -52,7 +52,7 @@ class OffsetArm(ReferenceConfig):
 
 
 class PoseArm(Config):
-    """A pose relative to the newest observed one, in its own frame: inverse(T_observed) T_action, as in UMI."""
+    """A pose relative to the newest observed pose, in the observed frame: inverse(T_observed) T_action, as in UMI."""
 
     type: Literal["pose"] = "pose"
 
@@ -60,11 +60,12 @@ class PoseArm(Config):
     """The three numbers of the position."""
 
     rotation: ReferenceConfig
-    """A rotation of the action and one of the observation, as their `rotations` in `data` say; forms may differ."""
+    """A rotation of the action and a rotation of the observation, both listed under `rotations` in `data`; forms may
+    differ."""
 
     observed: Literal["absolute", "relative"] = "absolute"
-    """relative: observed poses, too, are seen from the newest one, so that the policy does not know where the robot is,
-    only how it moved. All other observations stay as they are."""
+    """relative: observed poses are also expressed relative to the newest observed pose, so that the policy knows only
+    how the robot moved, not where the robot is. All other observations are unchanged."""
 
     @property
     def references(self) -> tuple[ReferenceConfig, ...]:
@@ -81,7 +82,7 @@ def arm_keys(arms: Iterable[ArmConfig]) -> set[str]:
 
 
 def arm_faults(arms: Iterable[ArmConfig], spec: Spec) -> Iterator[str]:
-    """Why these data do not have such arms."""
+    """Reasons why the data do not fit these arms."""
     changed: dict[str, list[tuple[int, int]]] = {}
     for index, arm in enumerate(arms):
         names = ("position", "rotation") if isinstance(arm, PoseArm) else ("",)
@@ -107,7 +108,7 @@ def arm_faults(arms: Iterable[ArmConfig], spec: Spec) -> Iterator[str]:
 
 
 def _form_faults(where: str, name: str, slices: dict[str, tuple[int, int]], spec: Spec) -> Iterator[str]:
-    """Slices of the wrong width, rotations that `data` does not know, and positions that are rotations there."""
+    """Slices of the wrong width, rotations that `data` does not list, and positions that overlap listed rotations."""
     widths = [stop - start for start, stop in slices.values()]
     if name == "position" and widths != [3, 3]:
         yield f"{where}: slices {[list(each) for each in slices.values()]} have {widths} elements; a position has 3"
@@ -131,7 +132,7 @@ def _called(key: str) -> str:
 
 
 class Transforms:
-    """A pair of inverse maps between data units and what the normalizer sees, given the observations of a sample.
+    """A pair of inverse maps between data units and the normalizer's input, given the observations of a sample.
 
     Attributes:
         layouts: of each vector with one axis, by key.
@@ -141,7 +142,7 @@ class Transforms:
     """
 
     def __init__(self, spec: Spec, arms: tuple[ArmConfig, ...] = (), newest: int = -1):
-        """Args: newest: index of the newest observation; a task that diffuses observations has later ones after it."""
+        """Args: newest: index of the newest observation, not the last if a task also diffuses later observations."""
         self._spec, self._arms, self._newest = spec, arms, newest
         self._relative = [arm for arm in arms if isinstance(arm, PoseArm) and arm.observed == "relative"]
         shapes = {key: spec.feature_shape(key) for key in (X, *spec.cond_shapes) if spec.kind(key) == "vector"}
@@ -157,7 +158,7 @@ class Transforms:
         return (self.layouts[key].width_inside,) if key in self.layouts else self._spec.feature_shape(key)
 
     def encode_obs(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """(B, n, *shape) by key -> (B, n, *shape(key)); keys that it does not change are passed on."""
+        """(B, n, *shape) by key -> (B, n, *shape(key)); other keys than `self.keys` are passed on unchanged."""
         seen = {key: self.layouts[key].encode(obs[key]) for key in self.keys}
         absolute = dict(seen)
         for arm in self._relative:
@@ -167,7 +168,7 @@ class Transforms:
         return {**obs, **seen}
 
     def decode_obs(self, seen: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Observations that `encode_obs` maps to these, but for the pose that they are relative to."""
+        """The inverse of `encode_obs`, except that relative poses stay relative to the newest pose."""
         return {**seen, **{key: self.layouts[key].decode(seen[key]) for key in self.keys}}
 
     def encode(self, actions: Tensor, obs: dict[str, Tensor]) -> Tensor:
@@ -179,8 +180,8 @@ class Transforms:
         return self.layouts[X].decode(self._moved(x, obs, _out_of)) if self.changes_x else x
 
     def weights(self, weights: Tensor) -> Tensor:
-        """(B, H, A) weights, or bool, of actions -> those of encoded actions: the least of a pose's position for all
-        of it, since turning mixes its numbers, and likewise of a rotation."""
+        """(B, H, A) weights, or bool, of actions -> weights of encoded actions. The numbers of a position or rotation
+        are mixed by turning, so all get the least of their weights."""
         if not self.changes_x:
             return weights
         for arm in self._arms:
@@ -189,11 +190,11 @@ class Transforms:
         return self.layouts[X].weights(weights)
 
     def form_faults(self, actions: Tensor, obs: dict[str, Tensor]) -> Iterator[str]:
-        """Rotations whose form cannot be right: an action turns far from what is observed, but hardly if one of the two
-        is read in another form, such as a quaternion in the other order.
+        """Rotations whose form is probably wrong: actions turn far from the observed rotation, but hardly if action or
+        observation is read in another form, such as a quaternion in the other order.
 
         Args:
-            actions: (B, A) of the newest observations' step, data units.
+            actions: (B, A) in data units, of the same step as the newest observation.
         """
         for index, arm in enumerate(self._arms):
             if not isinstance(arm, PoseArm):
@@ -264,7 +265,7 @@ def _least(value: Tensor) -> Tensor:
 
 
 def _turned(value: Tensor, rotation: Tensor) -> Tensor:
-    """R v of every three numbers of (..., 3 n). Not a matrix product, which autocast and TF32 would round."""
+    """R v for every three numbers of (..., 3 n). Not a matrix product, since autocast and TF32 would round."""
     vectors = value.unflatten(-1, (-1, 3))
     return (rotation[..., None, :, :] * vectors[..., None, :]).sum(-1).flatten(-2)
 
@@ -278,6 +279,6 @@ def _replaced(
 
 
 def _median_angle(one: Tensor, other: Tensor) -> float:
-    """Of the turns between rotations, (B, 6) each, in radians."""
+    """Median angle between rotations, (B, 6) each, in radians."""
     cosine = ((matrix_of(one) * matrix_of(other)).sum((-1, -2)) - 1) / 2
     return cosine.clamp(-1, 1).acos().median().item()

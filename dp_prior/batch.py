@@ -126,10 +126,10 @@ class Batch:
         x: (B, *x_shape) float32; uint8 for images.
         cond: (B, *shape) by key, in the type of its kind, see `Spec.dtype`.
         mask: (B, *x_shape[:-1]) bool, True where x is real rather than padding; (B, horizon) for a policy.
-        ids: (B,) int64 index of each sample in its data set; keys the randomness of whatever must not depend on order.
+        ids: (B,) int64 index of each sample in its data set; the key of random numbers that must not depend on order.
         positions: (B,) int64 position of each sample in the order of training; None outside training.
-        denominator: () float32, the number of valid positions that a mean over this batch divides by; None for those of
-            its own mask. Micro-batches of one global batch share it, so that their losses add up to the global mean.
+        denominator: () float32, divisor of a mean over this batch; None for the number of valid positions in `mask`.
+            Micro-batches of a global batch share the divisor, so that their losses add up to the global mean.
     """
 
     x: Tensor

@@ -1,4 +1,4 @@
-"""The clock of a run, of which learning rate, EMA decay, epoch, data order, randomness and cadence are functions."""
+"""The clock of a run, which determines learning rate, EMA decay, epoch, data order, randomness and cadence."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Cadence(Config):
     """Every this many passes over the training set; fractions are allowed."""
 
     minutes: float | None = Field(default=None, gt=0, le=1e6)
-    """Every this many minutes of training and evaluation on the clock of the first rank, at the end of a step; the time
-    between the processes of a run does not count. What happens when then differs from run to run."""
+    """Every this many minutes of training and evaluation on the clock of the first rank, at the end of a step; time
+    between the processes of a run does not count. Not reproducible: the steps at which this happens vary."""
 
     def faults(self) -> Iterator[str]:
         given = {name: value for name, value in self.arguments().items() if value is not None}
@@ -60,7 +60,7 @@ class Cadence(Config):
         """Whether a multiple of the interval lies in (before, now].
 
         Args:
-            seconds: of training before and now, for an interval in minutes.
+            seconds: training time before and now, for an interval in minutes.
         """
         if self.minutes is not None:
             return seconds[1] // (60 * self.minutes) > seconds[0] // (60 * self.minutes)

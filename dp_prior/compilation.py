@@ -1,4 +1,4 @@
-"""torch.compile as a setting: off, or one of its modes.
+"""torch.compile as a setting: off, or a mode of torch.compile.
 
 Compiled code computes the same numbers up to rounding. No name of a weight and no state of a run changes, so a run may
 be compiled from one start to the next.
@@ -23,10 +23,10 @@ CUDA_GRAPHS: tuple[Compile, ...] = ("reduce-overhead", "max-autotune")
 
 
 def compiled(function: Callable[..., Any], mode: Compile, setting: str, *, dynamic: bool | None = None) -> Callable:
-    """The function, compiled at its first call; itself where `mode` is "off".
+    """The function, compiled at the first call; unchanged if `mode` is "off".
 
     Args:
-        setting: path of the setting that asks for it, for the error.
+        setting: path of the setting that requests compilation, for the error.
         dynamic: as in `torch.compile`; False compiles again for every shape.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Durable writes: a file appears whole or not at all, whatever is killed or unplugged meanwhile.
+"""Durable writes: a file appears whole or not at all, even if the process is killed or the power fails.
 
 Always in this order: write under a temporary name, sync the data, rename, sync the directory. A temporary name carries
 host and process id of its owner, so that leftovers of a dead process can be told from work in progress.
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 def replace_file(path: Path, data: bytes) -> None:
     """Make `data` the content of `path`, durably; a reader sees the old content or the new one.
 
-    A symbolic link at `path` is replaced; the file that it points to is not touched.
+    A symbolic link at `path` is replaced; the link's target is not touched.
 
     Raises:
-        OSError: it names `path`. The old content is still there, unless only the sync of the directory failed.
+        OSError: names `path`. The old content is still there, unless only the sync of the directory failed.
     """
     try:
         with replacing(path) as temporary, open(temporary, "xb") as file:
@@ -52,12 +52,12 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _naming(path: Path, error: OSError) -> OSError:
-    """The same error with the path that a person knows; writing to a descriptor names no file at all."""
+    """The same error with the path that the user knows; an error of a write to a descriptor names no file."""
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its missing parents, durably. A directory that exists is left as it is."""
+    """Create a directory and its missing parents, durably. An existing directory is left unchanged."""
     missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     path.mkdir(parents=True, exist_ok=True)
     for made in reversed(missing):
@@ -68,7 +68,7 @@ def try_writing(path: Path) -> None:
     """Try to create a file in a directory, or in the nearest parent that exists; leaves nothing behind.
 
     Raises:
-        OSError: it names what exists and cannot be written.
+        OSError: names the existing directory that cannot be written.
     """
     place = next(one for one in (path.absolute(), *path.absolute().parents) if os.path.lexists(one))
     try:
@@ -94,14 +94,14 @@ def append(file: io.FileIO, data: bytes, what: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path for a library to write to. It replaces `path` durably on success and is deleted on error."""
+    """A temporary path for a library to write to. Replaces `path` durably on success; deleted on error."""
     temporary = temporary_beside(path)
     try:
         yield temporary
         sync_file(temporary)
         os.rename(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what matters
+        with contextlib.suppress(OSError):  # the first error matters, not an error of the cleanup
             temporary.unlink()
         raise
     sync_directory(path.parent)
@@ -109,7 +109,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_directory(path: Path) -> Iterator[Path]:
-    """A new directory beside `path`, to be filled and renamed to it; what has that name at the end is deleted."""
+    """A new directory beside `path`, to fill and rename to `path`; deleted at the end if still under this name."""
     temporary = temporary_beside(path)
     temporary.mkdir()
     try:
@@ -120,7 +120,7 @@ def temporary_directory(path: Path) -> Iterator[Path]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name; where that cannot be, as in another file system, copy it durably."""
+    """Hard-link a file; if that fails, as across file systems, copy the file durably."""
     try:
         os.link(source, target)
     except OSError:
@@ -147,10 +147,10 @@ def sync_directory(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swap two names in one file system: atomically where the system can, else with a moment without `other`.
+    """Swap two names in one file system: atomically where supported, else with a moment without `other`.
 
     Raises:
-        OSError: both names are as they were.
+        OSError: the swap failed, and both names are unchanged.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
@@ -173,7 +173,7 @@ def exchange(one: Path, other: Path) -> None:
 def temporary_beside(path: Path) -> Path:
     """An unused name in the directory of `path` that carries host and process id of its owner.
 
-    It ends with the name of `path`, or with the end of that name where a file system could not hold all of it.
+    Ends with the name of `path`, cut at the front if the result would be longer than a file system allows.
     """
     prefix = f".tmp_{_host()}_{os.getpid()}_{uuid.uuid4().hex[:8]}_"
     room = _LONGEST_NAME - len(prefix)
@@ -181,11 +181,11 @@ def temporary_beside(path: Path) -> Path:
 
 
 def remove_leftovers(directory: Path, name: str = "", is_stale: Callable[[str, int], bool] | None = None) -> None:
-    """Delete files and folders under temporary names; one that cannot be deleted is logged.
+    """Delete files and folders under temporary names; logs entries that cannot be deleted.
 
     Args:
-        name: only those whose final name ends with this.
-        is_stale: whether to delete what this host and process id own; None for dead processes of this machine.
+        name: only delete entries whose final name ends with `name`.
+        is_stale: whether to delete entries of an owner, given host and process id; None for dead local processes.
     """
     for path in sorted(directory.iterdir()):
         if not is_temporary(path) or not path.name.endswith(name):
@@ -215,7 +215,7 @@ def owner_of(path: Path) -> tuple[str, int]:
 
 
 def is_alive(host: str, pid: int) -> bool | None:
-    """Whether a process lives; None if it belongs to another host. A number that no process can have is dead."""
+    """Whether a process lives; None for another host's process. An impossible process id counts as dead."""
     if _plain(host) != _host():
         return None
     if not 0 < pid <= _LARGEST_PID:  # 0 and negative numbers mean groups of processes
@@ -230,9 +230,9 @@ def is_alive(host: str, pid: int) -> bool | None:
 
 
 def encode_document(content: Any) -> bytes:
-    """JSON text of a document in UTF-8; numbers that are not finite become null, since JSON has none.
+    """JSON text of a document in UTF-8; NaN and infinity, which JSON lacks, become null.
 
-    Paths may hold bytes that are not UTF-8, which Python keeps as half surrogate pairs; these are written as escapes.
+    Paths may hold bytes that are not UTF-8; Python keeps such bytes as lone surrogates, written here as escapes.
     """
     text = json.dumps(finite(content), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     return text.encode("utf-8", errors="backslashreplace")
@@ -247,7 +247,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     """The document in a text made by `seal`.
 
     Raises:
-        ValueError: it is not such a text, or was altered.
+        ValueError: the text is not sealed, or was altered.
     """
     found = _SEAL.search(data, max(0, len(data) - _SEAL_SIZE))
     if found is None:
@@ -256,7 +256,7 @@ def unseal(data: bytes) -> dict[str, Any]:
     body = head + b"\n}\n" if found[1] else head + b"}\n"
     if hashlib.sha256(body).hexdigest().encode() != found[2]:
         raise ValueError("its content does not have the hash it states")
-    try:  # only now: what was damaged is never parsed
+    try:  # only after the comparison, so that damaged text is never parsed
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not a sealed JSON document ({error!r})") from None

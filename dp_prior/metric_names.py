@@ -1,8 +1,8 @@
 """How a metric is described: its name, unit, direction and meaning.
 
-What measures something describes its own metrics: an evaluator's record in `metrics`, the trainer in
-`training/measured.py`. A name may hold `<placeholders>` for what a configuration chooses. `docs/metrics.md` is
-generated from all descriptions by `python -m tests.reference`; logging a name without one fails a test.
+Every source of metrics describes its own: an evaluator's record in `metrics`, the trainer in `training/measured.py`. A
+name may hold `<placeholders>` for values that a configuration chooses. `python -m tests.reference` generates
+`docs/metrics.md` from all descriptions; logging a metric without description fails a test.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Metric:
 
     Attributes:
         unit: `1` for a pure number.
-        better: which way an improvement goes; None where there is no such thing.
-        meaning: what is measured, over what, in one or two sentences.
+        better: whether lower or higher values are better; None if neither.
+        meaning: the measured quantity and the data, in one or two sentences.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Metric:
     meaning: str
 
     def names(self, choices: Mapping[str, Iterable[object]]) -> list[str]:
-        """Its names, with each placeholder replaced by each of its choices."""
+        """The metric's names, with each placeholder replaced by each of its choices."""
         names = [self.name]
         for key in re.findall(r"<(\w+)>", self.name):
             names = [name.replace(f"<{key}>", str(choice)) for name in names for choice in choices[key]]

@@ -29,7 +29,7 @@ class Gathers(Protocol):
 
 
 class Ranks(Gathers, Protocol):
-    """What a reduction needs of the ranks; an `accelerate.Accelerator` has it."""
+    """The interface to the ranks that reductions use; an `accelerate.Accelerator` implements it."""
 
     num_processes: int
     process_index: int
@@ -57,7 +57,7 @@ def pad_gather_reduce(
     hold zeros. Each rank reduces its own part first, so padding never travels: one gather of 40 bytes per number.
 
     Args:
-        trainer_or_accelerator: an accelerator, anything that has one as `.accelerator`, or None for one process.
+        trainer_or_accelerator: an accelerator, an object with an attribute `accelerator`, or None for one process.
         x: any shape; a Python number is one float64 element and None is no element.
         method: "mean", "sum", "max" or "min".
         weight: broadcastable to `x`; only with "mean", which is then sum(weight * x) / sum(weight).
@@ -65,9 +65,9 @@ def pad_gather_reduce(
         names: of the numbers in a result (k,); ranks whose names differ raise instead of adding different quantities.
 
     Returns:
-        () or, with `dim` 0, (*shape) tensor on the accelerator's device (float64 on the CPU for mps, which has none).
-        Floating dtypes are kept. Integers keep theirs under max and min; their sum is int64 and their mean float64. NaN
-        propagates. Of no elements the sum is 0 and the mean NaN.
+        () or, with `dim` 0, (*shape) tensor on the accelerator's device; float64 on the CPU for mps, which has none.
+        Floating dtypes are kept. For integers, max and min keep the dtype, the sum is int64 and the mean float64. NaN
+        propagates. Without elements the sum is 0 and the mean NaN.
 
     Raises:
         ValueError: on every rank, for the max or min of no elements.
@@ -164,8 +164,8 @@ class Means:
         """Add a sum of values and their count, or the sum of their weights.
 
         Args:
-            value_sum: number, () or (k,) tensor. Of k values, number i is reported as `name` with i appended, so
-                that `add("loss_q", *by_quartile(loss, t, steps, valid))` gives loss_q0 to loss_q3.
+            value_sum: number, () or (k,) tensor. Element i of (k,) is reported as `name` with i appended:
+                `add("loss_q", *by_quartile(loss, t, steps, valid))` gives loss_q0 to loss_q3.
             count: as `value_sum`.
         """
         for totals, value in ((self._sums, value_sum), (self._counts, count)):
@@ -178,12 +178,12 @@ class Means:
             totals[name] = totals[name] + value if name in totals else value
 
     def add_batch(self, name: str, values: Tensor, weight: Tensor) -> None:
-        """Add every element of `values`; `weight`, of the same shape, is how many elements each stands for."""
+        """Add every element of `values`; `weight`, of the same shape, is the number of elements each one represents."""
         wide = _wide(values.device)
         self.add(name, (values.detach() * weight).sum(dtype=wide), weight.sum(dtype=wide))
 
     def state(self) -> dict[str, Tensor]:
-        """(2,) or (2, k) sums and counts by name: what this rank has added since the last `reduce`."""
+        """(2,) or (2, k) sums and counts by name, as added by this rank since the last `reduce`."""
         tensors = [value for value in (*self._sums.values(), *self._counts.values()) if isinstance(value, Tensor)]
         device = tensors[0].device if tensors else torch.device("cpu")
         found = {}
@@ -199,16 +199,16 @@ class Means:
         self._counts = {name: pair[1].clone() for name, pair in state.items()}
 
     def collect(self, accelerator: Ranks) -> None:
-        """Move what all ranks have added to the main rank, so that its `state` is that of the run. A collective."""
+        """Move the totals of all ranks to the main rank, whose `state` then covers the whole run. A collective."""
         if accelerator.num_processes > 1:
             totals = _total(accelerator, self.state())
             is_main = accelerator.process_index == 0
             self.load({name: pair if is_main else torch.zeros_like(pair) for name, pair in totals.items()})
 
     def reduce(self, accelerator: Ranks | None = None) -> dict[str, float]:
-        """The mean of each name over all ranks, and start again. One collective, and the only wait for the device.
+        """The mean of each name over all ranks; resets the totals. One collective, and the only wait for the device.
 
-        Names whose count is zero on all ranks have no mean and are left out.
+        Leaves out names whose count is zero on all ranks.
 
         Raises:
             RuntimeError: ranks hold different names.
@@ -239,10 +239,10 @@ def by_quartile(values: Tensor, t: Tensor, steps: int, weight: Tensor) -> tuple[
     Args:
         values: (B,).
         t: (B,) int64 in [0, steps).
-        weight: (B,) how many elements each value stands for.
+        weight: (B,) number of elements that each value represents.
 
     Returns:
-        (4,) sums and (4,) counts, float64 where the device has it.
+        (4,) sums and (4,) counts, float64 if the device supports float64.
     """
     inside = (t * 4 // steps)[:, None] == torch.arange(4, device=t.device)  # (B, 4)
     sums = torch.where(inside, (values * weight)[:, None], 0)  # no product: a NaN stays in its own quarter
@@ -258,7 +258,7 @@ def _name_hash(name: str) -> int:
 
 
 def _disagreement(names: list[str], hashes: list[list[int]], rank: int) -> str:
-    """Which ranks have other names than this one, and which names."""
+    """An error message listing the ranks whose names differ from this rank's, and the names."""
     mine = {_name_hash(name): name for name in names}
     lines = ["the ranks reduce different metrics:"]
     for other, theirs in enumerate(hashes):

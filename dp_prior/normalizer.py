@@ -2,11 +2,11 @@
 
     normalised = clip((value - offset) * scale)        value = normalised / scale + offset
 
-A dimension that was constant in the data is unnormalised to that constant, whatever its normalised value: its scale is
-arbitrary, so dividing a small prediction error by it would move an actuator that never moved in the data.
+A dimension that was constant in the data is always unnormalised to the constant. Its scale is arbitrary: dividing a
+small prediction error by this scale would move an actuator that never moved in the data.
 
 The offset is subtracted first: a channel that varies by micrometres around a metre stays exact, where a single
-multiply-add would round its range away. Everything is float32, whatever precision the surrounding model is cast to.
+multiply-add would round the range away. Always computed in float32, whatever the model is cast to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dp_prior.slices import Slice, covering, slice_faults
 log = logging.getLogger(__name__)
 
 SMALLEST_RANGE = 1e-12
-"""A narrower dimension is numerical noise in any unit in use, however small its magnitude."""
+"""A dimension with a smaller range counts as constant: numerical noise, in any unit in use."""
 
 QUANTITIES = ("scale", "offset", "min", "max", "mean", "std", "q01", "q99")
 DERIVED = ("divisor", "clip")
@@ -55,7 +55,7 @@ class Statistics:
         return cls(len(values), *(each.reshape(values.shape[1:]) for each in np.array(found).reshape(-1, 6).T))
 
     def part(self, start: int, stop: int) -> Statistics:
-        """Those of some elements of a vector."""
+        """The statistics of some elements of a vector."""
         return Statistics(self.count, *(getattr(self, each.name)[start:stop] for each in fields(self)[1:]))
 
 
@@ -68,7 +68,7 @@ class Limits(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=5.0, ge=1)
-    """Normalised values are clipped to +- this, which bounds live input far from the data. null does not clip."""
+    """Normalised values are clipped to +- this, which bounds live input far from the data; null does not clip."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
@@ -103,7 +103,8 @@ class Gaussian(Config):
     """A dimension whose range is at most this fraction of its largest magnitude counts as constant and maps to 0."""
 
     clip: float | None = Field(default=10.0, ge=1)
-    """Normalised values are clipped to +- this; dimensions with a larger range are scaled to fit. null: neither."""
+    """Normalised values are clipped to +- this; dimensions with a larger range are scaled to fit. null: no clipping and
+    no scaling to fit."""
 
     def fit(self, statistics: Statistics) -> tuple[np.ndarray, np.ndarray]:
         """Scale and offset, float64, of the statistics' shape."""
@@ -167,7 +168,7 @@ class Slices(Config):
         return scale, offset
 
     def clips(self, width: int) -> Tensor:
-        """(width,) float32: where each element is clipped; the largest float where it is not."""
+        """(width,) float32: the clipping bound of each element; the largest float for no clipping."""
         most = torch.finfo(torch.float32).max
         parts = self.parts(width)
         return torch.cat([torch.full((stop - start,), mode.clip or most) for start, stop, mode in parts])
@@ -177,7 +178,7 @@ NormalizerConfig = Annotated[Limits | Quantile | Gaussian | Identity | Slices, F
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
-    """Round to float32, as float64; an offset is rounded before its scale is chosen, so that the scale is exact."""
+    """Round to float32, as float64. Offsets are rounded before the scale is computed, so that the scale is exact."""
     return values.astype(np.float32).astype(np.float64)
 
 
@@ -188,7 +189,7 @@ def varies_in(low: np.ndarray, high: np.ndarray, range_eps: float) -> np.ndarray
 
 
 def _varies(mode: NormalizerConfig, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Which dimensions a normalizer takes for varying; `unnormalize` gives the others their constant."""
+    """Whether a normalizer treats each dimension as varying; `unnormalize` returns the constant of other dimensions."""
     if isinstance(mode, Slices):
         parts = mode.parts(len(low))
         return np.concatenate([_varies(one, low[start:stop], high[start:stop]) for start, stop, one in parts])
@@ -198,8 +199,8 @@ def _varies(mode: NormalizerConfig, low: np.ndarray, high: np.ndarray) -> np.nda
 def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.ndarray, np.ndarray]:
     """Map [low, high] to [-1, 1], and a constant dimension to 0.
 
-    The scale of a constant dimension is a power of two, hence exact, that brings its magnitude to at most 1: a live
-    value off by one per cent comes out as at most 0.01, whatever the unit.
+    The scale of a constant dimension is a power of two, hence exact, and brings the magnitude to at most 1: a live
+    value off by one per cent is normalised to at most 0.01, in any unit.
     """
     offset = _float32((low + high) / 2)
     half = np.maximum(high - offset, offset - low)
@@ -209,7 +210,7 @@ def _fit_range(low: np.ndarray, high: np.ndarray, range_eps: float) -> tuple[np.
 
 
 class Normalizer(nn.Module):
-    """Normalises each key by statistics that were fitted or loaded.
+    """Normalises each key by fitted or loaded statistics.
 
     The statistics are buffers named `key/quantity`, always float32, and NaN until `fit` or `load_state_dict`. A key
     without statistics, such as an image, has no buffers and passes through in its own type.
@@ -240,10 +241,10 @@ class Normalizer(nn.Module):
                 self.register_buffer(f"{key}/clip", mode.clips(*shape), persistent=False)
 
     def fit(self, statistics: Mapping[str, Statistics]) -> None:
-        """Store the statistics of every key and derive scale and offset from them.
+        """Store the statistics of every key and derive scales and offsets.
 
         Raises:
-            ValueError: statistics of a key are missing, not finite or not of its shape; all such faults are named.
+            ValueError: statistics of a key are missing, not finite or of another shape; names all faults.
         """
         values: dict[str, Tensor] = {}
         problems = [f"key {key!r}: no statistics given" for key in self.shapes if key not in statistics]
@@ -274,25 +275,25 @@ class Normalizer(nn.Module):
         return normalized if clip is None else normalized.clamp(-clip, clip)
 
     def unnormalize(self, key: str, value: Tensor) -> Tensor:
-        """The inverse of `normalize` within its clipping range; constant dimensions give their constant. float32."""
+        """The inverse of `normalize` within the clipping range, float32; constant dimensions give their constant."""
         if key in self._untouched:
             return value
         self._check(key, value)
         return torch.addcdiv(self._buffers[f"{key}/offset"], value.to(torch.float32), self._buffers[f"{key}/divisor"])
 
     def bounds(self, key: str, low: str = "min", high: str = "max") -> tuple[Tensor, Tensor] | None:
-        """Smallest and largest normalised value of the data, of the key's feature shape; equal where it is constant.
+        """Smallest and largest normalised value of the data, of the key's feature shape; equal in constant dimensions.
         None for a key without statistics.
 
         Args:
-            low, high: other two of `QUANTITIES`.
+            low, high: two of `QUANTITIES`, for other bounds such as quantiles.
         """
         if key in self._untouched:
             return None
         return self.normalize(key, self._buffers[f"{key}/{low}"]), self.normalize(key, self._buffers[f"{key}/{high}"])
 
     def _set_divisors(self) -> None:
-        """Set what `unnormalize` divides by: the scale, or infinity where the data were constant."""
+        """Set the divisors of `unnormalize`: the scale, or infinity where the data were constant."""
         for key, mode in self.modes.items():
             low, high, scale = (
                 self._buffers[f"{key}/{name}"].cpu().double().numpy() for name in ("min", "max", "scale")
@@ -353,7 +354,7 @@ class Normalizer(nn.Module):
         self._set_divisors()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Normalizer:
-        """Follow the module to another device but never to another precision."""
+        """Move the statistics with the module to another device, but never cast them to another precision."""
         before = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, buffer in before.items():

@@ -1,9 +1,9 @@
-"""Counter-based random numbers: the numbers of a batch row are a function of the row's key alone.
+"""Counter-based random numbers: the numbers of a batch row are a function of the row's key only.
 
-The key of a training sample is its position in the order of the run, that of a validation sample its id, that of a
-rollout its episode. The number of ranks, micro-batches, evaluations or neighbours in the batch has no effect, and there
-is no generator state to save. The numbers come from the SplitMix64 mixing function (Steele, Lea and Flood 2014,
-"Fast splittable pseudorandom number generators") applied to key and counter, computed on the keys' own device.
+Keys: a training sample's position in the order of the run, a validation sample's id, a rollout's episode number. The
+number of ranks, micro-batches, evaluations or neighbours in the batch has no effect, and there is no generator state to
+save. The numbers come from the SplitMix64 mixing function (Steele, Lea and Flood 2014, "Fast splittable pseudorandom
+number generators") applied to key and counter, computed on the device of the keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def _signed(value: int) -> int:
-    """A 64-bit pattern as the int64 that holds it."""
+    """The int64 with a given 64-bit pattern."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
@@ -26,24 +26,24 @@ _GOLDEN_GAMMA, _MIX_1, _MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4
 _LOW = {n: (1 << n) - 1 for n in range(1, 64)}
 """Masks of the lowest n bits."""
 
-# The cost of small draws is the overhead of torch calls, and a Python number becomes a tensor in every call.
+# Small draws cost mostly the overhead of torch calls, which convert a Python number to a tensor every time.
 _TENSORS = {n: torch.tensor(n, device="cpu") for n in (_MIX_1, _MIX_2, *range(1, 64), *_LOW.values())}
 
 
 def _constant(value: int) -> Tensor | int:
-    """A number for an operation. Compiled code has the number itself: a tensor on the host would keep it from CUDA
+    """A number as an operand, kept as a tensor; in compiled code as a number, since a host tensor would prevent CUDA
     graphs."""
     return value if torch.compiler.is_compiling() else _TENSORS[value]
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
     """A 63-bit seed for one purpose, for example `derive_seed(seed, "order", epoch)`."""
-    return _derived(seed, *path)  # a function of Python's own, which torch.compile can evaluate
+    return _derived(seed, *path)  # wrapped in a plain function, which torch.compile can evaluate
 
 
 @lru_cache(1024)
 def _derived(seed: int, *path: str | int) -> int:
-    text = json.dumps([seed, *path])  # tells 1 from "1" and ("a", "b") from ("ab",)
+    text = json.dumps([seed, *path])  # distinguishes 1 from "1" and ("a", "b") from ("ab",)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
@@ -113,7 +113,7 @@ class Randomness:
         return Randomness(_mix(self.keys + derive_seed(0, *path)))
 
     def repeated(self, count: int) -> Randomness:
-        """(count * B) rows: these, followed by count - 1 times as many independent ones."""
+        """(count * B) rows: the B rows themselves, followed by (count - 1) * B independent rows."""
         return Randomness(torch.cat([self.keys, *(self.stream("draw", i).keys for i in range(1, count))]))
 
     def bits(self, *shape: int) -> Tensor:
@@ -130,7 +130,7 @@ class Randomness:
         return ((self.bits(*shape) >> 1) & ((1 << 62) - 1)) % high
 
     def normal(self, *shape: int) -> Tensor:
-        """(B, *shape) float32 standard normal, by the Box-Muller transform; both its outputs are used."""
+        """(B, *shape) float32 standard normal, by the Box-Muller transform, using both outputs."""
         count = math.prod(shape)
         pairs = self.bits((count + 1) // 2)
         # 32 bits for the radius, 24 for the angle; the half keeps the logarithm finite.

@@ -31,10 +31,10 @@ def redact(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Refuse a URL that holds a password; returns it unchanged otherwise.
+    """Refuse a URL that holds a password; returns other URLs unchanged.
 
     Raises:
-        ValueError: it holds one.
+        ValueError: the text holds a secret.
     """
     if re.search(r"://[^/\s@]*:[^/\s@]+@", url):
         raise ValueError(

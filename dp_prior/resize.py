@@ -1,7 +1,7 @@
 """The one resize of camera pictures, used by the frame cache, the agent and the server.
 
-A policy must see the same pixels in training and on the robot, and two resize algorithms differ: swscale's AREA from
-this one by 1.2 on average and by 47 at most. So nothing else in the package resizes, and a checkpoint keeps the `Fit`.
+A policy must see the same pixels in training and on the robot, and resize algorithms differ: swscale's AREA from ours
+by 1.2 on average and by 47 at most. Therefore no other module of the package resizes, and a checkpoint keeps the `Fit`.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def _inside(high: int, wide: int, height: int, width: int) -> tuple[int, int]:
 
 
 def _ratio(numerator: int, denominator: int) -> int:
-    """Rounded to nearest in integers, so that no floating-point unit decides about a row of pixels."""
+    """The ratio rounded to nearest, in integers, so that a row of pixels never depends on floating-point rounding."""
     return (2 * numerator + denominator) // (2 * denominator)
 
 
 def _resize(frames: Tensor, height: int, width: int) -> Tensor:
     if frames.shape[1:3] == (height, width) or len(frames) == 0:
         return frames.new_zeros((0, height, width, 3)) if len(frames) == 0 else frames.contiguous()
-    # Contiguous NHWC seen as NCHW is what torch calls channels-last: its uint8 kernel is 6 times faster there than
-    # float32, and fails an internal assertion on other layouts where the result is 1 x 1 (torch 2.13).
+    # torch calls contiguous NHWC, viewed as NCHW, channels-last: the uint8 kernel for this layout is 6 times faster
+    # than float32; on other layouts it fails an internal assertion if the result is 1 x 1 (torch 2.13).
     planes = frames.contiguous().permute(0, 3, 1, 2)
     fitted = F.interpolate(planes, size=(height, width), mode="bilinear", antialias=True, align_corners=False)
     return fitted.permute(0, 2, 3, 1).contiguous()

@@ -1,6 +1,6 @@
-"""Rotations: the forms in which robots write them, and the 6D form that policies read and predict.
+"""Rotations: the forms in which robots write rotations, and the 6D form that policies read and predict.
 
-6D is the first two columns of the rotation matrix (Zhou et al. 2019, arXiv:1812.07035). It is continuous, where angles
+6D is the first two columns of the rotation matrix (Zhou et al. 2019, arXiv:1812.07035). 6D is continuous, while angles
 jump at pi, axes are undefined at 0, and a quaternion has two signs. Every function is batched over leading axes, exact
 to rounding in float32 at every rotation (0, pi and gimbal lock included), and finite for any finite numbers.
 """
@@ -22,7 +22,7 @@ from dp_prior.slices import Slice, covering
 
 TINY = 1e-12  # its square is still a normal float32
 WIDTHS = {"axis_angle": 3, "quaternion_xyzw": 4, "quaternion_wxyz": 4, "matrix": 9, "6d_columns": 6, "6d_rows": 6}
-"""Numbers of each form besides Euler angles."""
+"""Length of each form other than Euler angles."""
 
 ORDERS = [
     "".join(axes)
@@ -31,7 +31,7 @@ ORDERS = [
     if axes[0] != axes[1] != axes[2]
 ]
 FORMS = {**WIDTHS, **{f"euler_{order}{unit}": 3 for order in ORDERS for unit in ("", "_degrees")}}
-"""Numbers of every form, in radians unless it says degrees."""
+"""Length of every form; angles in radians unless the name says degrees."""
 
 
 def _known_form(form: str) -> str:
@@ -48,12 +48,12 @@ class RotationSlice(Config):
     """Elements of a vector that are a rotation."""
 
     slice: Slice
-    """Its elements, as [start, stop], stop excluded."""
+    """The elements, as [start, stop], stop excluded."""
 
     form: Annotated[str, AfterValidator(_known_form)]
-    """How it is written: axis_angle (its length in radians), quaternion_xyzw or quaternion_wxyz, matrix (rows one after
-    another), 6d_columns (the first two columns, one after the other), 6d_rows (the first two rows, as in Diffusion
-    Policy and UMI), or Euler angles such as euler_xyz, see `dp_prior.rotations`."""
+    """Form of the rotation: axis_angle (length in radians), quaternion_xyzw or quaternion_wxyz, matrix (row by row),
+    6d_columns (the first two columns), 6d_rows (the first two rows, as in Diffusion Policy and UMI), or Euler angles
+    such as euler_xyz, see `dp_prior.rotations`."""
 
     def faults(self) -> Iterator[str]:
         found, width = self.slice[1] - self.slice[0], FORMS[self.form]
@@ -63,7 +63,7 @@ class RotationSlice(Config):
 
 @dataclass(frozen=True)
 class Layout:
-    """A vector whose rotations are written as 6D inside the policy; its other elements and their order stay."""
+    """A vector whose rotations become 6D inside the policy; other elements, and the order, are unchanged."""
 
     width: int
     rotations: tuple[RotationSlice, ...] = ()
@@ -74,14 +74,14 @@ class Layout:
         return covering({one.slice: one.form for one in self.rotations}, self.width, None)
 
     def inside(self, slice: tuple[int, int]) -> tuple[int, int]:
-        """Where a slice that cuts no rotation lies inside."""
+        """The position inside the policy of a slice that cuts no rotation."""
         shifts = [(stop, 6 - (stop - start)) for start, stop, form in self.parts if form]
         start, stop = (end + sum(shift for before, shift in shifts if before <= end) for end in slice)
         return start, stop
 
     @property
     def width_inside(self) -> int:
-        """Elements inside."""
+        """Number of elements inside the policy."""
         return self.inside((0, self.width))[1]
 
     def encode(self, value: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Layout:
         return torch.cat([part if form is None else from_6d(part, form) for part, form in pairs], dim=-1)
 
     def weights(self, value: Tensor) -> Tensor:
-        """(..., width) weights or bool -> (..., width_inside): the least of a rotation's numbers for all of its 6D."""
+        """(..., width) weights or bool -> (..., width_inside); all 6D numbers get the least weight of the rotation."""
         parts = [(value[..., start:stop], form) for start, stop, form in self.parts]
         return torch.cat(
             [part if form is None else part.amin(-1, keepdim=True).expand(*part.shape[:-1], 6) for part, form in parts],
@@ -149,7 +149,7 @@ def from_6d(value: Tensor, form: str) -> Tensor:
 
 
 def matrix_of(value: Tensor) -> Tensor:
-    """(..., 6) -> (..., 3, 3) rotation matrices whose first two columns these numbers are, by Gram-Schmidt."""
+    """(..., 6), the first two columns -> (..., 3, 3) rotation matrices, by Gram-Schmidt."""
     first, second = value.unflatten(-1, (2, 3)).unbind(-2)
     first = first / _length(first)
     second = second - (first * second).sum(-1, keepdim=True) * first
@@ -191,7 +191,7 @@ def _order(form: str) -> tuple[list[int], bool]:
 
 
 def _product(one: Tensor, other: Tensor) -> Tensor:
-    """(..., 4) the rotation of `other`, then that of `one`."""
+    """(..., 4): the rotation of `other`, followed by the rotation of `one`."""
     a, b, c, d = one.unbind(-1)
     w, x, y, z = other.unbind(-1)
     return torch.stack(
@@ -233,7 +233,7 @@ def _quaternion_of_matrix(matrix: Tensor) -> Tensor:
 
 def _euler_of_quaternion(quaternion: Tensor, axes: list[int], is_fixed: bool) -> Tensor:
     """(..., 4) -> (..., 3), for any order (Bernardes and Viollet 2022, doi:10.1371/journal.pone.0276302). In gimbal
-    lock, where only the sum or difference of the outer angles is defined, they are those of least length."""
+    lock only the sum or difference of the outer angles is defined; returns the solution of least length."""
     i, j, k = axes if is_fixed else axes[::-1]
     is_symmetric = i == k
     k = 3 - i - j if is_symmetric else k

@@ -13,7 +13,7 @@ from dp_prior.config import EXTENDS, Config, child, records_in
 
 
 def json_schema(config: type[Config]) -> dict[str, Any]:
-    """JSON Schema of a file that holds a record, or extends another file and so may omit what is required."""
+    """JSON Schema of a file that holds a record, or that extends another file and may then omit required keys."""
     found = config.model_json_schema()
     described = {config.__name__: found, **found.get("$defs", {})}
     for kind in records(config):
@@ -45,7 +45,7 @@ def records(annotation: Any, found: list[type[Config]] | None = None) -> list[ty
 
 
 def _meanings(kind: type[Config]) -> dict[str, str]:
-    """The docstrings below the fields of a record and of those it extends."""
+    """The docstrings below the fields of a record and of its base classes."""
     own = [_own_meanings(part) for part in reversed(kind.__mro__) if issubclass(part, Config)]
     return dict(pair for part in own for pair in part.items())
 

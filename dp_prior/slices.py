@@ -30,7 +30,7 @@ def covering(slices: Mapping[tuple[int, int], T], width: int, other: T) -> list[
 
 
 def slice_faults(slices: Iterable[tuple[int, int]], width: int | None = None) -> Iterator[str]:
-    """Slices of a vector that overlap, or reach past its `width` elements if these are known."""
+    """Slices of a vector that overlap, or that reach past the `width` elements, if known."""
     ordered = sorted(slices)
     for one in ordered:
         if width is not None and one[1] > width:

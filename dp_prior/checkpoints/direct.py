@@ -1,4 +1,4 @@
-"""Direct I/O: writes gigabytes past the page cache, so that the kernel neither copies them nor evicts other pages.
+"""Direct I/O: bypasses the page cache, so that writing gigabytes neither costs a copy nor evicts other pages.
 
 The hash is then the only CPU time of a save. Small or unaligned pieces, and file systems or devices without O_DIRECT,
 use ordinary writes; the file is the same.
@@ -17,7 +17,7 @@ import numpy as np
 from dp_prior.checkpoints.snapshot import PAGE
 
 _DIRECT = getattr(os, "O_DIRECT", 0)
-_WORTH_IT = 1 << 20  # bytes below which a direct write costs more than the copy it saves
+_WORTH_IT = 1 << 20  # bytes; a smaller direct write costs more than a copy
 
 
 def write_file(path: Path, pieces: Iterable[memoryview]) -> None:
@@ -54,7 +54,7 @@ def _is_aligned(descriptor: int, piece: memoryview) -> bool:
 
 
 def _switch(descriptor: int, direct: int) -> bool:
-    """Set or clear O_DIRECT; returns whether it is set. Some file systems refuse it."""
+    """Set or clear O_DIRECT; returns whether the flag is now set, since some file systems refuse it."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~_DIRECT
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct)

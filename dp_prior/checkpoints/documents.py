@@ -24,7 +24,7 @@ DATA = "data.json"
 PROGRESS = "progress.json"
 """See `ProgressDocument`."""
 
-LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quarter of it
+LARGEST_DOCUMENT = 64 << 20  # bytes; a split of a million episodes takes a quarter of the limit
 LARGEST_COUNT = 2**63 - 1
 
 
@@ -76,10 +76,10 @@ class ProgressDocument(_Clock):
     """Number of rollbacks so far."""
 
     divergence: _LossLevel | None = None
-    """The level that the loss has had, by which a divergence is noticed."""
+    """Recent level of the loss; a divergence is measured against it."""
 
     versions: dict[str, str] = {}
-    """Of the libraries."""
+    """Version of each library, by its name."""
 
 
 class DataDocument(Config, extra="ignore"):
@@ -99,10 +99,10 @@ _RECORDS: dict[str, type[Config]] = {PROGRESS: ProgressDocument, DATA: DataDocum
 
 
 def parse_document(name: str, data: bytes) -> Any:
-    """The content of a document of a checkpoint.
+    """Parse a document of a checkpoint.
 
     Raises:
-        ValueError: it is not JSON, or not the record that its name requires.
+        ValueError: the bytes are not JSON, or `name` has a record and the content does not match.
     """
     try:
         content = json.loads(data)

@@ -10,7 +10,7 @@ class CheckpointError(RuntimeError):
 
 
 class UnusableError(CheckpointError):
-    """One checkpoint cannot be used now; `path` is its directory and `problem` says why."""
+    """One checkpoint cannot be used now; `path` is the checkpoint's directory and `problem` says why."""
 
     def __init__(self, path: Path | str, problem: str, message: str):
         self.path = path
@@ -26,7 +26,7 @@ class DamagedError(UnusableError):
 
 
 class UnreadableError(UnusableError):
-    """A checkpoint that this process cannot read at the moment; nothing is known of its content."""
+    """A checkpoint that this process cannot read at the moment; its content may be intact."""
 
     def __init__(self, path: Path | str, problem: str):
         remedy = "It is not known to be damaged and was left as it is; make it readable, then start the command again."

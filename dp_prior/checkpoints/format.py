@@ -1,8 +1,8 @@
-"""One checkpoint is one directory of safetensors and JSON files under a manifest; it exists whole or not at all.
+"""One checkpoint is one directory of safetensors and JSON files under a manifest, and appears whole or not at all.
 
-The protocol: write all files in a temporary directory beside the final one, sync each, write the manifest with sizes
-and SHA-256 hashes, sync it and the directory, rename, sync the parent. Hashing runs in parallel with writing, over the
-same memory, and nothing is serialised twice. Nothing here can run code: no file is ever unpickled.
+The protocol: write all files in a temporary directory beside the target, sync each file, write the manifest with sizes
+and SHA-256 hashes, sync the manifest and the directory, rename, sync the parent. Hashing runs in parallel with writing,
+over the same memory, and nothing is serialised twice. Nothing here can run code: no file is ever unpickled.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class FileEntry(Config):
 
 
 class Manifest(Config):
-    """Makes a directory a checkpoint: lists its files and everything that retention and resume need to know."""
+    """Makes a directory a checkpoint: lists the files, and what retention and resume need to know."""
 
     format: int = Field(default=FORMAT, ge=1)
     """Version of the layout."""
 
     sequence: int = Field(ge=1, le=LARGEST_COUNT)
-    """Number of the save within the run; the newest checkpoint is the one with the largest."""
+    """Number of the save within the run; the newest checkpoint has the largest."""
 
     step: int = Field(ge=0, le=LARGEST_COUNT)
     """Optimizer steps taken."""
@@ -92,20 +92,20 @@ class Manifest(Config):
     """Name of the metric that selects the best checkpoint."""
 
     mode: Literal["min", "max"] = "min"
-    """Whether small or large values of it are good."""
+    """Whether small or large values of `monitor` are good."""
 
     nonfinite: list[str] = []
-    """Tensors that hold NaN or infinity, as file:name. If there are any, this checkpoint is never latest or best."""
+    """Tensors that hold NaN or infinity, as file:name. A checkpoint with such a tensor is never latest or best."""
 
     saved_at: str
     """UTC time of the save, ISO 8601."""
 
     files: dict[str, FileEntry] = Field(default={}, max_length=_MOST_FILES)
-    """Every file of the checkpoint but this one."""
+    """Every file of the checkpoint except the manifest."""
 
     @property
     def progress(self) -> Progress:
-        """The clock when it was saved."""
+        """The clock at the save."""
         return Progress(self.samples_seen, self.step)
 
     @property
@@ -115,11 +115,11 @@ class Manifest(Config):
 
     @property
     def can_be_resumed(self) -> bool:
-        """Whether it holds a training state, and not only the files for inference."""
+        """Whether the checkpoint holds a training state, and not only the files for inference."""
         return TRAINING in self.files
 
     def only(self, names: Container[str]) -> Manifest:
-        """The manifest of a copy that holds only those files."""
+        """The manifest of a copy that holds only the files in `names`."""
         return self.model_copy(update={"files": {name: one for name, one in self.files.items() if name in names}})
 
     def encode(self) -> bytes:
@@ -130,11 +130,11 @@ class Manifest(Config):
 def write_checkpoint(directory: Path, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
     """Write a checkpoint durably; when this returns it survives a power cut.
 
-    The snapshot must not change during the call; it is copied unless it is held. A checkpoint with a tensor that is
-    not finite is written for inspection only, as `quarantine_NAME`.
+    The snapshot must not change during the call; a `HeldSnapshot` is written without a copy. A checkpoint with a tensor
+    that is not finite is written for inspection only, as `quarantine_NAME`.
 
     Args:
-        directory: final name; it must not exist.
+        directory: final name, which must not exist.
         manifest: everything but `files` and `nonfinite`, which are filled in.
 
     Returns:
@@ -213,8 +213,8 @@ def read_manifest(directory: Path) -> Manifest:
     """Read the manifest of a checkpoint and compare the sizes of its files; cheap, since no tensor is touched.
 
     Raises:
-        DamagedError: there is none, it was altered, or a file is missing or of another size.
-        UnreadableError: it cannot be read at the moment.
+        DamagedError: the manifest is missing or altered, or a file is missing or of another size.
+        UnreadableError: the checkpoint cannot be read at the moment.
         GoneError: the directory was deleted or replaced meanwhile.
     """
     return Patience()(lambda: try_manifest(directory))
@@ -233,13 +233,13 @@ def try_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
-    """Parse a manifest; it may list only plain names of safetensors and JSON files.
+    """Parse a manifest, which may list only plain names of safetensors and JSON files.
 
     Args:
-        directory: of the checkpoint, for messages.
+        directory: the checkpoint's, for messages.
 
     Raises:
-        DamagedError: it is invalid or was altered.
+        DamagedError: the manifest is invalid or was altered.
         NewerFormatError: a newer version wrote it.
     """
     try:
@@ -266,7 +266,7 @@ def parse_manifest(data: bytes, directory: Path | str) -> Manifest:
 
 
 def verify(directory: Path, manifest: Manifest, patience: Patience | None = None) -> None:
-    """Compare the hashes of all files, and check that each has the format of its name.
+    """Compare the hashes of all files, and check that each is a valid file of its type, safetensors or JSON.
 
     Raises:
         DamagedError, UnreadableError, GoneError: see `read_manifest`.
@@ -286,7 +286,7 @@ def read_checkpoint(directory: Path, files: Iterable[str] | None = None) -> Snap
 
     Raises:
         DamagedError, UnreadableError, GoneError: see `read_manifest`.
-        FileNotFoundError: there is no such directory, or the manifest lists no such file.
+        FileNotFoundError: the directory does not exist, or the manifest does not list one of `files`.
     """
     directory, patience = Path(directory), Patience()
     if not directory.is_dir():
@@ -369,7 +369,7 @@ def _compare(directory: Path, name: str, entry: FileEntry, found: str) -> None:
 
 
 def _read_and_hash(descriptor: int, image: Tensor) -> str:
-    """Fill `image`, (size,) uint8, from the start of a file; a few threads read ahead of the one that hashes."""
+    """Fill `image`, (size,) uint8, from the start of a file; a few threads read ahead while this one hashes."""
     memory = memoryview(image.numpy())
 
     def read(start: int) -> memoryview:

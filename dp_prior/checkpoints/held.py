@@ -9,7 +9,7 @@ from dp_prior.checkpoints.errors import CheckpointError
 
 
 class HeldDirectory:
-    """A directory and, between `open` and `close`, a descriptor of it, which follows it wherever it is moved."""
+    """A directory; between `open` and `close` also a descriptor, which still refers to a directory that was moved."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -37,7 +37,7 @@ class HeldDirectory:
             )
 
     def current(self) -> Path | None:
-        """A path to the directory even if it was moved; None if there is none."""
+        """A path that reaches the directory, also after a move; None if the directory was deleted."""
         if not self._is_lost():
             return self.path
         held = Path(f"/proc/self/fd/{self._descriptor}")  # Linux only

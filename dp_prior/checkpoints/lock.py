@@ -1,4 +1,4 @@
-"""One run per directory: an exclusive lock that the kernel releases when its holder dies, however it dies."""
+"""One run per directory: an exclusive lock, which the kernel releases when the holder dies, even by kill -9."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class LockedError(CheckpointError):
 
 
 class RunLock(HeldDirectory):
-    """Holds the exclusive lock of a run directory until released. The file stays; only the lock on it counts.
+    """Holds the exclusive lock of a run directory until released. The file stays; only the kernel's lock counts.
 
-    Worker processes that were forked while the lock was held keep it until they end. The lock of a dead holder is
-    therefore waited for, while that of a living one is an error at once.
+    Worker processes forked by the holder keep the lock until they end. `RunLock` therefore waits if the holder is
+    dead, and raises at once if the holder is alive.
     """
 
     def __init__(self, directory: Path, wait_s: float = 10.0):

@@ -1,8 +1,8 @@
 """Reads in bounded time and memory that distinguish a damaged file from one that cannot be read.
 
-Damage is a file that is missing or has other content than the manifest says. Everything else that can go wrong while
-reading (permissions, a failing disk or network, no descriptors or memory left) says nothing about the checkpoint: it is
-retried for about a second and then raised as `UnreadableError`, and the checkpoint stays as it is.
+Damage is a file that is missing or differs from the manifest. Any other failure to read (permissions, a failing disk or
+network, no descriptors or memory left) says nothing about the checkpoint: the read is retried for about a second, then
+raises `UnreadableError`, and the checkpoint is left unchanged.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Read = TypeVar("Read")
 
 
 class Patience:
-    """Retries of reads that fail with `UnreadableError`: together they wait for one second, however many fail."""
+    """Retries reads that fail with `UnreadableError`. All retries of one instance share a budget of one second."""
 
     def __init__(self) -> None:
         self._waits = iter(_WAITS_S)
 
     def __call__(self, read: Callable[[], Read]) -> Read:
-        """The result of `read`, which is called again after a wait while waits are left."""
+        """Call `read` and return its result; on failure wait and call again, while the budget lasts."""
         while True:
             try:
                 return read()
@@ -49,7 +49,7 @@ def told_apart(directory: Path, name: str) -> Iterator[None]:
     """Convert errors inside: `DamagedError` for a missing file, `UnreadableError` for all others.
 
     Raises:
-        GoneError: the directory was deleted or replaced, which would otherwise look like damage.
+        GoneError: the directory was deleted or replaced; without this check the error would look like damage.
     """
     before = _identity(directory)
     try:
@@ -83,7 +83,7 @@ def _identity(directory: Path) -> tuple[int, int, int] | None:
 
 
 def holds_links(directory: Path) -> bool:
-    """Whether a checkpoint, or one of its files, is a symbolic link: it was archived, and is read but never changed."""
+    """Whether a checkpoint, or a file in it, is a symbolic link: an archived checkpoint, which is never changed."""
     if os.path.islink(directory):
         return True
     with os.scandir(directory) as entries:

@@ -1,4 +1,4 @@
-"""Retention: decides which checkpoints are kept, as a pure function of their manifests, so it needs no saved state.
+"""Retention: decides from the manifests alone, without saved state, which checkpoints are kept.
 
 Kept are the newest, the best, and one for every N steps. Only good checkpoints count.
 """
@@ -18,13 +18,13 @@ Mode = Literal["min", "max"]
 
 
 class RetentionConfig(Config):
-    """Retention: the checkpoints of a run that are kept. Others are deleted once a newer one is durable."""
+    """Retention: which checkpoints of a run are kept. The rest is deleted once a newer checkpoint is durable."""
 
     keep_latest: int = Field(default=2, ge=2)
     """Newest checkpoints kept; never fewer than 2, so that one damaged file does not end a run."""
 
     keep_best: int = Field(default=1, ge=0)
-    """Checkpoints kept for the best values of the monitored metric; of equal values the older is kept."""
+    """Checkpoints kept for the best values of the monitored metric; on a tie the older is kept."""
 
     keep_every: int | None = Field(default=None, ge=1)
     """Keep permanently the first checkpoint at or after each multiple of this many optimizer steps; null for none."""
@@ -34,9 +34,9 @@ class RetentionConfig(Config):
     of the last save of a run is always an error."""
 
     def decide(self, stored: Iterable[Stored], monitor: str | None, mode: Mode) -> tuple[set[int], set[int]]:
-        """Sequence numbers of the checkpoints to keep, and of those kept ones that replace a deleted checkpoint.
+        """Sequence numbers of the checkpoints to keep, and the subset that is preferred to a deleted checkpoint.
 
-        Verify the latter before deleting anything.
+        Verify this subset before deleting anything.
         """
         stored = sorted(stored, key=lambda one: one.manifest.sequence)
         rules: list[tuple[Sequence[Stored], int]] = [  # checkpoints in order of preference, and the number to keep
@@ -60,7 +60,7 @@ class RetentionConfig(Config):
 
 
 def ranked(stored: Iterable[Stored], monitor: str | None, mode: Mode) -> list[Stored]:
-    """Checkpoints from best to worst, of equal ones the older first, without those that have no finite value."""
+    """Checkpoints with a finite value of `monitor`, from best to worst; on a tie the older comes first."""
     values = [(one.value(monitor), one) for one in stored]
     measured = [(value, one) for value, one in values if value is not None and math.isfinite(value)]
     sign = 1.0 if mode == "min" else -1.0
@@ -68,5 +68,5 @@ def ranked(stored: Iterable[Stored], monitor: str | None, mode: Mode) -> list[St
 
 
 def monitored(newest_first: Sequence[Stored]) -> tuple[str | None, Mode]:
-    """The metric that selects the best of these checkpoints, and its direction: those of the newest."""
+    """The metric that selects the best checkpoint, and its direction, both as the newest checkpoint states them."""
     return (newest_first[0].manifest.monitor, newest_first[0].manifest.mode) if newest_first else (None, "min")

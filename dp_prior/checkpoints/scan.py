@@ -1,4 +1,4 @@
-"""Finds the checkpoints in a directory: those with a valid manifest and files of the right size. Changes nothing."""
+"""Finds the checkpoints in a directory. Compares manifests and file sizes, not hashes; changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dp_prior.checkpoints.reading import Patience, holds_links, told_apart
 from dp_prior.clock import Progress
 
 STEP = re.compile(r"step_([0-9]{8,19})(_[0-9]+)?")
-_LOOKS = 5  # of a directory that is replaced each time
+_LOOKS = 5  # attempts if the directory is replaced during each
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Stored:
     """A checkpoint on disk.
 
     Attributes:
-        is_linked: whether it is a symbolic link or contains one, and is therefore only read.
+        is_linked: whether the directory is or contains a symbolic link; a linked checkpoint is only read.
     """
 
     path: Path
@@ -32,7 +32,7 @@ class Stored:
 
     @property
     def progress(self) -> Progress:
-        """The clock when it was saved."""
+        """The clock at the save."""
         return self.manifest.progress
 
     def value(self, monitor: str | None) -> float | None:
@@ -70,7 +70,7 @@ def look(root: Path) -> Iterator[Stored | DamagedError | UnreadableError]:
 def look_at(
     path: Path, patience: Patience, *, compare_hashes: bool = False
 ) -> Stored | DamagedError | UnreadableError | None:
-    """The checkpoint at a path, or its error. None if it is not a directory or was deleted meanwhile."""
+    """The checkpoint at a path, or its error. None if `path` is not a directory or was deleted meanwhile."""
     for _ in range(_LOOKS):
         try:
             stored = patience(lambda: _look_at(path))

@@ -1,7 +1,7 @@
 """Snapshots: the content of a checkpoint in memory, in the layout of its files.
 
 A safetensors file is a head (length, JSON, padding) and the tensors end to end. The buffer of a snapshot has the same
-layout and starts at a page, so it is written without being serialised or copied again.
+layout and starts at a page, so the bytes go to disk without serialising or another copy.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch import Tensor
 
 from dp_prior.durable import encode_document
 
-PAGE = 4096  # bytes; heads are padded to it, so that tensors are aligned for direct I/O
+PAGE = 4096  # bytes; heads are padded to a page, so that tensors are aligned for direct I/O
 MEANS = "means."
-"""Begin of the names of running means, which are logged and not trained: the loss of a skipped step makes them NaN."""
+"""Prefix of the names of running means. They are logged, not trained, and a skipped step may make them NaN."""
 
 _PIECE = 16 << 20  # bytes per call of write or hash; a multiple of the page; 4 to 64 MB are equally fast
 _COPIED_AT_ONCE = 2 << 20  # bytes; small, so that all threads finish at about the same time
 _COPYING_THREADS = 4  # more are not faster; one nearly saturates the memory bandwidth of a small machine
-_WORTH_A_THREAD = 16 << 20  # bytes to copy below which another thread costs more than it saves
+_WORTH_A_THREAD = 16 << 20  # bytes per thread; a smaller share costs more than the thread saves
 LARGEST_HEAD = 100 << 20  # bytes; the limit of the safetensors library
 _MOST_AXES = 64  # of a tensor, as in torch
 _LONGEST_AXIS = 2**63 - 1
@@ -92,7 +92,7 @@ class HeldSnapshot(Snapshot):
 class SnapshotMemory:
     """A CPU buffer that is reused for one snapshot after another.
 
-    Its pages stay mapped between saves, because mapping them again costs several times as much as the copy.
+    The pages stay mapped between saves, because mapping fresh pages costs several times as much as the copy.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class SnapshotMemory:
         self._unsettled: list[tuple[Tensor, tuple[int, ...]]] = []
 
     def reserve(self, snapshot: Snapshot) -> None:
-        """Allocate the memory for a snapshot like this one and map its pages."""
+        """Allocate memory for snapshots of this layout and map the pages."""
         for name, tensors in snapshot.tensors.items():
             pages = self._buffer(name, tensors).image.numpy()[::PAGE]
             pages |= 0  # a write that changes nothing maps the page
@@ -143,11 +143,11 @@ class SnapshotMemory:
         return dict(file.tensors)
 
     def _buffer(self, name: str, tensors: dict[str, Tensor]) -> _File:
-        """The buffer of one file; the present one if its tensors are the same."""
+        """The buffer of one file; reused if names, dtypes and shapes of the tensors are unchanged."""
         described = [(key, tensor.dtype, tensor.shape) for key, tensor in tensors.items()]
         file = self._files.pop(name, None)
         if file is None or file.described != described:
-            file, head = None, _head(tensors)  # the present one is freed before another is allocated
+            file, head = None, _head(tensors)  # frees the old buffer before the new one is allocated
             size = len(head) + sum(tensor.nbytes for tensor in tensors.values())
             image = allocate(size, is_pinned=any(tensor.is_cuda for tensor in tensors.values()))
             image.numpy()[: len(head)] = np.frombuffer(head, np.uint8)
@@ -162,9 +162,9 @@ class _File:
     """The buffer of one file.
 
     Attributes:
-        described: name, dtype and shape of its tensors.
+        described: name, dtype and shape of each tensor.
         image: (size,) uint8, the whole file, with its head filled in.
-        tensors: views of it.
+        tensors: views of `image`.
     """
 
     described: list[tuple[str, torch.dtype, torch.Size]]
@@ -173,7 +173,7 @@ class _File:
 
 
 def file_pieces(image: Tensor) -> Iterator[memoryview]:
-    """The bytes of a file in pieces of whole pages, and a rest."""
+    """The bytes of a file in pieces of whole pages, then the remainder."""
     data = memoryview(image.numpy())
     pages = len(data) // PAGE * PAGE
     for start in range(0, pages, _PIECE):
@@ -187,13 +187,13 @@ def parse_head(data: bytes | memoryview, size: int) -> dict[str, tuple[torch.dty
 
     Args:
         data: the file from its start, at least its head.
-        size: of the whole file.
+        size: bytes of the whole file.
 
     Returns:
         Dtype, shape and position in the file of each tensor by name.
 
     Raises:
-        ValueError: it is not a head, or its tensors do not fill the file end to end.
+        ValueError: the head is invalid, or the tensors do not fill the file end to end.
     """
     length = int.from_bytes(data[:8], "little")
     start = 8 + length
@@ -246,7 +246,7 @@ def file_tensors(image: Tensor) -> dict[str, Tensor]:
 
 
 def nonfinite(tensors: dict[str, Tensor]) -> list[str]:
-    """Names of the tensors that hold NaN or infinity, but for those of `MEANS`."""
+    """Names of the tensors that hold NaN or infinity; running means (`MEANS`) are not tested."""
     return [
         key
         for key, tensor in tensors.items()
@@ -255,7 +255,7 @@ def nonfinite(tensors: dict[str, Tensor]) -> list[str]:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all elements are finite. A finite sum proves it at the speed of memory; otherwise each is tested."""
+    """Whether all elements are finite. A finite sum is proof and runs at memory speed; else each element is tested."""
     if tensor.dtype in (torch.float32, torch.float64):
         values = tensor.detach().cpu().numpy()
         with np.errstate(over="ignore", invalid="ignore"):
@@ -264,7 +264,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _head(tensors: dict[str, Tensor]) -> bytes:
-    """The head of a file, which gives each tensor its position; wide elements first, so that all are aligned."""
+    """The head of a file; places tensors with wide elements first, so that every tensor is aligned."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for key in sorted(tensors, key=lambda key: (-tensors[key].element_size(), key)):
@@ -286,7 +286,7 @@ def _bytes(tensor: Tensor) -> np.ndarray:
 
 
 def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
-    """The order of axes in which the tensor is contiguous; None if there is none."""
+    """The order of axes in which the tensor is contiguous; None if there is no such order."""
     order = tuple(sorted(range(tensor.ndim), key=lambda axis: -tensor.stride(axis)))
     return order if tensor.permute(order).is_contiguous() else None
 
@@ -294,8 +294,8 @@ def _order_in_memory(tensor: Tensor) -> tuple[int, ...] | None:
 def _copy_all(copies: list[tuple[np.ndarray, np.ndarray]]) -> None:
     """Copy bytes in a few threads that share a queue of pieces.
 
-    Torch's own parallel copy meets at a barrier after every tensor: when another process holds one of the cores it
-    was measured 10 to 20 times slower than this (1.06 GB in 420 tensors on 2 cores, 2026).
+    Torch's own parallel copy waits at a barrier after every tensor: with one core taken by another process, `copy_`
+    measured 10 to 20 times slower than this function (1.06 GB in 420 tensors on 2 cores, 2026).
     """
     pieces = (
         (to[start : start + _COPIED_AT_ONCE], source[start : start + _COPIED_AT_ONCE])

@@ -2,7 +2,7 @@
 
 The source of truth is a `scan`; `index.json` is only a summary for people. Damaged checkpoints are renamed, never
 deleted; symbolic links, and directories that contain one, are archived checkpoints and only read. Only the holder of
-the run's lock changes the directory, so it scans once and caches the result.
+the run's lock changes the directory, so the holder scans once and caches the result.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Saved:
     """A checkpoint that has just become durable.
 
     Attributes:
-        is_latest: False only for one that holds NaN or infinity, which is kept for inspection and never resumed from.
+        is_latest: False only if a tensor holds NaN or infinity; the run never resumes from such a checkpoint.
         is_best: whether the run measured its best value here.
-        took_s: seconds from the copy of its snapshot until it was durable, if a writer saved it.
+        took_s: seconds from the copy of the snapshot until the checkpoint was durable; 0 without a `CheckpointWriter`.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class Saved:
 
 
 class CheckpointStore:
-    """Saves and finds the checkpoints of one run, in `root`; the lock is that of the run directory around it."""
+    """Saves and finds the checkpoints of one run, in `root`; locks the run directory, the parent of `root`."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class CheckpointStore:
         """
         Args:
             root: `RUN/checkpoints`; created by `lock`.
-            monitor: name of the metric that selects the best, None for no best.
-            mode: whether small or large values of it are good.
+            monitor: name of the metric that selects the best checkpoint; None for no best.
+            mode: whether small or large values of `monitor` are good.
             world_size: number of ranks that train, for the manifest.
         """
         self.root = Path(root)
@@ -86,7 +86,7 @@ class CheckpointStore:
         """Lock the run directory, check that it is writable, and delete leftovers of other processes.
 
         Raises:
-            LockedError: another run works there.
+            LockedError: another run uses the directory.
             CheckpointError: the directory cannot be read or written.
         """
         self._lock, self._known, self._sequence = RunLock(self.root.parent, wait_s), None, 0
@@ -95,9 +95,9 @@ class CheckpointStore:
             sync_directory(self.root.parent)
             with contextlib.suppress(PermissionError):  # a writable directory may be unreadable
                 sync_directory(self.root.parent.parent)
-            # First, since it frees space. Only the holder of the lock writes here, so that whatever is temporary is
-            # stale, also that of another host: a container gets a new host name at each start. In the run directory
-            # another live process of this host may be writing; an earlier one had our own id.
+            # First, to free space. Only the lock holder writes in `root`, so every temporary file there is stale, also
+            # one with another host's name: a container gets a new host name at each start. In the run directory other
+            # live processes of this host may be writing; a leftover with our own id is of an earlier process.
             remove_leftovers(self.root, is_stale=lambda host, pid: True)
             remove_leftovers(self.root.parent, is_stale=lambda host, pid: pid == os.getpid() or not is_alive(host, pid))
             self.write_index()
@@ -116,26 +116,26 @@ class CheckpointStore:
         return self._lock is not None and self._lock.is_held
 
     def check(self) -> None:
-        """Raise a CheckpointError if this store has locked a run directory that was moved or deleted since."""
+        """Raise a CheckpointError if the locked run directory was moved or deleted since."""
         if self._lock is not None:
             self._lock.check()
 
     def good(self) -> Iterator[Stored]:
-        """Checkpoints from newest to oldest; all hashes of each are compared just before it is returned.
+        """Checkpoints from newest to oldest; compares all hashes of a checkpoint just before yielding it.
 
         Raises:
-            UnreadableError: one cannot be read, so it is unknown whether it is good.
+            UnreadableError: a checkpoint cannot be read, so its state is unknown.
         """
         for stored in self._scan():
             if self._is_sound(stored):
                 yield stored
 
     def latest(self) -> Path | None:
-        """The newest good checkpoint, None if the run has not saved any.
+        """The newest good checkpoint; None if the run has no checkpoints.
 
         Raises:
             UnreadableError: see `good`.
-            CheckpointError: there are checkpoints, but none can be used, and a silent fresh start would hide that.
+            CheckpointError: no existing checkpoint can be used; a silent fresh start would hide the damage.
         """
         newest = next((stored.path for stored in self.good()), None)
         names = [name for name in names_in(self.root) if STEP.fullmatch(name.removeprefix(SET_ASIDE))]
@@ -150,7 +150,7 @@ class CheckpointStore:
         return newest
 
     def best(self) -> Path | None:
-        """The good checkpoint with the best value of the monitored metric, of equal ones the older; None for none.
+        """The good checkpoint with the best value of the monitored metric, the older on a tie; None without any value.
 
         Raises:
             UnreadableError: see `good`.
@@ -159,14 +159,14 @@ class CheckpointStore:
         return next((stored.path for stored in ranking if self._is_sound(stored)), None)
 
     def write(self, snapshot: Snapshot, progress: Progress, metrics: dict[str, float], is_best: bool = False) -> Saved:
-        """Save a snapshot, which must not change during the call, then apply retention. On return it is durable.
+        """Save a snapshot durably, then apply retention. The snapshot must not change during the call.
 
         Args:
-            metrics: measured at this step; a value carried over from an earlier one would be ranked again.
-            is_best: passed on in the result; the best by rank is found from the metrics.
+            metrics: measured at this step; a value carried over from an earlier step would be ranked twice.
+            is_best: passed on in the result; `best` ranks by the metrics instead.
 
         Raises:
-            CheckpointError: it could not be saved. Older checkpoints are unchanged.
+            CheckpointError: the save failed. Older checkpoints are unchanged.
         """
         if not self._is_locked:
             raise RuntimeError("the run directory is not locked; call lock() before write()")
@@ -206,7 +206,7 @@ class CheckpointStore:
         return Saved(path, progress, metrics, is_latest=True, is_best=is_best)
 
     def _write(self, snapshot: Snapshot, manifest: Manifest) -> tuple[Path, Manifest]:
-        """Write under an unused name. After an I/O error everything is written again: a failed sync may drop pages."""
+        """Write under an unused name. After an I/O error, write every file again: a failed sync may drop pages."""
         path = self.root / f"step_{manifest.step:08d}"
         try:
             if (free := _free_bytes(self.root)) is not None and free < snapshot.nbytes:
@@ -231,10 +231,10 @@ class CheckpointStore:
         )
 
     def prune(self) -> list[Path]:
-        """Update `index.json`, then delete what retention drops. Only checkpoints known to be good count as kept.
+        """Update `index.json`, then delete the checkpoints that retention drops. Only good checkpoints count as kept.
 
         Returns:
-            What was deleted.
+            The deleted directories.
 
         Raises:
             CheckpointError: a checkpoint cannot be read; nothing was deleted.
@@ -243,7 +243,7 @@ class CheckpointStore:
         return self._retain()
 
     def _retain(self) -> list[Path]:
-        """As `prune`, from the cached scan; verifies only the checkpoints that replace a deleted one."""
+        """As `prune`, from the cached scan; verifies only checkpoints that are kept in preference to a deleted one."""
         while True:
             known = self._remembered()
             own = [one for one in known if not one.is_linked]
@@ -258,7 +258,7 @@ class CheckpointStore:
         return [one.path for one in own if one.path in dropped and self._delete(one.path)]
 
     def write_index(self, stored: list[Stored] | None = None) -> None:
-        """Write `index.json` from a scan, or from these checkpoints, newest first."""
+        """Write `index.json` from `stored`, newest first, or from a scan."""
         stored = self._scan() if stored is None else stored
         best = next(iter(ranked(stored, self.monitor, self.mode)), None)
         index = {
@@ -276,7 +276,7 @@ class CheckpointStore:
         """Checkpoints with a valid manifest and files of the right size, newest first; damaged ones are set aside.
 
         Raises:
-            UnreadableError: one cannot be read, so their order is unknown.
+            UnreadableError: a checkpoint cannot be read, so the order is unknown.
         """
         found, damages = scan(self.root)
         self._known = found[::-1] if self._is_locked else None
@@ -297,10 +297,10 @@ class CheckpointStore:
             self._known[:] = [one for one in self._known if one.path != path]
 
     def _is_sound(self, stored: Stored, again: bool = False) -> bool:
-        """Compare all hashes, once per process; set the checkpoint aside if they differ.
+        """Compare all hashes, once per process; set a damaged checkpoint aside.
 
         Args:
-            again: compare at least the sizes even if the hashes were compared before.
+            again: compare at least the sizes if the hashes were compared before.
         """
         try:
             if stored.path not in self._verified:
@@ -333,19 +333,19 @@ class CheckpointStore:
 
     def _delete(self, path: Path) -> bool:
         try:
-            if holds_links(path):  # it was linked just now
+            if holds_links(path):  # archived since the scan
                 return False
             delete_checkpoint(path)
         except OSError as error:
             log.warning("checkpoint %s is no longer needed but cannot be deleted: %s", path, error)
-            self._known = None  # it may be gone or not
+            self._known = None  # the directory may be gone or not
             return False
         self._forget(path)
         return True
 
 
 def _config_hash(snapshot: Snapshot) -> str | None:
-    """As `Config.digest`: independent of the order of keys."""
+    """SHA-256 of the stored configuration as `Config.digest` computes it, independent of the order of keys."""
     if CONFIG not in snapshot.documents:
         return None
     text = json.dumps(snapshot.documents[CONFIG], sort_keys=True, separators=(",", ":"))
@@ -353,7 +353,7 @@ def _config_hash(snapshot: Snapshot) -> str | None:
 
 
 def _free_bytes(path: Path) -> int | None:
-    """Free bytes for this user, None if the file system does not report them."""
+    """Free bytes for this user; None if the file system does not report a size."""
     with contextlib.suppress(OSError):
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize if status.f_blocks else None

@@ -28,9 +28,9 @@ class Found:
     """An entry of the directory of checkpoints.
 
     Attributes:
-        kind: `set aside` is a damaged one that was renamed, `damaged` one that was not yet; `unreadable` is unknown.
-        manifest: None if it cannot be read.
-        roles: `latest` and `best`, of a good one.
+        kind: `damaged` is not renamed yet, `set aside` is renamed damage; `unreadable` may be damaged or good.
+        manifest: None if unreadable.
+        roles: `latest` and `best`; only good checkpoints have roles.
         remark: the problem, if any.
     """
 
@@ -42,15 +42,15 @@ class Found:
 
     @property
     def value(self) -> float | None:
-        """The monitored metric when it was saved."""
+        """The monitored metric at the save."""
         return None if self.manifest is None else self.manifest.value
 
 
 def root_of(run: Path) -> Path:
-    """The directory of checkpoints of a run, given the run or that directory itself.
+    """The directory of checkpoints of a run, given the run or the directory of checkpoints itself.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: `run` is neither.
     """
     for path in (run / "checkpoints", run):
         if path.is_dir() and (path.name == "checkpoints" or any(map(STEP.fullmatch, os.listdir(path)))):
@@ -61,13 +61,13 @@ def root_of(run: Path) -> Path:
 def take_stock(root: Path, *, compare_hashes: bool) -> Iterator[Found]:
     """All entries, good checkpoints first, newest first. Changes nothing and needs no lock.
 
-    A run may be writing: its unfinished and just deleted checkpoints are left out.
+    A run may be writing; its unfinished and just deleted checkpoints are left out.
 
     Args:
         compare_hashes: read every byte; otherwise only sizes are compared.
 
     Raises:
-        UnreadableError: after everything else, if hashes were to be compared and a checkpoint cannot be read.
+        UnreadableError: a checkpoint cannot be read. Raised after all entries, and only with `compare_hashes`.
     """
     looked = list(look(root))
     stored = [one for one in looked if isinstance(one, Stored)]
@@ -109,7 +109,7 @@ def store_of(root: Path, **changes: Any) -> CheckpointStore:
     """The store of a run, with the retention settings of its configuration.
 
     Args:
-        changes: fields of `RetentionConfig` that replace those of the configuration.
+        changes: fields of `RetentionConfig` that override the configuration.
 
     Raises:
         CheckpointError: the configuration of the run cannot be read.
@@ -166,7 +166,7 @@ def repair(store: CheckpointStore) -> list[str]:
 
 
 def _manifest_of(path: Path) -> tuple[Manifest | None, str]:
-    """The manifest, or None and the problem."""
+    """The manifest and no problem, or None and the problem."""
     try:
         return read_manifest(path), ""
     except GoneError:

@@ -1,8 +1,8 @@
 """Saves in the background: training stops only while the state is copied into memory that the writer owns.
 
-One save runs at a time. A save that is requested during another waits for it, since each must become durable; memory
-for one snapshot is therefore enough, and it is reused. A failed save is logged at once; only several in a row, or the
-last one of a run, are an error, so that a disk that was full for an hour does not end a run.
+One save runs at a time. A request during a save waits, since every save must become durable; memory for one snapshot is
+therefore enough and is reused. A failed save is logged at once. Only several failures in a row, or a failure of a run's
+last save, are an error, so that a disk that was full for an hour does not end a run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CheckpointWriter:
         Args:
             before: called in the writing thread before each save.
             on_durable: called in the writing thread once a checkpoint is durable and retention has been applied. The
-                directory is not deleted during the call, since the next save waits for it.
+                next save waits for the call, so retention does not delete the directory meanwhile.
         """
         self._store = store
         self._on_durable, self._before = on_durable, before
@@ -45,7 +45,7 @@ class CheckpointWriter:
         self._failed: list[CheckpointError] = []  # saves in a row
 
     def reserve(self, snapshot: Snapshot) -> None:
-        """Allocate memory for snapshots of this size in the background; otherwise the first save has to.
+        """Allocate memory for snapshots of this size in the background, so that the first save need not.
 
         Mapping fresh pages takes several times as long as the copy. Call this once all tensors of a save exist.
         """
@@ -56,7 +56,7 @@ class CheckpointWriter:
         """Copy a snapshot and start saving it, after waiting for a running save.
 
         Raises:
-            CheckpointError: too many saves in a row have failed; this one was not started.
+            CheckpointError: too many saves in a row have failed; nothing was started.
         """
         self.wait()
         begun = time.monotonic()
@@ -64,7 +64,7 @@ class CheckpointWriter:
         self._start(self._save, begun, held, progress, dict(metrics), is_best)
 
     def check(self) -> None:
-        """Raise the error of an earlier save, or that the run directory is gone; cheap enough for every step."""
+        """Raise the error of an earlier save, or CheckpointError if the run directory is gone; cheap, for each step."""
         self._store.check()
         if self._running is not None and self._running.done():
             done, self._running = self._running, None
@@ -87,7 +87,7 @@ class CheckpointWriter:
             self._failed.clear()
 
     def _start(self, task: Callable[..., None], *arguments: Any) -> None:
-        """Run a task in a thread of its own, which the interpreter waits for before it exits."""
+        """Run a task in a new thread, which the interpreter joins before exiting."""
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint-writer")
         self._running = self._pool.submit(task, *arguments)
         self._pool.shutdown(wait=False)

@@ -23,10 +23,9 @@ from dp_prior.cli.runs import evaluate, push, report, schema, sweep, train, watc
 
 __all__ = ["main", "train"]
 
-# A thread of GNU OpenMP that waits for the others spins 300,000 times before it sleeps, and meanwhile keeps its core
-# from a thread that has work. With 1,000 spins a step of the main job takes 0.63 of the time where another process uses
-# one of two cores, and no longer where none does (python -m benchmarks waiting --widths 32,64,128). The variable is
-# read when torch is loaded, which is later.
+# A waiting thread of GNU OpenMP spins 300,000 times before sleeping, and so keeps its core from threads with work. With
+# 1,000 spins a step of the main job takes 0.63 of the time while another process uses one of two cores, and the same
+# time on idle cores (python -m benchmarks waiting --widths 32,64,128). Torch, loaded later, reads the variable.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 

@@ -1,4 +1,4 @@
-"""`dp-prior checkpoints`: list, verify, prune and repair those of a run."""
+"""`dp-prior checkpoints`: list, verify, prune and repair the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def prune_checkpoints(run: Path, dry_run: bool, **keep: int | None) -> None:
 @checkpoints.command("repair")
 @click.argument("run", type=click.Path(path_type=Path))
 def repair_checkpoints(run: Path) -> None:
-    """Set damaged checkpoints aside, restore those that verify again, delete leftovers, rewrite index.json."""
+    """Set damaged checkpoints aside, restore checkpoints that verify again, delete leftovers, rewrite index.json."""
     from dp_prior.checkpoints.upkeep import repair, root_of, store_of
 
     store = store_of(root_of(run))

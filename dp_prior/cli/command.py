@@ -1,4 +1,4 @@
-"""What all commands share: user errors become exit codes, parts of the user are imported, output may fail."""
+"""Shared by all commands: turns user errors into exit codes, imports the user's modules, survives failing output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exit_codes() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         try:
             from dp_prior.run_files.exit_file import FAILED, REFUSED, STOPPED, classify
-        except ModuleNotFoundError as missing:  # another Python than that of the environment
+        except ModuleNotFoundError as missing:  # run by a Python outside the environment
             found = f"{missing.name} is not installed for {sys.executable}"
             click.echo(f"error: {found}; activate the environment, or install dp_prior in it", err=True)
             sys.exit(64)  # as for any missing package; docs/processes.md
@@ -38,7 +38,7 @@ def exit_codes() -> Iterator[None]:
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range, which infinity and NaN are not."""
+    """A number in a range; refuses infinity and NaN."""
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> float:
         found = super().convert(value, param, context)
@@ -48,7 +48,7 @@ class FiniteRange(click.FloatRange):
 
 
 class Command(click.Command):
-    """A command that imports the modules of `modules_option`, and whose user errors end with their exit code."""
+    """A command that imports the modules of `modules_option` and turns user errors into exit codes."""
 
     def invoke(self, context: click.Context) -> object:
         quiet()
@@ -58,10 +58,10 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group of such commands."""
+    """A group of `Command`s."""
 
     command_class = Command
-    group_class = type  # groups inside it are like it
+    group_class = type  # nested groups are `Commands` too
 
 
 def _modules_option(name: str) -> Callable[[Callable], Callable]:
@@ -71,7 +71,7 @@ def _modules_option(name: str) -> Callable[[Callable], Callable]:
 
 modules_option = _modules_option("imported")
 late_modules_option = _modules_option("modules")
-"""For a command that imports them itself: one that handles signals meanwhile, or passes the names on."""
+"""For a command that imports the modules later, under its signal handler, or passes the names on."""
 
 overrides_option = click.option(
     "--set", "overrides", multiple=True, metavar="KEY.KEY=VALUE", help="Override a setting; repeatable."
@@ -82,10 +82,10 @@ def import_modules(modules: tuple[str, ...]) -> None:
     """Import the modules that the user names, from the working directory too; no file can cause an import.
 
     Raises:
-        ConfigError: one cannot be imported.
+        ConfigError: a module cannot be imported.
     """
     if modules:
-        sys.path.append(os.getcwd())  # last, so that no file in it hides an installed module
+        sys.path.append(os.getcwd())  # last, so that no local file hides an installed module
     for name in modules:
         try:
             importlib.import_module(name)
@@ -104,10 +104,10 @@ def import_modules(modules: tuple[str, ...]) -> None:
 
 
 def new_names(pairs: Iterable[str]) -> dict[str, str]:
-    """What `--rename` says: new names by those in the source.
+    """Parse `--rename` into new names by names in the source.
 
     Raises:
-        ConfigError: a pair lacks one of the two.
+        ConfigError: a pair lacks a name.
     """
     names: dict[str, str] = {}
     for pair in pairs:
@@ -121,15 +121,15 @@ def new_names(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def say(line: str) -> None:
-    """Print a line. A closed pipe or a full disk under the log must not end the training."""
+    """Print a line; ignores a closed pipe or a full disk, which must not end the training."""
     with contextlib.suppress(OSError):
         click.echo(line)
 
 
 @contextlib.contextmanager
 def optional_stdout() -> Iterator[None]:
-    """Discard output if stdout is closed or fails; otherwise the interpreter flushes it again when it exits, fails and
-    changes the exit code."""
+    """Discard output if stdout is closed or fails. Without this the interpreter's flush at exit would fail and change
+    the exit code."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
     try:
@@ -142,11 +142,11 @@ def optional_stdout() -> Iterator[None]:
 
 
 def quiet() -> None:
-    """Show warnings; hide what libraries log below that level."""
+    """Show warnings; hide messages of libraries below this level."""
     handler = logging.lastResort  # looks up sys.stderr at every message, because the live display replaces it
     handler.filters = [lambda record: not logging.getLogger(record.name.partition(".")[0]).handlers]  # no duplicates
     logging.basicConfig(handlers=[handler], format="%(message)s", level=logging.WARNING)
-    # torch renamed an option that accelerate passes; every rank would warn of it
+    # accelerate passes an option that torch has renamed; every rank would print a warning
     warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
-    # convolutions of 1x1 on channels-last images have two equal descriptions of one layout
+    # 1x1 convolutions on channels-last images: two descriptions of the same layout
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)

@@ -1,4 +1,4 @@
-"""Commands about data: look at them, prepare, convert and make them."""
+"""Commands about data: inspect, prepare, convert, make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dp_prior.cli.command import Command, FiniteRange, modules_option, new_names
 @click.option("--write-config", type=click.Path(path_type=Path), help="Write a configuration that trains on the data.")
 @overrides_option
 def inspect(place: str, html: Path | None, write_config: Path | None, overrides: tuple[str, ...]) -> None:
-    """Show a data set and what is wrong with it: a path, user/name on the Hub, or a configuration (docs/pages.md)."""
+    """Show a data set and its faults, given a path, user/name on the Hub, or a configuration (docs/pages.md)."""
     from dp_prior.inspection.inspect import inspect as look
     from dp_prior.inspection.inspect import write_config as propose
     from dp_prior.pages.dataset import summary, write_inspection
@@ -86,7 +86,7 @@ def convert(
     leave_out: tuple[str, ...],
     fps: float | None,
 ) -> None:
-    """Convert a data set of any format that is read to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
+    """Convert a data set of any readable format to Diffusion Policy's zarr, LeRobot 3.0, robomimic's HDF5 or npz
     (docs/data.md)."""
     from dp_prior.data import convert as conversion
 
@@ -164,7 +164,7 @@ def make_demonstrations(out: Path, task: str, episodes: int, seed: int, workers:
 @click.option("--episodes", required=True, type=click.Path(exists=True, path_type=Path), help="Demonstrations, .npz.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The .npz file to write.")
 def make_goal_demonstrations(episodes: Path, out: Path) -> None:
-    """Turn demonstrations of Push-T to its four goals, with the instruction of each (docs/language.md)."""
+    """Rotate demonstrations of Push-T to the four goals and add each goal's instruction (docs/language.md)."""
     from dp_prior.envs.pusht_goals import write_goal_demonstrations
 
     click.echo(f"wrote {write_goal_demonstrations(episodes, out)} episodes to {out}")

@@ -42,8 +42,8 @@ guidance_option = click.option("--guidance-scale", type=float, help="Instead of 
 @click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1), help="Drawn together.")
 @click.option("--seed", default=0, show_default=True, help="Determines the noise, with the index of a sample.")
 def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tuple[str, ...], **options: object) -> None:
-    """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop and repeat it
-    at any time: the same command goes on."""
+    """Draw samples of any model into one file or folder (docs/sampling.md), on any number of ranks. Stop at any time;
+    the same command continues."""
     from dp_prior.job.launcher import end_with_parent
     from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
     from dp_prior.job.stop import Stop
@@ -86,7 +86,7 @@ def sample(checkpoint: str, n: int, out: Path, labels: str | None, modules: tupl
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change data, for example its path.")
 @click.option("--seed", default=0, show_default=True, help="Of the fixed noise of each sample.")
 def likelihood(checkpoint: str, **options: object) -> None:
-    """Measure the bits per dimension of a model, beside those of simple baselines (docs/sampling.md)."""
+    """Measure the bits per dimension of a model, and of simple baselines for comparison (docs/sampling.md)."""
     from dp_prior.job.ranks import Ranks, make_accelerator
     from dp_prior.run.likelihood import measure_likelihood
     from dp_prior.run.stored import TIMEOUT_S
@@ -204,8 +204,8 @@ def _served(checkpoint: str, guidance_scale: float | None, device: str) -> Polic
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
 @click.option("--max-error", default=0.1, show_default=True, help="Refuse a larger relative error of the profile.")
 def average(run: str, relative_width: float, out: Path, max_error: float) -> None:
-    """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all of
-    them, or from those up to RUN@step_00012000."""
+    """Reconstruct an average of any width from the power-function averages in the checkpoints of a run: from all
+    checkpoints, or up to RUN@step_00012000."""
     from dp_prior.training.posthoc import reconstruct
 
     made = reconstruct(run, relative_width, out, max_error=max_error)
@@ -231,7 +231,7 @@ def average(run: str, relative_width: float, out: Path, max_error: float) -> Non
 )
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change task.sampler in a graph format.")
 def export(checkpoint: str, directory: Path, whole: bool, layout: str, overrides: tuple[str, ...]) -> None:
-    """Copy a checkpoint, or the best one of a run, to a directory that loads by itself."""
+    """Copy a checkpoint, or a run's best checkpoint, to a directory that loads by itself."""
     from dp_prior.run.commands import export_checkpoint, export_policy
 
     if layout != "checkpoint":

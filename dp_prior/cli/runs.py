@@ -1,4 +1,4 @@
-"""Commands that train, and that show, compare and upload what training left."""
+"""Commands that train, and that show, compare and upload runs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(
     allow_change: tuple[str, ...],
     modules: tuple[str, ...],
 ) -> None:
-    """Train the model that a JSON file describes; the same command resumes a run that was stopped."""
+    """Train the model that a JSON file describes; the same command resumes a stopped run."""
     from dp_prior.job.signals import ECHO_S, LAUNCHER_ECHO_S, ignore_repeats_at_exit, stop_on_signal
     from dp_prior.job.stop import Stop
 
@@ -111,7 +111,7 @@ def sweep(
     html: Path | None,
     modules: tuple[str, ...],
 ) -> None:
-    """Train every combination of settings, one run after another; the same command goes on where it was stopped."""
+    """Train every combination of settings, one run after another; after a stop the same command continues."""
     import_modules(modules)
     from dp_prior.checkpoints.documents import CONFIG
     from dp_prior.pages.report import write_report
@@ -135,7 +135,7 @@ def sweep(
 @overrides_option
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for reports, videos and pictures; must be empty.")
 def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> None:
-    """Repeat the evaluations of a checkpoint, or of the best one of a run, and compare with the stored numbers."""
+    """Repeat the evaluations of a checkpoint, or of a run's best checkpoint, and compare with the stored numbers."""
     from dp_prior.run.commands import evaluate_checkpoint
 
     for name, now, stored in evaluate_checkpoint(checkpoint, overrides, out):
@@ -151,7 +151,7 @@ def evaluate(checkpoint: str, overrides: tuple[str, ...], out: Path | None) -> N
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--html", type=click.Path(path_type=Path), help="The page; by default report.html in the one run.")
 def report(runs: tuple[Path, ...], html: Path | None) -> None:
-    """Write one HTML page about a run, or about several side by side; they may be running."""
+    """Write one HTML page about a run, or about several runs side by side; runs may be in progress."""
     from dp_prior.pages.report import write_report
     from dp_prior.run_files.scores import PAGE
 
@@ -167,7 +167,7 @@ def report(runs: tuple[Path, ...], html: Path | None) -> None:
 @click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="0 for a free one.")
 @click.option("--insecure", is_flag=True, help="Let other machines connect; there is no password.")
 def watch(runs: Path, host: str, port: int, insecure: bool, modules: tuple[str, ...]) -> None:
-    """Serve the pages of all runs below a directory, live while they train; Ctrl-C or SIGTERM ends it."""
+    """Serve the pages of all runs below a directory, live during training; ends on Ctrl-C or SIGTERM."""
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         import_modules(modules)

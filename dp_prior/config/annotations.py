@@ -1,4 +1,4 @@
-"""Annotations of a record's fields: the records that they admit, what lies below them, and what a change means."""
+"""Annotations of a record's fields: the records a field admits, the fields below, and the meaning of a change."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Kind = Literal["harmless", "schedule-changing", "architecture", "data"]
 
 @dataclass(frozen=True)
 class Change:
-    """What a change of a setting means for a run that resumes; `Annotated[int, Change("harmless")]` on its field.
+    """What changing a field means for a run that resumes: `Annotated[int, Change("harmless")]`.
 
-    It holds for everything inside the field that says nothing else; see `dp_prior.run_files.changes`.
+    Also holds for fields inside without a `Change` of their own; see `dp_prior.run_files.changes`.
 
     Attributes:
-        inside: kinds of some fields of the record that the field holds, where only this holder can tell.
+        inside: kinds of fields of the record inside, where only the field around the record can tell.
     """
 
     kind: Kind
@@ -33,7 +33,7 @@ def change_of(annotation: Any) -> Change | None:
 
 
 class Members(ABC):
-    """Metadata of an annotation that admits records which are not written in it; see `family`."""
+    """Metadata of an annotation whose records are listed elsewhere and may be added to; see `family`."""
 
     @property
     @abstractmethod
@@ -42,7 +42,7 @@ class Members(ABC):
 
 
 def records_in(annotation: Any) -> list[type[Record]]:
-    """The record classes an annotation admits, through Annotated, unions and optionals."""
+    """The record classes that an annotation admits, also inside Annotated, unions and optionals."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return [annotation]
     families = [part for part in getattr(annotation, "__metadata__", ()) if isinstance(part, Members)]
@@ -54,7 +54,7 @@ def records_in(annotation: Any) -> list[type[Record]]:
 
 
 def can_be_joined(annotation: Any) -> bool:
-    """Whether other packages can add records to what an annotation admits."""
+    """Whether other packages can add records to an annotation."""
     parts = (*getattr(annotation, "__metadata__", ()), *get_args(annotation))
     return any(isinstance(part, Members) or can_be_joined(part) for part in parts if part is not annotation)
 
@@ -66,7 +66,7 @@ def members(annotation: Any) -> dict[str, type[Record]]:
 
 
 def record_for(annotation: Any, value: Any) -> type[Record] | None:
-    """The record class that describes `value`, by its `type` where there are several."""
+    """The record class that describes `value`, selected by the key `type` among several."""
     records = records_in(annotation)
     tag = value.get("type") if isinstance(value, dict) else None
     tagged = [r for r in records if "type" in r.model_fields and r.model_fields["type"].default == tag]
@@ -74,7 +74,7 @@ def record_for(annotation: Any, value: Any) -> type[Record] | None:
 
 
 def child(annotation: Any, key: str | int) -> Any:
-    """The annotation one level below, for a field name, a key or an index; None where there is none."""
+    """The annotation one level below, for a field name, a key or an index; None if there is nothing below."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         found = annotation.model_fields.get(str(key))
         if found is None:

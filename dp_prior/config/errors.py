@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 MOST_PROBLEMS = 50
-"""A report shows this many problems and counts the others."""
+"""A report shows at most this many problems and counts the rest."""
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; `problems` holds one line per fault, the first `MOST_PROBLEMS` of them."""
+    """A configuration that cannot be used; `problems` holds one line per fault, at most `MOST_PROBLEMS` lines."""
 
     def __init__(self, source: str, problems: list[str], more: int = 0, advice: str = ""):
         """
         Args:
             more: number of faults beyond `problems`.
-            advice: what to do about them, the last line of the message.
+            advice: the remedy; last line of the message.
         """
         total = len(problems) + more
         self.source = source

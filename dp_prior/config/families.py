@@ -16,20 +16,20 @@ from dp_prior.config.record import Config
 
 
 def family(name: str, *members: type[Config], needs: tuple[str, ...] = ("create",)) -> Any:
-    """The union of interchangeable records, told apart by their `type`: ours, and those of other packages.
+    """The union of interchangeable records, ours and other packages', told apart by `type`.
 
-    A package adds a record with `member_of`, once its module is imported, or by an entry point in its own metadata; a
-    configuration can only name what was added:
+    A package adds a record by `member_of`, which runs when the module is imported, or by an entry point in the
+    package's metadata. A configuration can only name records that were added:
 
         [project.entry-points."dp_prior.backbones"]
         wavenet = "my_package.wavenet:WaveNetConfig"
 
     Args:
-        name: of the family, in the plural; the entry points are those of group `dp_prior.<name>`.
+        name: plural name of the family; the entry points belong to group `dp_prior.<name>`.
         needs: attributes and fields that every member has.
 
-    When a record that holds it is first checked, it raises ImportError for an installed record that cannot be imported,
-    and PartError for one that is no record of a new type.
+    The first check of a record with a field of the family raises ImportError if an installed member cannot be imported,
+    and PartError if a member is no record or its type is taken.
     """
     return Annotated[Config, _Family(name, members, needs)]
 
@@ -41,7 +41,7 @@ def member_of(family: Any) -> Callable[[R], R]:
     """Class decorator that adds a record to a family, such as `EncoderConfig`, before a configuration is read.
 
     Raises:
-        PartError: a configuration was read already, the type is taken, or the record lacks what every member has.
+        PartError: a configuration was read already, the type is taken, or the record lacks a required attribute.
     """
     found = [part for part in getattr(family, "__metadata__", ()) if isinstance(part, _Family)]
     if not found:
@@ -55,8 +55,8 @@ def member_of(family: Any) -> Callable[[R], R]:
 
 
 class _Family(Members):
-    """The members of a family. Installed ones are imported when a record is first checked, not when the family is
-    made: they import our modules, in which families are made."""
+    """The members of a family. Installed members are imported when a record is first checked, not when the family is
+    made: their modules import ours, which are still being imported while families are made."""
 
     def __init__(self, name: str, members: tuple[type[Config], ...], needs: tuple[str, ...]):
         self._name = name
@@ -70,7 +70,7 @@ class _Family(Members):
         found = dict(self._ours)
         for source, record in _installed_members(self._name):
             self._admit(found, source, record)
-        for record in self._added.values():  # after the above, whose modules may add some
+        for record in self._added.values():  # last, since importing the installed members may have added records
             self._admit(found, _name_of(record), record)
         return found
 

@@ -1,4 +1,4 @@
-"""What a record is, apart from its way from JSON and back."""
+"""`Record`: frozen, checked fields. `Config` adds reading and writing JSON."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Record(BaseModel):
     model_config = ConfigDict(defer_build=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
     replaced: ClassVar[Mapping[str, str]] = {}
-    """Keys of other libraries that a file may hold by mistake, and what replaces them here."""
+    """Hints by key, for keys of other libraries that a file may hold by mistake."""
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Fill in, in place, omitted keys whose default depends on other keys; nothing by default."""
+        """Fill in, in place, omitted keys whose default depends on other keys; does nothing by default."""
 
     def faults(self) -> Iterable[str]:
         """Contradictions between fields that are each valid, one line per fault; none by default.
 
-        The lines of all records are reported together. A record is asked only if its fields, records among them, are
-        valid, since its lines may depend on them.
+        The lines of all records are reported together. Called only if all fields, nested records included, are valid,
+        so `faults` may rely on valid fields.
         """
         return ()
 

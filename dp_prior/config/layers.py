@@ -1,4 +1,4 @@
-"""JSON objects laid over each other, as files that extend each other are, with the file that each value comes from."""
+"""Merges the JSON objects of files that extend each other, and remembers the file of each value."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 
 class Layers:
-    """An object made of several, lowest first.
+    """A JSON object merged from layers, lowest first.
 
-    Objects are merged key by key, but one with another `type` replaces the one below whole; so do lists, null and all
-    other values.
+    Objects are merged key by key, unless their `type` differs; then, as for lists, null and all other values, the upper
+    layer replaces the lower value whole.
 
     Attributes:
-        data: the object.
+        data: the merged object.
         top: the file of the highest layer.
     """
 
     def __init__(self, data: dict[str, Any], file: str):
         self.data, self.top = data, file
-        self._files: dict[tuple[str, ...], str] = {(): file}  # of a value and of all below it that have no own entry
+        self._files: dict[tuple[str, ...], str] = {(): file}  # for a value and everything below without an own entry
 
     def lay(self, given: dict[str, Any], file: str) -> None:
-        """Put an object over the others."""
+        """Merge an object as the new top layer."""
         self.top = file
         self._merge(self.data, given, ())
 
@@ -37,12 +37,12 @@ class Layers:
                 self.replaced((*path, key))
 
     def replaced(self, path: tuple[str, ...]) -> None:
-        """The value at a path is that of the highest layer, or takes its place."""
+        """Mark the value at `path` as coming from the top file."""
         self._files = {at: file for at, file in self._files.items() if at[: len(path)] != path}
         self._files[path] = self.top
 
     def remark(self, path: Sequence[str | int]) -> str:
-        """Names the other files that the value at a path comes from: "" if the highest layer has it all."""
+        """Text for a message naming the files that the value at `path` comes from; "" if only from the top file."""
         place = tuple(map(str, path))
         above = next(self._files[place[:n]] for n in range(len(place), -1, -1) if place[:n] in self._files)
         files = {above: None, **dict.fromkeys(file for at, file in self._files.items() if at[: len(place)] == place)}

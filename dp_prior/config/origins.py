@@ -1,4 +1,4 @@
-"""Where the records of other packages come from, so that a file can say what it needs."""
+"""Origins of records of other packages, so that a written configuration names the packages required to read it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dp_prior.config.errors import short
 from dp_prior.config.fields import Record
 
 PARTS = "$parts"
-"""Key of a written record: the package, version and module of each `type` in it that another package adds. Only error
-messages and comparisons use it; nothing is imported because a file names it."""
+"""Key of a written record: package, version and module of each `type` that another package adds. Used only in error
+messages and comparisons; a file never causes an import."""
 
 
 def origins_of(value: Any) -> dict[str, str]:
-    """Package, version and module of every record in a value that is not ours, by type."""
+    """Package, version and module of every record of another package in a value, by type."""
     if isinstance(value, Record):
         inside, record = value.arguments(), type(value)
         top = record.__module__.partition(".")[0]
@@ -39,10 +39,10 @@ def _origin(record: type[Record], top: str) -> str:
 
 
 def changed_code(origins: Any) -> str:
-    """A question for an error about tensors that do not fit: whether code of other packages is another one now.
+    """A hint for an error about tensors that do not fit: asks whether the code of other packages has changed.
 
     Args:
-        origins: of the parts of a checkpoint, as `PARTS` of its configuration holds them.
+        origins: the value of `PARTS` in the checkpoint's configuration.
     """
     if not isinstance(origins, dict) or not origins:
         return ""
@@ -50,7 +50,7 @@ def changed_code(origins: Any) -> str:
 
 
 def unknown_type(kind: Any, origins: dict[str, str]) -> str | None:
-    """What to do about a type that is not known but, as its file says, is of another package; None if it does not."""
+    """The remedy for an unknown type that the file's `PARTS` attributes to another package; None if not listed."""
     if not isinstance(kind, str) or kind not in origins:
         return None
     return (

@@ -21,9 +21,9 @@ def rank_of_override(override: str) -> float:
 
 
 def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tuple[str, ...]:
-    """Set `a.b.c=value` in place; returns the path of what is replaced.
+    """Set `a.b.c=value` in place; returns the path of the replaced value.
 
-    Parts that the file omits start from their default; changing a `type` resets that part to its defaults.
+    Objects that the file omits start from their defaults; changing a `type` resets the object to the new defaults.
     """
     source = f"--set {override if len(override) <= 200 else short(override)}"
     path, equals, text = override.partition("=")
@@ -58,7 +58,7 @@ def apply_override(cls: type[Record], data: dict[str, Any], override: str) -> tu
 
 
 def _typed(text: str, annotation: Any, source: str) -> Any:
-    """The value of an override: parsed as JSON, or the text itself where only text is valid; null is no text.
+    """The value of an override: parsed as JSON, or the text itself where only text is valid. `null` is always null.
 
     Raises:
         ConfigError: the text begins like an object or a list, and is neither JSON nor valid as a text.
@@ -78,7 +78,7 @@ def _typed(text: str, annotation: Any, source: str) -> Any:
 
 
 def _is_valid(value: Any, annotation: Any) -> bool:
-    """Whether a field with this annotation takes the value; every value is valid for an unknown field."""
+    """Whether a field with this annotation accepts the value; an unknown field (None) accepts every value."""
     if annotation is None:
         return True
     try:
@@ -89,7 +89,7 @@ def _is_valid(value: Any, annotation: Any) -> bool:
 
 
 def _default_of(record: type[Record] | None, key: str) -> Any:
-    """The default of a field as mutable JSON; {} if it has none."""
+    """The default of a field as mutable JSON; {} without a default or if the default is null."""
     if record is None or key not in record.model_fields or record.model_fields[key].is_required():
         return {}
     default = to_jsonable_python(record.model_fields[key].get_default(call_default_factory=True))

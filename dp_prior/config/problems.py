@@ -1,4 +1,4 @@
-"""The errors of pydantic as lines for whoever wrote the file: JSON path, what was found, what to do."""
+"""Translates errors of pydantic into lines for the author of the file: JSON path, finding, remedy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dp_prior.config.origins import unknown_type
 
 
 def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]) -> tuple[list[str | int], list[str]]:
-    """The path of a pydantic error, and its lines, usually one: JSON path, problem and remedy.
+    """The path of a pydantic error, and the message, usually one line: JSON path, problem and remedy.
 
     Args:
-        origins: of types that other packages add.
+        origins: origin of each type of another package, see `PARTS`.
     """
     keys, annotation, record = _place(cls, data, problem)
     path = [key_text(part) for part in keys]
@@ -24,7 +24,7 @@ def describe(cls: type[Record], data: Any, problem: Any, origins: dict[str, str]
 
 
 def _place(cls: type[Record], data: Any, problem: Any) -> tuple[list[str | int], Any, type[Record] | None]:
-    """Where a pydantic error lies: its path, the annotation there, and the record around it."""
+    """Where a pydantic error lies: path, annotation there, and enclosing record."""
     kind, location = problem["type"], problem["loc"]
     annotation, value, record, keys = cls, data, None, []
     for depth, part in enumerate(location):
@@ -71,13 +71,13 @@ def _tags(annotation: Any) -> str:
 
 
 def _remark_on_import(tag: Any, annotation: Any) -> str:
-    """A type that resembles none of ours may be a part of the user's own, whose module was not named."""
+    """A hint about --import, for a type that resembles none of ours: perhaps the user's own, not imported."""
     is_typo = difflib.get_close_matches(str(tag), members(annotation), n=1)
     return "; a part of your own needs --import MODULE" if can_be_joined(annotation) and not is_typo else ""
 
 
 def _nearest(record: type[Record] | None, key: str) -> str:
-    """A hint: what replaces a key of another library, the closest known key, or all known keys."""
+    """A hint for an unknown key: the equivalent of another library's key, the closest known key, or all known keys."""
     if record is not None and key in record.replaced:
         return f" {record.replaced[key]}"
     known = list(record.model_fields) if record is not None else []

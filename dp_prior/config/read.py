@@ -1,4 +1,4 @@
-"""JSON from files: stricter than `json.loads`, and with the files that one extends."""
+"""Reads JSON more strictly than `json.loads`, and follows `extends` from file to file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from dp_prior.config.errors import ConfigError, an, short
 
 EXTENDS = "extends"
-"""Key of a configuration file: the file that it is laid over, relative to its own directory."""
+"""Key of a configuration file: path of the file to lay this file over, relative to this file's directory."""
 
 MOST_CHARACTERS = 4_000_000
-"""Maximum length of a configuration; checking one with that many unknown keys takes seconds."""
+"""Maximum length of a configuration; at this length, checking a file of unknown keys takes seconds."""
 
 TOO_DEEP = "is nested too deeply to be a configuration"
 
 
 def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """A file and those that it extends, each with its object; the last one extends nothing."""
+    """A file and the chain of files that `extends` leads to, each with its object; the base comes last."""
     found: list[tuple[Path, dict[str, Any]]] = []
     asked = ""
     while True:
@@ -42,7 +42,7 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def parse_object(text: str, source: str) -> dict[str, Any]:
-    """A JSON object without its `$schema`."""
+    """Parse a JSON object and drop `$schema`."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
     data = parse_json(text, source)
@@ -53,7 +53,7 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Any JSON value; stricter than `json.loads`, which takes repeated keys, NaN and 1e999."""
+    """Parse any JSON value; refuses repeated keys, NaN and 1e999, which `json.loads` accepts."""
 
     def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

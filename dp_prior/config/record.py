@@ -1,4 +1,4 @@
-"""`Config`, the record that every part of the package is described by."""
+"""`Config`, the record that describes every part of the package."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dp_prior.config.read import EXTENDS, TOO_DEEP, files_of, parse_object
 
 
 class Config(Record):
-    """A frozen record that refuses unknown keys. Subclasses give the fields, their defaults and their meaning."""
+    """A frozen record that refuses unknown keys. Subclasses declare the fields, with defaults and descriptions."""
 
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
         """Read a record from a JSON file, with dotted overrides such as `train.lr.peak=3e-4` applied first.
 
-        `"extends": "base.json"`, relative to the file, lays it over another one, as `Layers` does.
+        `"extends": "base.json"` lays the file over another file, as `Layers` does; the path is relative to the file.
 
         Raises:
-            ConfigError: a file is missing, is not plain JSON, or they do not describe this record.
+            ConfigError: a file is missing or not plain JSON, or the result is no valid record.
         """
         (base, data), *others = reversed(files_of(Path(path)))
         layers = Layers(data, str(base))
@@ -64,7 +64,7 @@ class Config(Record):
             record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:
             faults = error.errors(include_url=False)
-            if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
+            if faults[0]["type"] == "json_invalid":  # Python parsed the text, so pydantic's depth limit is the cause
                 raise ConfigError(source, [TOO_DEEP]) from None
             lines = []
             for fault in faults[:MOST_PROBLEMS]:
@@ -80,7 +80,7 @@ class Config(Record):
         return record
 
     def to_json(self) -> str:
-        """The resolved record, defaults included, as indented JSON, with `PARTS` if other packages have parts in it."""
+        """The resolved record, defaults included, as indented JSON; with `PARTS` if records are other packages'."""
         text, origins = self.model_dump_json(indent=2), origins_of(self)
         return (json.dumps({PARTS: origins, **json.loads(text)}, indent=2) if origins else text) + "\n"
 

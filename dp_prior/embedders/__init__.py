@@ -1,8 +1,8 @@
-"""Embedders: models that turn texts, and some of them camera frames, into vectors; training only reads the vectors.
+"""Embedders: models that turn texts or camera frames into vectors; training only reads the vectors.
 
-A record names a model. `resolve()` returns it with what identifies the model, which is stored with the embeddings it
-made and in the spec of every policy trained on them; `create()` loads it, so that an instruction is embedded on the
-robot as it was for training.
+A record names a model. `resolve()` adds the hash of the model's files; the resolved record is stored with the
+embeddings and in the spec of every policy trained on the embeddings. `create()` loads the model, so that a robot embeds
+an instruction with the model used for training.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EmbedderConfig = family("embedders", HashedConfig, TransformersConfig, needs=("c
 
 
 class Embedder(Protocol):
-    """A loaded model. An embedding depends on its own text or frame alone, not on the others of a call."""
+    """A loaded model. An embedding depends on its own text or frame only, not on the rest of the batch."""
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
         """(n, dimension) float32 of length 1.

@@ -1,6 +1,6 @@
 """A hashed bag of words: texts with common words get similar vectors. No model, no download, no knowledge of language.
 
-It tells the instructions of a small set apart, which is all that a policy for this set needs; synonyms are strangers.
+Enough for a policy that must tell a small set of known instructions apart; synonyms get unrelated vectors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class HashedConfig(Config):
     type: Literal["hashed"] = "hashed"
 
     dimension: int = Field(default=64, ge=8, le=65_536)
-    """Numbers of an embedding."""
+    """Length of an embedding."""
 
     @property
     def identity(self) -> str:
@@ -31,7 +31,7 @@ class HashedConfig(Config):
         return f"hashed:{self.dimension}"
 
     def resolve(self) -> Self:
-        """Itself: nothing is read from files."""
+        """Returns the record unchanged, since no files are read."""
         return self
 
     def create(self) -> HashedTexts:
@@ -70,5 +70,5 @@ class HashedTexts:
 
 
 def _parts(word: str) -> list[str]:
-    """Three neighbouring characters each of a word within brackets, which keep parts apart from words."""
+    """All runs of three characters of a word in brackets, each marked with `#` so that no part equals a word."""
     return [f"{word[i : i + 3]}#" for i in range(len(word) - 2)]

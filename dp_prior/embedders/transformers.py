@@ -27,12 +27,12 @@ from torch import Tensor
 from dp_prior.config import Config
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
-"""What is read, and hashed, of a model's folder."""
+"""Patterns of the files of a model's folder that are read and hashed."""
 
 AT_ONCE = 64
 
 FIXED_LENGTH = 64
-"""SigLIP reads its texts padded to this many tokens, with nothing masked, as it was trained."""
+"""Tokens of a text for SigLIP: padded to this length, without a mask, as in SigLIP's training."""
 
 
 class TransformersConfig(Config):
@@ -44,18 +44,18 @@ class TransformersConfig(Config):
     """A local folder, as `save_pretrained` writes it, or a Hub repository user/name[@revision]."""
 
     sha256: str | None = None
-    """Hash of the model's files; null until they are read."""
+    """Hash of the model's files; null until the files are read."""
 
     @property
     def identity(self) -> str:
-        """Equal for records of the same files, wherever they lie."""
+        """Equal for records of the same files, wherever the files lie."""
         return self.sha256 or self.model
 
     def resolve(self) -> Self:
-        """The record with the hash of the files, which are downloaded if they are on the Hub.
+        """The record with the hash of the files; downloads a model of the Hub.
 
         Raises:
-            FileNotFoundError: there is no such model, or the Hub is out of reach.
+            FileNotFoundError: the model does not exist, or the Hub is out of reach.
         """
         return self.model_copy(update={"sha256": _hash(_folder(self.model))})
 
@@ -63,8 +63,8 @@ class TransformersConfig(Config):
         """Load the model.
 
         Raises:
-            FileNotFoundError: there is no such model, or the Hub is out of reach.
-            ValueError: its files are not those of `sha256`, or cannot be loaded.
+            FileNotFoundError: the model does not exist, or the Hub is out of reach.
+            ValueError: the files do not have the hash `sha256`, or cannot be loaded.
             ImportError: transformers is missing.
         """
         folder = _folder(self.model)
@@ -118,7 +118,7 @@ class Pretrained:
 
     @functools.cached_property
     def _takes_first(self) -> bool:
-        """Whether a text's embedding is that of its first token; sentence-transformers has had two records of it."""
+        """Whether the first token's output embeds a text; sentence-transformers has two spellings of this setting."""
         path = self._folder / "1_Pooling" / "config.json"
         record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return bool(record.get("pooling_mode_cls_token")) or record.get("pooling_mode") == "cls"
@@ -159,7 +159,7 @@ class Pretrained:
 
 
 def _folder(model: str) -> Path:
-    """Where the model's files lie; downloads them if it is a repository. An existing folder wins."""
+    """The folder with the model's files; downloads a repository. An existing folder wins."""
     if model and Path(model).is_dir():
         return Path(model)
     name, _, revision = model.partition("@")
@@ -178,7 +178,7 @@ def _folder(model: str) -> Path:
 
 
 def _hash(folder: Path) -> str:
-    """SHA-256 of the names and contents of the files that are read."""
+    """SHA-256 over the names and contents of the files matching `FILES`."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in FILES for path in folder.glob(pattern)):
         digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())

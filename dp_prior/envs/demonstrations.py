@@ -14,7 +14,7 @@ from dp_prior.config import ConfigError
 from dp_prior.durable import replacing
 
 Demonstrate = Callable[[int], tuple[np.ndarray, np.ndarray, bool]]
-"""From the seed of an episode to its states (T, state), its actions (T, action), and whether it is solved."""
+"""Plays the episode of a seed; returns states (T, state), actions (T, action), and whether the episode is solved."""
 
 
 def record(
@@ -27,12 +27,12 @@ def record(
 ) -> int:
     """Write the first `episodes` solved episodes of the seeds from `seed` on as one compressed npz.
 
-    An episode depends on its seed alone.
+    An episode depends only on its seed.
 
     Args:
         path: file to write, replaced durably at the end; see `write_episodes`.
-        demonstrate: can be pickled.
-        workers: processes, None for one per core; the result does not depend on them.
+        demonstrate: must be picklable.
+        workers: number of processes, None for one per core; does not affect the result.
         progress: called after every seed with the number of solved episodes and of seeds tried.
 
     Returns:
@@ -61,7 +61,7 @@ def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]]
 
     Args:
         path: file to write, replaced durably. A missing directory is created.
-        episodes: states (T, state) and actions (T, action) of each.
+        episodes: states (T, state) and actions (T, action) of each episode.
         more: further arrays, by name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def write_episodes(path: Path, episodes: Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def refuse_same_file(demonstrations: Path, path: Path) -> None:
-    """Raise ConfigError if `path` is the file of the demonstrations that it is to be made of."""
+    """Raise ConfigError if the output `path` is the input `demonstrations`."""
     if path.absolute() == demonstrations.absolute():
         raise ConfigError(str(path), ["would replace the demonstrations that it is made of; choose another file"])
 
@@ -86,8 +86,8 @@ def read_demonstrations(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     """State (N, 5), action (N, 2) and episode ends of Push-T demonstrations.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ConfigError: the file holds something else.
+        FileNotFoundError: the file does not exist.
+        ConfigError: the file does not hold demonstrations of Push-T.
     """
     wanted = "expected demonstrations of Push-T as `dp-prior make-demonstrations` writes them"
     try:

@@ -1,4 +1,4 @@
-"""Any registered gymnasium environment whose actions are a Box; of its observations those that are Boxes."""
+"""Any registered gymnasium environment with Box actions; observations other than Boxes are dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dp_prior.envs.lockstep import Lockstep, ScoreRule
 
 
 class GymConfig(Config):
-    """A gymnasium environment by its registered id; its package must be installed and register itself."""
+    """A gymnasium environment by registered id; the package must be installed and must register the environment."""
 
     type: Literal["gym"] = "gym"
 
@@ -24,21 +24,21 @@ class GymConfig(Config):
     """Episodes that run side by side: the largest batch of a prediction."""
 
     max_steps: int | None = Field(default=None, ge=1)
-    """Control steps after which an episode is over; null is the limit the environment is registered with."""
+    """Control steps after which an episode is over; null for the registered limit."""
 
     make_arguments: dict[str, JsonValue] = {}
     """Further keyword arguments of the environment."""
 
     obs_key: str = "state"
-    """Key of the observation if the environment returns a plain array. A Dict keeps its keys, and its entries other
-    than a Box are dropped."""
+    """Key of the observation if the environment returns a plain array. A Dict keeps its keys; entries other than Boxes
+    are dropped."""
 
     score: ScoreRule = "sum"
     """The score of an episode: sum, max or last of its rewards, or success (1 or 0)."""
 
     success_score: float | None = None
-    """Score from which an episode counts as solved; null asks the environment's info for `is_success` or `success`. If
-    no episode's info has either, the success rate is NaN."""
+    """Score from which an episode counts as solved; null reads `is_success` or `success` from the environment's info.
+    The success rate is NaN if no episode's info has such an entry."""
 
     @field_validator("id")
     @classmethod
@@ -63,7 +63,7 @@ class GymConfig(Config):
 
         Raises:
             ImportError: gymnasium is missing.
-            ValueError: the id is unknown, no observation is a Box, or the actions are not.
+            ValueError: the id is unknown, no observation is a Box, or the action is no one-dimensional Box.
         """
         try:
             import gymnasium
@@ -91,7 +91,7 @@ class GymConfig(Config):
         )
 
     def registration(self) -> Any:
-        """What gymnasium knows of the id; another process can register that."""
+        """gymnasium's registration of the id, which another process can register as well."""
         import gymnasium
 
         return gymnasium.spec(self.id)

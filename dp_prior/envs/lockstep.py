@@ -32,7 +32,7 @@ class Lockstep:
     ):
         """
         Args:
-            envs: single environments with a one-dimensional Box of actions, none of which resets by itself.
+            envs: single environments with a one-dimensional Box of actions and without automatic reset.
             read_obs: one environment's raw observation to arrays by key.
             score: how rewards become the episode's score.
             success_score: score from which an episode is solved; None asks the environment.
@@ -100,7 +100,7 @@ class Lockstep:
 
 
 def _as_rgb(picture: Any) -> np.ndarray:
-    """A rendered picture as (height, width, 3) uint8: grey becomes three channels, a fourth is dropped."""
+    """A rendered picture as (height, width, 3) uint8: grey becomes three channels, a fourth channel is dropped."""
     array = np.asarray(picture)
     array = array[..., None] if array.ndim == 2 else array
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3, 4) or min(array.shape[:2]) < 2:

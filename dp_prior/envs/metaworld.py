@@ -1,6 +1,6 @@
 """Meta-World: 50 tasks for a simulated Sawyer arm (Yu et al. 2020, arXiv:1910.10897), by the package metaworld.
 
-Its gymnasium ids are not used: their `reset(seed=...)` draws one of 50 starts and ignores the seed.
+Meta-World's gymnasium ids are not used: `reset(seed=...)` there draws one of 50 starts and ignores the seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dp_prior.envs.lockstep import Lockstep
 
 
 class MetaWorldConfig(Config):
-    """A Meta-World task as a state. Score: 1 if solved, with which an episode ends, else 0."""
+    """A Meta-World task observed as a state. Score: 1 if solved, which ends the episode, else 0."""
 
     type: Literal["metaworld"] = "metaworld"
 
@@ -34,13 +34,13 @@ class MetaWorldConfig(Config):
 
     def create(self) -> Lockstep:
         """The environment. Observation: state (39,): hand x, y, z in m, opening of the gripper in [0, 1], position and
-        quaternion of two objects (zeros if there is one), all that one step earlier, and the goal x, y, z in m.
+        quaternion of two objects (zeros if there is only one); the same one step earlier; and the goal x, y, z in m.
 
         Actions are (4,) in [-1, 1]: the hand's x, y, z in cm and the force that closes the gripper.
 
         Raises:
             ImportError: metaworld is missing.
-            ValueError: there is no such task.
+            ValueError: the task does not exist.
         """
         return Lockstep(
             [SeededTask(self.task, self.render_size) for _ in range(self.n_envs)],
@@ -54,13 +54,13 @@ class MetaWorldConfig(Config):
 
 
 class SeededTask:
-    """One environment of a task. The seed decides its start, and its goal is observed; it ends when it is solved."""
+    """One environment of a task. The seed determines the start; the goal is observed; success ends the episode."""
 
     def __init__(self, task: str, render_size: int = 256):
         """Raises: see `task_class`."""
         env = task_class(task)(render_mode="rgb_array", camera_name="corner2", width=render_size, height=render_size)
         env._partially_observable = False
-        del env.sawyer_observation_space  # a cached property, made anew with the bounds of the goal
+        del env.sawyer_observation_space  # a cached property, recomputed with the bounds of the goal
         env.seeded_rand_vec, env._freeze_rand_vec = True, False  # starts are drawn from the generator that `seed` seeds
         env._set_task_called = True
         self._env = env
@@ -72,7 +72,7 @@ class SeededTask:
         return self._env.reset()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Observation, reward, whether the task is solved, whether 500 steps are over, and Meta-World's own info."""
+        """Observation, reward, whether the task is solved, whether 500 steps have passed, and Meta-World's info."""
         obs, reward, _, truncated, info = self._env.step(action)
         return obs, float(reward), info["success"] == 1.0, truncated, info
 

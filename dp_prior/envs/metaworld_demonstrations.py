@@ -12,14 +12,14 @@ from dp_prior.envs.demonstrations import record
 from dp_prior.envs.metaworld import SeededTask
 
 DISTURBANCE_RATE = 0.04  # probability per step that a disturbance begins
-DISTURBANCE_STEPS = 2, 7  # fewest and most steps it lasts
-DISTURBANCE = 0.5  # standard deviation of the offset that it adds to the hand's x, y and z, in cm
+DISTURBANCE_STEPS = 2, 7  # fewest and most steps of a disturbance
+DISTURBANCE = 0.5  # standard deviation of the offset added to the hand's x, y and z, in cm
 
 
 def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
-    """One episode of a task from the start that the seed gives.
+    """One episode of a task; the seed determines the start.
 
-    A disturbance shifts the executed action; the recorded action is the one that the expert chose
+    A disturbance shifts the executed action; the action recorded is the expert's
     (Laskey et al. 2017, DART, arXiv:1703.09327).
 
     Returns:
@@ -41,7 +41,7 @@ def demonstrate(seed: int, task: str) -> tuple[np.ndarray, np.ndarray, bool]:
     is_solved, is_over = False, False
     disturbed_steps, offset = 0, np.zeros(3)
     while True:
-        with warnings.catch_warnings():  # that its actions are large, which all of them are
+        with warnings.catch_warnings():  # the policies warn of large actions at nearly every step
             warnings.simplefilter("ignore")
             action = np.clip(expert.get_action(state), -1.0, 1.0).astype(np.float32)
         states.append(state)

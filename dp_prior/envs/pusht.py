@@ -18,7 +18,7 @@ OBS_SHAPES = {"agent_pos": (2,), "block_pos": (2,), "block_angle": (1,), "state"
 
 
 class PushTConfig(Config):
-    """Push-T as a state or camera frames. Score: best coverage so far / 0.95, at most 1, with which an episode ends."""
+    """Push-T observed as state or camera frames. Score: best coverage so far / 0.95, at most 1; 1 ends the episode."""
 
     type: Literal["pusht"] = "pusht"
 
@@ -32,17 +32,17 @@ class PushTConfig(Config):
     """Side of a rendered picture, in pixels."""
 
     embedding: bool = False
-    """Add the observation `embedding`, of a picture of the state; see `dp-prior embed-demonstrations`."""
+    """Add the observation `embedding`, computed from a picture of the state; see `dp-prior embed-demonstrations`."""
 
     camera: tuple[Annotated[int, Field(ge=16, le=512)], Annotated[int, Field(ge=16, le=512)]] | None = None
-    """Adds the observation `camera`: the picture of the state, of this height and width, as in the recorded image data
-    sets (96 x 96)."""
+    """Add the observation `camera`, a picture of the state with this height and width; 96 x 96 in the recorded image
+    data sets."""
 
     def create(self) -> Lockstep:
-        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi),
-        state (5,), which is the three in this order, and keypoint (9, 2) px on the block, as the published human
-        demonstrations have it; with `embedding` also embedding (256,) of length 1, with `camera` also camera
-        (height, width, 3) uint8.
+        """The environment. Observations: agent_pos (2,) px, block_pos (2,) px, block_angle (1,) radians in [0, 2 pi);
+        state (5,), the three concatenated in this order; keypoint (9, 2) px on the block, as in the published human
+        demonstrations; with `embedding` also embedding (256,) of norm 1, with `camera` also camera (height, width, 3)
+        uint8.
 
         Actions are target positions of the agent, (2,) px in [0, 512].
         """
@@ -71,7 +71,7 @@ class PushTConfig(Config):
 def repeatable_env() -> Any:
     """gym-pusht's PushTEnv with rewards that repeat to the last bit.
 
-    Its own coverage sums over the block's shapes in the order of a set of objects, which differs between processes.
+    gym-pusht's own coverage sums over the block's shapes in the order of a set, which differs between processes.
     """
     try:
         from gym_pusht.envs.pusht import PushTEnv, pymunk_to_shapely
@@ -91,7 +91,7 @@ def read_state(state: np.ndarray, sensors: Mapping[str, Callable[[np.ndarray], n
     """gym-pusht's state (5,) by key; the angle is reduced again, since rounding to float32 can give a full turn.
 
     Args:
-        sensors: further observations, functions of (n, 5) states as the policy sees them.
+        sensors: further observations, each a function of (n, 5) float32 states.
     """
     state = state.astype(np.float32)
     state[4] %= np.float32(2 * np.pi)

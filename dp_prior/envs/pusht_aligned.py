@@ -1,10 +1,9 @@
-"""Demonstrations of Push-T moved so that each of them ends on the goal.
+"""Moves demonstrations of Push-T so that each demonstration ends exactly on the goal.
 
 People stop when the block is nearly on the goal: the published human demonstrations end at a coverage of 0.85 (median),
-and a policy of them learns to stop there too. Away from the walls, Push-T is the same everywhere and in every
-direction. So an episode that is shifted and turned as a whole is an episode still, and one that ends on the goal shows
-how to reach it exactly. This is the relabelling in hindsight of Andrychowicz et al. 2017 (arXiv:1707.01495), with the
-goal in its place and the episode moved.
+and a policy trained on them learns to stop there too. Away from the walls, Push-T is invariant under translation and
+rotation: an episode shifted and turned as a whole is a valid episode, and shows how to reach the goal exactly. Compare
+hindsight relabelling (Andrychowicz et al. 2017, arXiv:1707.01495), which moves the goal instead of the episode.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def aligned(states: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.nda
         actions: (T, 2) target position of the agent in px.
 
     Returns:
-        Both as float32, the angle in [0, 2 pi). Positions near a wall may come to lie beyond it.
+        Moved states and actions as float32, the angle in [0, 2 pi). Positions near a wall may end up beyond the wall.
     """
     states, actions = states.astype(np.float64), actions.astype(np.float64)
     end, turn = states[-1, 2:4], GOAL_ANGLE - states[-1, 4]
@@ -45,13 +44,13 @@ def write_aligned_demonstrations(demonstrations: Path, path: Path) -> tuple[int,
 
     Args:
         demonstrations: state, action and episode ends, .npz.
-        path: file to write: the same three.
+        path: file to write, with the same arrays.
 
     Returns:
-        Number of episodes, and how far from the goal they ended: medians in px and degrees.
+        Number of episodes, and the median distances from the goal at the end, in px and in degrees.
 
     Raises:
-        ConfigError: see `read_demonstrations`; or both are one file.
+        ConfigError: see `read_demonstrations`; or input and output are the same file.
     """
     refuse_same_file(demonstrations, path)
     states, actions, ends = read_demonstrations(demonstrations)

@@ -1,6 +1,6 @@
 """Demonstrations of Push-T by the scripted expert, half of them from starts with the agent beside the block.
 
-An episode depends on its seed alone. The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
+An episode depends only on its seed. The file has the layout of a replay buffer: `state`, `action`, `episode_ends`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dp_prior.envs.pusht_expert import (
 )
 
 MAX_STEPS = 300
-PLACED_SHARE = 0.5  # of the episodes, whose start is `placed_start`
-FINISHED_PX = 0.05  # an episode ends when the block is at the goal and its error falls by less than this per step
+PLACED_SHARE = 0.5  # share of episodes that begin at `placed_start`
+FINISHED_PX = 0.05  # an episode ends when the block is at the goal and the error falls by less than this per step
 
 
 def demonstrate(seed: int, expert: PushTExpert | None = None) -> tuple[np.ndarray, np.ndarray, bool]:
-    """One episode of gym_pusht/PushT-v0 from the start that `reset(seed=seed)` gives or, in half of them, a placed one.
+    """One episode of gym_pusht/PushT-v0, started by `reset(seed=seed)` or, in half of the episodes, at `placed_start`.
 
-    Policies come to be beside the block on the wrong side far more often than the expert; placed starts show the way
-    back. Every recorded action is executed, so a chunk of actions is what the expert does from its first state on.
+    Policies end up on the wrong side of the block far more often than the expert; placed starts show the way back.
+    Recorded actions are executed unchanged, so a chunk of actions is the expert's true behaviour from the first state.
 
     Returns:
         state: (T, 5) float32 before the action of its row: agent x, agent y, block x, block y in px, block angle in
@@ -76,7 +76,7 @@ def placed_start(rng: np.random.Generator) -> np.ndarray:
         gap = distance_to_block(np.array((agent - centre) / turn))[0] - AGENT_RADIUS
         excess = max(outside(block_outline(centre, turn), WALLS).max(), outside(np.array(agent), REACH))
         if 0 < gap < 20 and excess < 0:
-            position = centre + POSITION  # gym-pusht turns the block about its centre of gravity after placing it
+            position = centre + POSITION  # gym-pusht places the block, then turns it about the centre of gravity
             return np.array([agent.real, agent.imag, position.real, position.imag, np.angle(turn)])
 
 

@@ -1,7 +1,7 @@
-"""A scripted expert for Push-T: at every step it simulates pushes all around the block and executes the best one.
+"""A scripted expert for Push-T, which simulates pushes all around the block at every step and executes the best push.
 
-It is a pure function of the state, so that a policy which sees the state can imitate it. Points and vectors are complex
-numbers x + iy in px (y down); multiplying by a unit number `turn` rotates them. Times are in control steps of 0.1 s.
+The expert is a pure function of the state, so that a policy can imitate it. Points and vectors are complex numbers
+x + iy in px (y down); multiplication by a unit number `turn` rotates. Times are in control steps of 0.1 s.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from functools import cached_property
 import numpy as np
 
 AGENT_RADIUS = 15.0
-WALLS = 7.0, 504.0  # what the block can reach, in x and in y
-REACH = 1.0, 511.0  # where an agent can be sent, in x and in y; walls do not stop it
+WALLS = 7.0, 504.0  # range of the block's corners, in x and in y
+REACH = 1.0, 511.0  # range of the agent's targets, in x and in y; walls do not stop the agent
 
-# The block as gym-pusht builds it, bar and stem, in its own frame. Here the frame's origin is the centre of gravity,
-# about which the block turns, and not the middle of the bar's outer edge, by which gym-pusht states its position.
+# The block, bar and stem, as gym-pusht builds it, in the block's frame. The origin here is the centre of gravity, about
+# which the block turns; gym-pusht states positions of the middle of the bar's outer edge instead.
 POSITION = -45j
 BOXES = ((-30j, 60.0, 15.0), (30j, 15.0, 45.0))  # centre, half width, half height
 OUTLINE = POSITION + np.array([-60, 60, 60 + 30j, 15 + 30j, 15 + 120j, -15 + 120j, -15 + 30j, -60 + 30j])
@@ -43,10 +43,10 @@ def distance_to_block(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def push_out(agent: np.ndarray, centre: np.ndarray, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Centres of gravity and turns (K,) of blocks after agents at (K,) have pushed them just out of themselves.
+    """Centres of gravity and turns (K,) of blocks, after agents at (K,) have pushed the blocks until they just touch.
 
     Push-T has neither friction nor momentum. A unit impulse along the contact's normal, at arm a about the centre of
-    gravity, moves the block by 1 and turns it by a / I, which moves the contact by 1 + a^2 / I along the normal.
+    gravity, shifts the block by 1 and turns it by a / I, so the contact moves by 1 + a^2 / I along the normal.
     """
     place = (agent - centre) * turn.conj()
     distance, normal = distance_to_block(place)
@@ -67,7 +67,7 @@ def block_outline(centre: np.ndarray, turn: np.ndarray) -> np.ndarray:
 
 
 def goal_error(centre: np.ndarray, turn: np.ndarray) -> np.ndarray:
-    """Mean distance (...) in px between the corners of blocks and those of the goal."""
+    """Mean distance (...) in px between the corners of blocks and of the goal."""
     return np.mean(np.abs(block_outline(centre, turn) - GOAL_OUTLINE), -1)
 
 
@@ -79,25 +79,25 @@ def outside(points: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PushTExpert:
-    """Chooses the push with the lowest sum of path, push and estimated time to finish, and steers towards it."""
+    """Chooses the push with the lowest sum of path, push and estimated time to finish, and steers towards this push."""
 
     spacing: float = 7.5  # px between the contacts considered on the outline
     clearance: float = 20.0  # px between agent and block where a push begins
-    arrival: float = 10.0  # px from there at which the agent turns into the push
+    arrival: float = 10.0  # px from the begin of a push at which the agent turns into the push
     tilts: tuple[float, ...] = (0.0, -8.0, 8.0, -16.0, 16.0, -24.0, 24.0, -32.0, 32.0)  # degrees off the block's axes
     softness: float = 0.5  # steps of cost within which pushes from the same place blend
     margin: float = 12.0  # px kept from the block on straight ways
     ring: float = 110.0  # radius in px of the circle on which ways lead around the block
-    travel_lead: float = 36.0  # px from agent to target on the way; the agent settles at half of that per step
+    travel_lead: float = 36.0  # px from agent to target on the way; the agent settles at half this distance per step
     push_lead: float = 14.0  # px from agent to target while pushing
-    change_cost: float = 10.0  # steps lost with a change of contact, besides the way
-    halving_cost: float = 14.0  # steps to halve the goal error, all in all
-    error_cost: float = 0.25  # steps per px of goal error, besides
-    solved_error: float = 1.2  # px of goal error that count as none
+    change_cost: float = 10.0  # steps lost by a change of contact, in addition to the way
+    halving_cost: float = 14.0  # total steps to halve the goal error
+    error_cost: float = 0.25  # additional steps per px of goal error
+    solved_error: float = 1.2  # px of goal error that count as zero
 
     @cached_property
     def contacts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where pushes begin and their directions, (M,) each, in the block's frame."""
+        """Starting points of pushes, and directions, (M,) each, in the block's frame."""
         starts, directions = [], []
         for corner, following in zip(OUTLINE, np.roll(OUTLINE, -1), strict=True):
             edge = following - corner
@@ -115,9 +115,9 @@ class PushTExpert:
         return np.minimum(1.0 + 0.4 * np.arange(22), 8.0)
 
     def is_clear(self, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Whether straight ways from (...) to (...) in the block's frame keep `margin` px off it.
+        """Whether straight ways from (...) to (...) in the block's frame keep `margin` px off the block.
 
-        They may lead straight off the block, and be as near as where they end.
+        A way may lead straight off the block, and may be as near to the block as its end point is.
         """
         part = np.linspace(0.0, 1.0, 20)
         distance, _ = distance_to_block(start[..., None] * (1 - part) + stop[..., None] * part)
@@ -127,15 +127,15 @@ class PushTExpert:
         return np.all(distance >= np.minimum(leaving, needed), -1)
 
     def ways(self, place: np.ndarray, centre: complex, turn: complex) -> tuple[np.ndarray, np.ndarray]:
-        """Ways from a place () in the block's frame to the starts of pushes: straight, or around it on the ring.
+        """Ways from a place () in the block's frame to the starts of pushes: straight, or around the block on the ring.
 
         Returns:
-            (M,) lengths in px, inf where there is no way, and (M,) angles by which they go around, 0 if straight.
+            (M,) lengths in px, inf where no way exists, and (M,) angles travelled on the ring, 0 if straight.
         """
         starts, _ = self.contacts
         angles = np.linspace(0.0, 2 * np.pi, 73)
         ring = centre + turn * self.on_ring(place, angles)
-        ring = np.clip(ring.real, *REACH) + 1j * np.clip(ring.imag, *REACH)  # along the walls, where it crosses them
+        ring = np.clip(ring.real, *REACH) + 1j * np.clip(ring.imag, *REACH)  # along the walls where they cross
         is_free = distance_to_block((ring - centre) * turn.conjugate())[0] > AGENT_RADIUS + self.margin
         lengths = [np.where(self.is_clear(place, starts), np.abs(starts - place), np.inf)]
         sweeps = [np.zeros(len(starts))]
@@ -159,9 +159,9 @@ class PushTExpert:
     def imagine(
         self, start: np.ndarray, direction: np.ndarray, centre: complex, turn: complex
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Steps (K,) that remain when straight pushes from (K,) along (K,) begin, and their best lengths (K,).
+        """Remaining steps (K,) at the begin of straight pushes from (K,) along (K,), and the best lengths (K,).
 
-        Pushes that do not reduce the error, or press the block into a wall, take infinitely many.
+        Infinite for pushes that do not reduce the error or that press the block into a wall.
         """
         lengths = np.cumsum(self.push_strides)[:, None]
         agents = start + direction * lengths
@@ -185,7 +185,7 @@ class PushTExpert:
         place = np.array((agent - centre) * turn.conjugate())
         starts, directions = self.contacts
         way, sweep = self.ways(place, centre, turn)
-        around = len(starts)  # pushes with a way around the block come first, then those from here
+        around = len(starts)  # pushes that need a way come first, then pushes from here
         here, here_cost = self.pushes_from_here(place)
         start = centre + turn * np.append(starts, np.full(len(here), place))
         direction = turn * np.append(directions, here)
@@ -193,7 +193,7 @@ class PushTExpert:
         cost = np.append(way / (0.5 * self.travel_lead) + self.change_cost, here_cost) + time
 
         best = int(np.argmin(cost))
-        if cost[best] == np.inf:  # no push helps or none can be reached
+        if cost[best] == np.inf:  # no push helps or can be reached
             return agent
         aim = direction * np.minimum(self.push_lead, length)
         if best >= around:  # neighbouring tilts blend, so that targets do not jump
@@ -209,9 +209,9 @@ class PushTExpert:
         return agent + step * min(1.0, self.travel_lead / np.abs(step))
 
     def pushes_from_here(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Directions (K,) of pushes that an agent at (), in the block's frame, can begin at once; costs on top (K,).
+        """Directions (K,) of pushes that an agent at (), in the block's frame, can begin at once; extra costs (K,).
 
-        From afar there are none: K is 0.
+        K is 0 if the agent is far from the block.
         """
         distance, normal = distance_to_block(place)
         gap = distance - AGENT_RADIUS

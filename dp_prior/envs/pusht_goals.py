@@ -1,7 +1,7 @@
-"""Push-T with four goals, one quarter turn apart; only the instruction says which one an episode has.
+"""Push-T with four goals, a quarter turn apart; only the instruction tells which goal an episode has.
 
-A quarter turn of the world about its middle maps walls, agent and block to themselves and each goal to the next. So
-demonstrations of Push-T, turned, are demonstrations of all four goals by the same expert.
+A quarter turn of the world about the centre leaves the walls and the dynamics unchanged and maps each goal to the next.
+Demonstrations of Push-T, turned, are therefore demonstrations of all four goals by the same expert.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ INSTRUCTIONS = tuple(
     f"push the T onto its goal with the stem to the {corner}"
     for corner in ("lower left", "upper left", "upper right", "lower right")
 )
-"""By the number of quarter turns from the goal of Push-T."""
+"""Instructions, indexed by the number of quarter turns from the goal of Push-T."""
 
 
 class PushTGoalsConfig(PushTConfig):
-    """Push-T with four goals. An episode's goal is its seed modulo 4. Neither state nor camera shows it, but the
-    observation `instruction` says it."""
+    """Push-T with four goals. An episode's goal is its seed modulo 4. Only the observation `instruction` tells the
+    goal; state and camera do not show it."""
 
     type: Literal["pusht_goals"] = "pusht_goals"
 
@@ -44,7 +44,7 @@ class PushTGoalsConfig(PushTConfig):
 
 def _env_with_goals() -> Any:
     class PushTWithGoals(repeatable_env()):
-        """Its observation is the state and the instruction."""
+        """Observes the state and the instruction."""
 
         def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
             state, info = super().reset(seed=seed, options=options)
@@ -77,17 +77,17 @@ def turned_states(states: np.ndarray, turns: int) -> np.ndarray:
 
 
 def write_goal_demonstrations(demonstrations: Path, path: Path) -> int:
-    """Write every episode of Push-T demonstrations four times, turned to each goal, with the number of its goal.
+    """Write every episode of Push-T demonstrations four times, turned to each goal, with the number of the goal.
 
     Args:
         demonstrations: a file by `write_demonstrations`.
-        path: file to write: state, action, episode_ends, `goal` (N,) and `instructions` (4,), its texts.
+        path: file to write: state, action, episode_ends, `goal` (N,) and the texts of the goals `instructions` (4,).
 
     Returns:
         Number of episodes written.
 
     Raises:
-        ConfigError: see `read_demonstrations`; or both are one file.
+        ConfigError: see `read_demonstrations`; or input and output are the same file.
     """
     refuse_same_file(demonstrations, path)
     states, actions, ends = read_demonstrations(demonstrations)

@@ -12,14 +12,15 @@ KEYPOINTS = np.array(
     ]
 )
 """(9, 2) px in the frame of the block. Recovered from `keypoint` of the published human demonstrations: the mean over
-the steps without contact, in which these numbers vary by less than 1e-4."""
+the steps without contact, where the values vary by less than 1e-4."""
 
 
 def keypoints(states: np.ndarray) -> np.ndarray:
     """Positions of the keypoints in the world.
 
-    In the published demonstrations the simulator moved the block on by 0.01 s before the keypoints were recorded. They
-    equal these to 1e-4 px in steps without contact; in the others 99 % differ by at most 0.05 px, the worst by 2.1 px.
+    In the published demonstrations the simulator advanced the block by 0.01 s before recording the keypoints. The
+    recorded keypoints equal ours to 1e-4 px in steps without contact; in steps with contact 99 % differ by at most
+    0.05 px, the worst by 2.1 px.
 
     Args:
         states: (n, 5) agent x, agent y, block x, block y in px, block angle in radians.

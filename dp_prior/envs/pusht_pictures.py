@@ -1,7 +1,7 @@
 """Embeddings of pictures of Push-T: a cheap stand-in for a frozen vision encoder.
 
-A state is drawn as a small picture with two channels, block and agent, and multiplied by a fixed random matrix. The
-embedding is a fixed function of the picture, as with a frozen network, and a policy has to locate the block from it.
+A state is drawn as a small picture with two channels, block and agent, and multiplied by a fixed random matrix. As with
+a frozen network, the embedding is a fixed function of the picture, and the policy has to locate the block from it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write_embeddings(demonstrations: Path, folder: Path, rows_per_file: int = 81
         Number of frames.
 
     Raises:
-        FileExistsError: the folder has embeddings already.
+        FileExistsError: the folder already holds embeddings.
         ConfigError: see `read_demonstrations`.
     """
     import pyarrow

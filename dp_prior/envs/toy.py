@@ -1,4 +1,4 @@
-"""Toy environment: reach a goal behind a disc, passing left or right of it. Needs numpy only and runs in milliseconds.
+"""Toy environment: reach a goal behind a disc, passing left or right. Needs numpy only and runs in milliseconds.
 
 Both ways are equally good, so a policy that averages its demonstrations runs into the disc and stays there with about
 half the score, while a policy that commits to one way reaches the best score of 1.
@@ -16,11 +16,11 @@ from dp_prior.config import Config
 from dp_prior.envs.vector import EnvStep, check_actions, check_seeds
 
 _REACH = 0.1  # the goal is reached from this distance
-_WAYPOINT = np.array([0.62, 0.0])  # the expert passes the disc here, or at its mirror image
+_WAYPOINT = np.array([0.62, 0.0])  # where the expert passes the disc, on the right; mirrored on the left
 
 
 class ToyConfig(Config):
-    """A reacher in the square [-1, 1] x [-1, 1]. Score: best progress towards the goal so far; 1 is reaching it."""
+    """A reacher in the square [-1, 1] x [-1, 1]. Score: best progress towards the goal so far; 1 at the goal."""
 
     type: Literal["toy"] = "toy"
 
@@ -116,7 +116,7 @@ class Toy:
 
 
 def expert_action(agent: np.ndarray, goal: np.ndarray, side: np.ndarray, speed: float = 0.1) -> np.ndarray:
-    """Where an agent that passes the disc on its `side` goes next, (n, 2); positions (n, 2), sides (n,) of +-1."""
+    """Next target (n, 2) of agents at (n, 2) that pass the disc on the given `side`, (n,) of +-1."""
     waypoint = _WAYPOINT * np.stack([side, np.ones_like(side)], axis=1)
     way = np.where(agent[:, 1:] < _WAYPOINT[1], waypoint, goal) - agent
     length = np.linalg.norm(way, axis=1, keepdims=True)

@@ -19,18 +19,18 @@ class EnvStep(NamedTuple):
     """(n, *shape) by key."""
 
     reward: np.ndarray
-    """(n,) float64 reward of this step; 0 for a row that was over before it."""
+    """(n,) float64 reward of this step; 0 for a row that was already over."""
 
     done: np.ndarray
-    """(n,) bool, True where the episode is over; it stays True."""
+    """(n,) bool, True from the end of the episode on."""
 
     info: dict[str, np.ndarray]
-    """`score` (n,) float64, the episode's score so far, and `success` (n,), 1 where it has been solved, 0 where it has
-    not, NaN where the environment has not said."""
+    """`score` (n,) float64, the episode's score so far, and `success` (n,): 1 for a solved episode, 0 for an unsolved
+    episode, NaN if the environment does not say."""
 
 
 class VectorEnv(Protocol):
-    """Up to `n_envs` independent episodes; row i depends on its own seed and actions alone."""
+    """Up to `n_envs` independent episodes; row i depends only on its own seed and actions."""
 
     n_envs: int
     """Most rows that run at once."""
@@ -67,7 +67,7 @@ def check_seeds(seeds: Sequence[int], n_envs: int) -> None:
 
 
 def check_actions(actions: np.ndarray, n_rows: int, action_dim: int) -> np.ndarray:
-    """The actions as an array. Raises ValueError for a wrong shape or NaN, on which physics engines abort."""
+    """The actions as an array. Raises ValueError for a wrong shape, and for NaN, since physics engines abort on NaN."""
     actions = np.asarray(actions)
     if actions.shape != (n_rows, action_dim):
         raise ValueError(f"actions have shape {actions.shape}; expected {(n_rows, action_dim)}, a row per episode")

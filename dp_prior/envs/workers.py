@@ -1,10 +1,10 @@
 """Workers: the rows of one VectorEnv in several processes, for environments whose steps cost more than messages.
 
-A worker makes the same environment with fewer rows, so every number is that of one process, bit for bit. Messages are
-pickled arrays over a socket: a Push-T frame of 96 x 96 takes 0.1 ms of CPU time beside the 1.0 ms of its step.
+A worker makes the same environment with fewer rows, so results equal those of a single process, bit for bit. Messages
+are pickled arrays over a socket: sending a Push-T frame of 96 x 96 takes 0.1 ms of CPU time, the step itself 1.0 ms.
 
-gymnasium's AsyncVectorEnv is not used: it has a process for each episode and not for each core, steps episodes that are
-over, always runs as many episodes as it has processes, and imports the main script again in each of them.
+gymnasium's AsyncVectorEnv is not used, since AsyncVectorEnv starts a process per episode rather than per core, steps
+finished episodes, always runs as many episodes as processes, and imports the main script again in each process.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.vector import EnvStep, VectorEnv, check_actions, check_seeds
 
 GRACE_S = 5.0
-"""A worker that its parent leaves closes its environment; one that has not ended after this time is killed."""
+"""Seconds for an abandoned worker to close its environment; afterwards the worker is killed."""
 
 
 class WorkerError(RuntimeError):
-    """A worker raised, or died."""
+    """A worker raised an error, or died."""
 
 
 def cores() -> int:
@@ -44,8 +44,9 @@ def cores() -> int:
 
 
 def is_divisible(record: EnvConfig) -> bool:
-    """Whether an environment steps its rows in turn, and a worker finds it: one of gymnasium must be registered by the
-    name of its class. Of an environment from another package nothing is known; it may have a GPU of its own."""
+    """Whether workers can share the rows of an environment: the rows must be stepped in turn, and a worker must be able
+    to create the environment, so a gymnasium id must be registered by the name of the class. False for environments of
+    other packages, which may, for example, use a GPU."""
     if not isinstance(record, GymConfig):
         return isinstance(record, PushTConfig)
     entry_point = record.registration().entry_point
@@ -58,8 +59,8 @@ class Workers:
     def __init__(self, record: EnvConfig, n_workers: int):
         """
         Args:
-            record: of the environment.
-            n_workers: processes, from 1 to `record.n_envs`.
+            record: the environment.
+            n_workers: number of processes, 1 to `record.n_envs`.
 
         Raises:
             WorkerError: a worker cannot make the environment.
@@ -104,12 +105,12 @@ class Workers:
             worker.join()
 
     def _shares(self, rows: Any) -> dict[int, Any]:
-        """The part of each worker that has rows."""
+        """Each worker's share of the rows, for workers with a share."""
         parts = {i: rows[self._bounds[i] : self._bounds[i + 1]] for i in range(len(self._workers))}
         return {i: part for i, part in parts.items() if len(part)}
 
     def _call(self, method: str, arguments: Mapping[int, Any]) -> dict[int, Any]:
-        """Have workers do something at the same time; what each returns."""
+        """Call a method of several workers at the same time; returns each worker's result."""
         with self._closed_on_error():
             for number, argument in arguments.items():
                 self._workers[number].send(method, argument)
@@ -135,7 +136,7 @@ serve({descriptor})
 
 
 class _Worker:
-    """A worker process, as its parent sees it."""
+    """The parent's handle of a worker process."""
 
     def __init__(self, name: str):
         self._name = name
@@ -169,7 +170,7 @@ class _Worker:
         raise error
 
     def hang_up(self) -> None:
-        """Have the worker close its environment and end."""
+        """Close the connection; the worker then closes its environment and exits."""
         self._pipe.close()
 
     def join(self) -> None:
@@ -188,10 +189,10 @@ class _Worker:
 
 
 def serve(descriptor: int) -> None:
-    """What a worker process does: make an environment and call its methods, until the parent hangs up or dies.
+    """The loop of a worker process: make an environment and call its methods, until the parent hangs up or dies.
 
     Args:
-        descriptor: of the socket to the parent.
+        descriptor: the socket to the parent.
     """
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
     with contextlib.ExitStack() as stack, contextlib.suppress(EOFError, ConnectionError):
@@ -209,7 +210,7 @@ def serve(descriptor: int) -> None:
 
 
 def _answer(message: bytes, methods: Mapping[str, Callable[[Any], Any]]) -> tuple[bool, Any]:
-    """Whether a call succeeded, and its result, or else the error and its traceback."""
+    """Whether a call succeeded, and the result; or else the error and its traceback."""
     try:
         name, argument = ForkingPickler.loads(message)
         return True, methods[name](argument)
@@ -218,7 +219,7 @@ def _answer(message: bytes, methods: Mapping[str, Callable[[Any], Any]]) -> tupl
 
 
 def _create(record: EnvConfig, registration: Any) -> VectorEnv:
-    """Make an environment that the parent knows."""
+    """Make the environment, after registering the parent's gymnasium id."""
     if isinstance(record, GymConfig):
         import gymnasium
 
@@ -227,9 +228,9 @@ def _create(record: EnvConfig, registration: Any) -> VectorEnv:
 
 
 def _end_with_parent(descriptor: int) -> None:
-    """End a worker that is still busy some time after its parent left it."""
+    """Kill a worker that is still busy `GRACE_S` after the parent closed the connection."""
     closed = select.poll()
-    closed.register(descriptor, 0)  # waits for nothing but the end of the connection
+    closed.register(descriptor, 0)  # waits only for the end of the connection
     closed.poll()
     time.sleep(GRACE_S)
     os.kill(os.getpid(), signal.SIGKILL)

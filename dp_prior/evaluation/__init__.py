@@ -1,7 +1,7 @@
 """Evaluators measure a model during training and after it.
 
-A record lists the kinds of task it measures in `tasks` (None for all) and its metrics in `metrics`; `task_faults`
-names settings that do not fit a task; `trial` is a small version of the same measurement, for `--check`.
+A record lists supported kinds of tasks in `tasks` (None for all) and its metrics in `metrics`; `task_faults` names
+settings that do not fit a task; `trial` gives a small version of the same measurement, for `--check`.
 """
 
 from dp_prior.config import family

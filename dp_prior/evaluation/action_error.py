@@ -1,6 +1,6 @@
-"""Action error: sampled chunks against the demonstrated ones on held-out samples, in data units.
+"""Action error: sampled against demonstrated chunks on held-out samples, in data units.
 
-Closer to what a robot does than the denoising loss, and far cheaper than a rollout. Noise is fixed for each sample.
+Says more about behaviour than the denoising loss, and is far cheaper than a rollout. Noise is fixed for each sample.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from dp_prior.metrics import Ranks
 from dp_prior.randomness import Randomness
 
 CONSTANT = 1e-6
-"""A dimension whose deviation is at most this fraction of its largest magnitude does not vary."""
+"""A dimension counts as constant if its deviation is at most this fraction of its largest magnitude."""
 
 MOST_DRAWS = 64
 MOST_DIMENSIONS = 24
-"""Of each stored chunk; the page of a run stays readable, and small."""
+"""Dimensions of each stored chunk, so that the page of a run stays readable, and small."""
 
 
 class ActionErrorConfig(SampledConfig):
-    """Distances of sampled actions from the recorded ones, for each number of sampling steps.
+    """Distances between sampled and recorded actions, for each number of sampling steps.
 
-    `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over all of it.
+    `mse` and `mae` are means over the executed actions of a chunk, `mse_chunk` and `mae_chunk` over the whole chunk.
     `lower_quartile` is the mean absolute error, in standard deviations, that the best quarter of the sampled chunks do
-    not exceed. Where several actions are right, chance has chosen the recorded one; such moments decide the means but
-    not the quartile, which orders policies more like their scores do (docs/study.md). Padding counts nowhere, unless
-    `data.mask_padding` is false: then it counts here as in training. Rotations are compared as 6D, so that neither a
+    not exceed. Where several actions are right, the recorded action is one choice among them; such moments dominate the
+    means but not the quartile, which ranks policies more like their scores (docs/study.md). Padding is ignored, unless
+    `data.mask_padding` is false: then padding counts as in training. Rotations are compared as 6D, so that neither a
     quaternion's sign nor an angle's jump counts. The report on disk has the errors for each index of the chunk and for
-    each dimension of the executed actions; beside it are several chunks, sampled at a few moments.
+    each dimension of the executed actions; several chunks, sampled at a few moments, are stored beside the report.
     """
 
     type: Literal["action_error"] = "action_error"
@@ -66,17 +66,17 @@ class ActionErrorConfig(SampledConfig):
     """First part of the metrics' names: `action_error/ema/mse[steps=16]`."""
 
     every: Cadence = Cadence(epochs=5)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     n_samples: int = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split."""
 
     shown: int = Field(default=4, ge=0, le=16)
-    """Moments, evenly spread over the split, of which the page of the run shows the recorded chunk beside sampled ones,
-    in the first number of steps; 0 for none."""
+    """Moments, evenly spread over the split, at which the page of the run shows recorded and sampled chunks, sampled
+    with the first number of steps; 0 for none."""
 
     draws: int = Field(default=16, ge=1, le=MOST_DRAWS)
-    """Chunks sampled at each of these moments."""
+    """Chunks sampled at each moment of `shown`."""
 
     def trial(self) -> Self:
         """See `HeldOutConfig`."""
@@ -128,8 +128,8 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         """One chunk for each sample, on every rank.
 
         Returns:
-            On the CPU: sampled minus recorded actions and recorded ones, (n, horizon, D) float64, rotations as 6D, 0
-            where they are padding; and (n, horizon) whether they are real.
+            On the CPU: sampled minus recorded actions, and recorded actions, (n, horizon, D) float64, rotations as 6D,
+            0 at padding; and (n, horizon) bool, False at padding.
         """
         config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
         rows = evenly_spread(len(samples), config.n_samples)
@@ -147,16 +147,16 @@ class ActionErrorEvaluator(HeldOutEvaluator):
 
         width = policy.spec.x_shape[-1] if layout is None else layout.width_inside
         like = torch.zeros(0, 3, policy.horizon, width, device=device)
-        share = -(-n // rank_and_size(ranks)[1])  # no rank waits while another has more than its part
+        share = -(-n // rank_and_size(ranks)[1])  # smaller batches if needed, so that all ranks share the work
         error, recorded, is_real = dealt(n, min(config.batch_size, share), ranks, sample, like).cpu().double().unbind(1)
         return error, recorded, is_real[..., 0] > 0
 
     def _chunks(self, policy: Any, sampler: SamplerConfig, ranks: Ranks | None) -> np.ndarray:
-        """Several chunks at each of some moments, whose noise is fixed by the moment and the number of the draw.
+        """Several chunks at each of some moments; moment and number of the draw determine the noise.
 
         Returns:
-            (moments, 1 + draws, horizon, D) float32, rotations as 6D; the first of axis 1 is the recorded chunk, NaN
-            where it is padding. D is at most MOST_DIMENSIONS.
+            (moments, 1 + draws, horizon, D) float32, rotations as 6D; index 0 of axis 1 is the recorded chunk, NaN at
+            padding. D is at most MOST_DIMENSIONS.
         """
         config, samples, layout, device = self.config, self.samples, policy.spec.layout("x"), device_of(policy)
         moments = min(config.shown, len(samples))
@@ -178,9 +178,9 @@ class ActionErrorEvaluator(HeldOutEvaluator):
 
 
 def lower_quartile(error: Tensor, recorded: Tensor, mask: Tensor) -> float:
-    """Lower quartile over chunks of the mean absolute error, in standard deviations of what is recorded.
+    """Lower quartile over chunks of the mean absolute error, in standard deviations of the recorded actions.
 
-    Dimensions in which it does not vary are left out, and so are chunks without a real action; NaN if none is left.
+    Leaves out dimensions with constant recorded actions, and chunks of padding only; NaN if no chunk is left.
 
     Args:
         error, recorded: (n, H, D); 0 where `mask` (n, H) is False.

@@ -1,4 +1,4 @@
-"""Blinding: the same policy with observations replaced by constants, a control for whether it uses them."""
+"""Blinding: replaces observations by constants, to check whether a policy uses these observations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GREY = 128
 
 
 def refuse_blinding(spec: Spec, keys: Sequence[str]) -> None:
-    """Raises ValueError unless the policy sees these observations, and they are vectors, camera frames or texts."""
+    """Raises ValueError unless every key is an observation of the policy, and a vector, camera frame or text."""
     unknown = sorted(set(keys) - set(spec.cond_shapes))
     if unknown:
         raise ValueError(f"blind names {unknown}, which the policy does not see; it sees {sorted(spec.cond_shapes)}")
@@ -33,5 +33,5 @@ def _constant(policy: Any, key: str, obs: Mapping[str, np.ndarray]) -> np.ndarra
         return np.full_like(obs[key], GREY)
     mean, layout = policy.normalizer.get_buffer(f"{key}/mean"), policy.spec.layout(key)
     mean = (mean if layout is None else layout.decode(mean)).cpu().numpy()
-    rows = len(next(iter(obs.values())))  # not of obs[key]: an environment does not give the previous action
+    rows = len(next(iter(obs.values())))  # not len(obs[key]): an environment does not return the previous action
     return np.broadcast_to(mean, (rows, *mean.shape))

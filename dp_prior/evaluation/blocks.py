@@ -22,16 +22,16 @@ def run_blocks(
     """Run all episodes; a collective after each round of blocks when there are several ranks.
 
     Args:
-        run: the episodes of a block -> (episodes, at most `width`) numbers, the first of them the episode.
+        run: the episodes of a block -> (episodes, at most `width`) numbers, of which the first is the episode.
         block: episodes in a block; the last block may have fewer.
-        name: of the evaluator, for messages.
+        name: the evaluator's, for messages.
 
     Returns:
         (n_episodes, width) by episode, 0 where `run` returned fewer numbers; equal on all ranks.
 
     Raises:
-        Exception: what `run` raised, on its rank.
-        RuntimeError: on the other ranks.
+        Exception: the error of `run`, on the rank where `run` failed.
+        RuntimeError: on all other ranks.
     """
     rank, size = rank_and_size(ranks)
     starts = range(0, n_episodes, block)
@@ -46,10 +46,10 @@ def run_blocks(
             try:
                 found = run(episodes)
                 rows[: len(episodes), : found.shape[1]] = found
-            except Exception as caught:  # reported to the other ranks first: they wait in the gather
+            except Exception as caught:  # raised after the gather, in which the other ranks wait
                 error = caught
                 rows[:, 0] = _FAILED
-        places = np.zeros((1, size, block, width))  # every rank fills its own place, so the sum holds them all
+        places = np.zeros((1, size, block, width))  # every rank fills its own place; the sum joins all places
         places[0, rank] = rows
         gathered = pad_gather_reduce(ranks, torch.from_numpy(places), "sum", dim=0).cpu().numpy()
         if error is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from dp_prior.evaluation.interval import mean_interval
 
 CHARACTERS = 256
-"""Longer instructions are cut."""
+"""Longest instruction; longer texts are cut."""
 
 
 def encode(texts: np.ndarray) -> np.ndarray:
@@ -22,7 +22,7 @@ def encode(texts: np.ndarray) -> np.ndarray:
 
 
 def decode(numbers: np.ndarray) -> str:
-    """The text that `encode` made (CHARACTERS,) numbers of."""
+    """(CHARACTERS,) numbers -> the text; the inverse of `encode`."""
     return "".join(chr(int(number)) for number in numbers if number)
 
 

@@ -1,6 +1,6 @@
 """The learning curve: loss, action error and score of a run against the samples it has seen, as one picture.
 
-Reads only the rows that the JSONL logger wrote, so it can be drawn for any run at any time.
+Reads only the JSONL log, so the curve of any run can be drawn at any time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def draw_learning_curve(metrics: Path, output: Path) -> Path:
 
 
 def learning_curves(rows: list[dict[str, Any]], x: str = "samples_seen", label: str = "samples seen") -> list[Any]:
-    """A figure for each kind of metric in the rows, over their value `x`."""
+    """A figure for each kind of metric in the rows, over the column `x`."""
     series, panels = _panels(rows, x)
     figures = []
     for panel in panels:
@@ -64,7 +64,7 @@ Panel = tuple[Callable[[Any, dict[str, Series], dict[str, Series]], None], dict[
 
 
 def _panels(rows: list[dict[str, Any]], x: str) -> tuple[dict[str, Series], list[Panel]]:
-    """All series, and of each kind of metric how it is drawn and its series."""
+    """All series; and a panel, a drawing function and its series, for each kind of metric in the rows."""
     series = _series(rows, x)
     kinds = (
         (_draw_losses, r"train/loss|.+/.+/loss"),
@@ -86,7 +86,7 @@ def _draw_panel(axes: Any, below: Any, panel: Panel, series: dict[str, Series], 
 
 
 def _series(rows: list[dict[str, Any]], x: str) -> dict[str, Series]:
-    """Points of each metric over the value `x` of its row, without values that are not finite."""
+    """Points of each metric over the column `x`, without values that are not finite."""
     points: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         place = row.get(x)
@@ -123,7 +123,7 @@ def _draw_action_errors(axes: Any, errors: dict[str, Series], _: dict[str, Serie
 
 
 def _draw_scores(axes: Any, scores: dict[str, Series], series: dict[str, Series]) -> None:
-    """Mean scores with their confidence intervals; the best has a star, and its value is in the legend."""
+    """Mean scores with their confidence intervals; the best score has a star and is stated in the legend."""
     axes.set_title("score, 95 % confidence interval", loc="left", fontsize=10, color=INK)
     for (name, (x, y)), style in zip(scores.items(), _styles(), strict=False):
         colour, best = style["color"], int(np.argmax(y))

@@ -1,7 +1,7 @@
-"""Distances between two sets of feature vectors, drawn images and real ones.
+"""Distances between two sets of feature vectors, of drawn and of real images.
 
-The Fréchet distance is the one that papers report; of n vectors it is biased upwards, by about a constant over n, so
-only values of equal n can be compared. The kernel distance is unbiased, so it can be watched with few samples.
+Papers report the Fréchet distance. Estimated from n vectors, the Fréchet distance is biased upwards by about a constant
+over n, so only values with equal n can be compared. The kernel distance is unbiased, and useful with few samples.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ def frechet_distance(one: Tensor, other: Tensor) -> float:
     """|m_1 - m_2|^2 + tr(S_1 + S_2 - 2 (S_1 S_2)^(1/2)) of means and covariances (Heusel et al. 2017,
     arXiv:1706.08500).
 
-    With S = R^T R the trace of the root is the sum of the singular values of R_1 R_2^T, so no root of a matrix is
-    taken, and no covariance of many dimensions is formed for few vectors.
+    With S = R^T R the trace of the root is the sum of the singular values of R_1 R_2^T. This avoids the root of a
+    matrix, and a large covariance matrix from few vectors of many dimensions.
 
     Args:
         one, other: (n, D) and (m, D), n and m at least 2.
@@ -28,14 +28,14 @@ def frechet_distance(one: Tensor, other: Tensor) -> float:
 
 
 def _root(features: Tensor) -> Tensor:
-    """(min(n, D), D) R of which R^T R is the covariance."""
+    """R (min(n, D), D) such that R^T R is the covariance."""
     centred = (features - features.mean(0)) / (len(features) - 1) ** 0.5
     return centred if len(centred) <= centred.shape[1] else torch.linalg.qr(centred, mode="r").R
 
 
 def kernel_distance(one: Tensor, other: Tensor) -> float:
     """Unbiased estimate of the squared maximum mean discrepancy under the kernel (x y / D + 1)^3 (Binkowski et al.
-    2018, arXiv:1801.01401); it may be negative.
+    2018, arXiv:1801.01401); may be negative.
 
     Args:
         one, other: (n, D) and (m, D), n and m at least 2; features of mean square about 1.

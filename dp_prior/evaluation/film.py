@@ -23,7 +23,7 @@ class Film:
     def __init__(self, path: Path | None, episodes: int, fps: float):
         """
         Args:
-            path: of the video; None, with 0 episodes, records nothing.
+            path: the video file; None, with 0 episodes, records nothing.
         """
         self.path = path
         self.episodes = episodes
@@ -37,7 +37,7 @@ class Film:
 
     @property
     def strips(self) -> list[list[tuple[int, np.ndarray]]]:
-        """A few (step, frame) of each episode, evenly spread from its first to its last."""
+        """A few (step, frame) of each episode, evenly spread from the first frame to the last."""
         strips = []
         for stills in self._stills:
             picked = np.linspace(0, len(stills) - 1, min(_STILLS, len(stills))).round().astype(int)
@@ -45,10 +45,10 @@ class Film:
         return strips
 
     def add(self, draw: Callable[[np.ndarray], np.ndarray], done: np.ndarray, success: np.ndarray) -> None:
-        """Record a frame; episodes that were over at the last call are not drawn again.
+        """Record a frame; does not redraw episodes that were already over at the last call.
 
         Args:
-            draw: gives (len(rows), height, width, 3) uint8 pictures of some rows.
+            draw: rows -> pictures (len(rows), height, width, 3) uint8.
         """
         rows = np.flatnonzero(~self._over)
         if not len(rows):
@@ -77,7 +77,7 @@ class Film:
         self._writer.__exit__(kind, error, trace)
 
     def _keep_stills(self, rows: np.ndarray, done: np.ndarray) -> None:
-        """Keep every N-th frame and the last of each episode; N doubles when too many are kept."""
+        """Keep every N-th frame and the last frame of each episode; N doubles when too many frames are kept."""
         for row in rows:
             if self._step % self._stride == 0 or done[row]:
                 self._stills[row].append((self._step, self._frames[row].copy()))

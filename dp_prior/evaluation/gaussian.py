@@ -1,4 +1,4 @@
-"""What a likelihood is compared with: a Gaussian fitted to each element of x, without network and without condition."""
+"""A baseline for likelihoods: a Gaussian fitted to each element of x, without network and without condition."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from dp_prior.tasks.model import Samples
 
 MOST_FITTED = 16_384
 LEAST_STD = 1e-3
-"""Of continuous data, in normalised units: the density of a constant element would be infinite. For 8-bit data it is
-half a step, so that one other value of a pixel that never changed in training costs bits, but not all of them."""
+"""Least standard deviation for continuous data, in normalised units, since the density of a constant element would be
+infinite. For 8-bit data the least is half a step, so that a new value of a pixel that was constant in training costs a
+finite number of bits."""
 
 
 def uniform_bits(data_step: float) -> float:
-    """Bits per dimension of values that are all equally likely, `data_step` apart from -1 to 1."""
+    """Bits per dimension of the uniform distribution over the values `data_step` apart from -1 to 1."""
     return math.log2(round(2 / data_step) + 1)
 
 
@@ -32,12 +33,12 @@ def gaussian_bits(
 ) -> float:
     """Bits per dimension of samples under one Gaussian for each element of x, fitted to the training set.
 
-    In normalised units, and with the bins of 8-bit data where the process has a `data_step`, as the model's own bits
-    are. A collective.
+    In normalised units, and with the bins of 8-bit data if the process has a `data_step`, like the model's own bits. A
+    collective.
 
     Args:
         model: a `DiffusionModel`, whose normalizer and process are used.
-        train: it is fitted to at most `MOST_FITTED` of these, evenly spread, on each rank.
+        train: samples to fit, at most `MOST_FITTED`, evenly spread; each rank fits alone.
         max_samples: at most this many are measured, evenly spread; None for all.
     """
     device, data_step = device_of(model), model.process.config.data_step
@@ -59,8 +60,8 @@ def gaussian_bits(
 
 
 def _inside(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, *x_shape) float64 normalised, and bool, broadcasts against it: where it is real and predicted, not given;
-    elsewhere it is 0."""
+    """Normalised x, (B, *x_shape) float64, and a bool mask that broadcasts against x: True where x is real and
+    predicted. x is 0 where the mask is False: at padding and at given elements."""
     valid = batch.mask[..., None] if batch.mask.ndim == batch.x.ndim - 1 else batch.mask
     valid = valid if model.shown is None else valid & ~model.shown
     return torch.where(valid, model.inside(batch.x, batch.cond).double(), 0.0), valid

@@ -10,7 +10,7 @@ import numpy as np
 from dp_prior.durable import replacing
 
 SIDE = 64
-"""Images are enlarged by the whole number that brings their height closest to this many pixels, from below."""
+"""Images are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
 GAP = 2  # pixels between images
 
@@ -25,12 +25,12 @@ def import_pillow() -> Any:
 
 
 def save_png(path: Path, image: np.ndarray) -> None:
-    """Write (height, width, 1 or 3) uint8 to a new file, not durably."""
+    """Write (height, width, 1 or 3) uint8 to a file, not durably."""
     import_pillow().fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(path, format="PNG")
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """The same durably, in the place of a file that may exist."""
+    """As `save_png`, but durably and creating the folder; replaces an existing file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         save_png(temporary, image)

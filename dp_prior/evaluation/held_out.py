@@ -1,4 +1,4 @@
-"""Base classes of the evaluators that measure one part of the data."""
+"""Base classes of evaluators on one part of the data."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from dp_prior.tasks import TaskConfig
 
 
 class HeldOutConfig(Config):
-    """Measures models on samples of one part of the data, with noise that is fixed for each sample.
+    """Measures models on samples of one part of the data, with fixed noise for each sample.
 
     A subclass has a `name`, the first part of its metrics' names, and a cadence `every`.
     """
 
     tasks: ClassVar[tuple[str, ...] | None] = None
-    """Kinds of tasks that can be measured; None for all."""
+    """Supported kinds of tasks; None for all."""
 
     metrics: ClassVar[tuple[Metric, ...]]
     """Descriptions of the metrics; see `dp_prior.metric_names`."""
 
     reports: ClassVar[bool] = True
-    """Whether it writes files, named after it and the step."""
+    """Whether the evaluator writes files, named by evaluator and step."""
 
     models: tuple[str, ...] = Field(default=("ema",), min_length=1)
     """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
@@ -41,7 +41,7 @@ class HeldOutConfig(Config):
     """Part of the data to measure on."""
 
     data_set: str | None = None
-    """Which of several sets (`data.sets`) to measure on; null for all of them. Give each evaluator a `name`."""
+    """Name of one of several data sets (`data.sets`) to measure on; null for all. Give each evaluator a `name`."""
 
     batch_size: int = Field(default=256, ge=1)
     """Samples per batch and rank; changes memory and speed, not the result."""
@@ -50,15 +50,15 @@ class HeldOutConfig(Config):
     """Seed of the fixed noise of each sample; independent of the run's seed, so runs are comparable."""
 
     def metric_names(self) -> list[str]:
-        """What `run` will measure."""
+        """Names of the metrics that `run` will measure."""
         return [name for metric in self.metrics for name in metric.names(self.placeholders())]
 
     def placeholders(self) -> dict[str, Iterable[object]]:
-        """What the placeholders in the names of `metrics` stand for."""
+        """The values of the placeholders in the names of `metrics`."""
         return {"name": [self.name], "model": self.models}
 
     def task_faults(self, task: TaskConfig) -> Iterable[str]:
-        """Why such a task cannot be measured, one line per fault that begins with a field; none by default."""
+        """Reasons why the task cannot be measured, a line each, beginning with a field; none by default."""
         return ()
 
     def measured_models(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class HeldOutConfig(Config):
         return self.models
 
     def trial(self) -> Self:
-        """The same measurement of a few samples, for `--check`."""
+        """The same measurement on a few samples, for `--check`."""
         return self.model_copy(update={"max_samples": 4})
 
 
@@ -119,11 +119,11 @@ class HeldOutEvaluator:
         return self.report(result, progress, ranks)
 
     def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
-        """Add what is measured of one model, under names that begin with `name`."""
+        """Measure one model; adds results under names that begin with `name`."""
         raise NotImplementedError
 
     def report(self, result: Measurement, progress: Progress, ranks: Ranks | None) -> Measurement:
-        """Write the result to disk on the main rank, if there is a folder for it."""
+        """Write the result to disk on the main rank, if there is an output folder."""
         if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
             path = self.output_dir / f"{self.config.name}_{progress.global_step:08d}.json"
             write_report(path, self.config, progress, result)

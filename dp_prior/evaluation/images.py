@@ -1,8 +1,8 @@
-"""Images: draws images during training, shows them, and measures how far their distribution is from the data's.
+"""Images: draws and shows images during training, and measures the distance between their distribution and the data's.
 
-Features are pixels, or embeddings by a model that the user names; the metric's name says which. Distances on pixels
-notice colours, brightness and blur but no content, so they tell a broken model from a working one, not a good one from
-a better one. Numbers of papers need their own features: see docs/sampling.md.
+Features are pixels, or embeddings by a model that the user names; the metric's name contains the features' name.
+Distances on pixels notice colours, brightness and blur but no content: good enough to spot a broken model, but not to
+rank working models. Numbers of papers need their own features: see docs/sampling.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dp_prior.tasks.model import Samples
 
 PIXELS = "pixels"
 NEAREST, PROBED = 3, 8
-"""So many nearest training images are shown beside each of the first so many samples."""
+"""`NEAREST` training images are shown beside each of the first `PROBED` samples."""
 
 _KINDS = (("frechet", "Fréchet distance"), ("kernel", "Kernel distance, unbiased,"))
 _MEANS = {
@@ -45,10 +45,10 @@ _MEANS = {
 
 
 class DrawnImagesConfig(SampledConfig):
-    """Draws images and compares them with those of the split: Fréchet and kernel distance of their features, for each
-    number of sampling steps. Pictures show the first samples, and some beside the training images nearest to them.
+    """Compares drawn images with the images of the split: Fréchet and kernel distance of their features, for each
+    number of sampling steps. Pictures show the first samples, and some samples with their nearest training images.
 
-    Sample i has the conditions of the split's image number i, evenly spread, and noise fixed by i.
+    Sample i has the conditions of the i-th of the split's images, evenly spread, and noise determined by i.
     """
 
     type: Literal["images"] = "images"
@@ -68,20 +68,20 @@ class DrawnImagesConfig(SampledConfig):
     """First part of the metrics' names: `images/ema/kernel_pixels[steps=16]`."""
 
     every: Cadence = Cadence(epochs=20)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     n_samples: int = Field(default=512, ge=2)
     """Images drawn for each number of steps."""
 
     max_reference: int = Field(default=4096, ge=2)
-    """At most this many images of the split, and of the training set, evenly spread; their features are held in
+    """At most this many images of the split, and of the training set, evenly spread; all features are held in
     memory."""
 
     features: EmbedderConfig | None = None
     """Model that embeds images, for the distances and the nearest training images; null compares pixels."""
 
     guidance_scale: float | None = None
-    """Replaces the scale of `task.diffusion.guidance`; null keeps it."""
+    """Replaces the scale of `task.diffusion.guidance`; null keeps the scale."""
 
     shown: int = Field(default=64, ge=0)
     """Samples in the picture; 0 for no pictures."""
@@ -92,13 +92,13 @@ class DrawnImagesConfig(SampledConfig):
 
     @property
     def features_name(self) -> str:
-        """What the features are called in names of metrics."""
+        """Name of the features in names of metrics."""
         if isinstance(self.features, TransformersConfig):
             return Path(self.features.model.partition("@")[0]).name
         return PIXELS if self.features is None else self.features.type
 
     def task_faults(self, task: TaskConfig) -> Iterator[str]:
-        """Guidance needs a model without label, too."""
+        """Guidance needs a task that drops labels in training."""
         yield from super().task_faults(task)
         if self.guidance_scale not in (None, 1) and isinstance(task, ImageTaskConfig) and not task.label_dropout:
             yield (
@@ -118,7 +118,7 @@ class DrawnImagesConfig(SampledConfig):
 
         Raises:
             ConfigError: there are fewer than two images, or the model of the features cannot be used.
-            ImportError: Pillow is missing, which draws pictures.
+            ImportError: Pillow, which draws pictures, is missing.
         """
         if self.shown and output_dir is not None:
             import_pillow()
@@ -172,7 +172,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         result.metrics[name.replace("<kind>", "kernel")] = kernel_distance(found, real)
 
     def _draw(self, model: Any, steps: int, ranks: Ranks | None) -> Tensor:
-        """(n, H, W, C) uint8; whole batches are drawn by one rank, so that no bit depends on the number of ranks."""
+        """(n, H, W, C) uint8; a rank draws whole batches, so that no bit depends on the number of ranks."""
         config, device = self.config, device_of(model)
         sampler, n = with_steps(model.sampler, steps), config.n_samples
 
@@ -186,14 +186,14 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         return dealt(n, config.batch_size, ranks, draw, like).cpu()
 
     def _features(self, name: str, samples: Samples, most: int, ranks: Ranks | None) -> Tensor:
-        """(n, D) of at most so many images, evenly spread; computed once."""
+        """(n, D) features of at most `most` images, evenly spread; computed once."""
         if name not in self._known:
             rows = evenly_spread(len(samples), most)
             self._known[name] = self._dealt(len(rows), lambda ids: _pixels(samples, rows[ids]), ranks)
         return self._known[name]
 
     def _dealt(self, n: int, images: Callable[[Tensor], Tensor], ranks: Ranks | None) -> Tensor:
-        """(n, D) features of the images (B, H, W, C) uint8 at ids (B,), which ranks share out."""
+        """(n, D) features of `images`: ids (B,) -> (B, H, W, C) uint8. Ranks share the work."""
         return dealt(n, self.config.batch_size, ranks, lambda ids: self._embed(images(ids)), self._none)
 
     def _embed(self, images: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
         progress: Progress,
         ranks: Ranks | None,
     ) -> None:
-        """Draw the pictures on the main rank, if there is a folder for them."""
+        """Draw the pictures on the main rank, if there is an output folder."""
         config = self.config
         if self.output_dir is None or not config.shown or rank_and_size(ranks)[0] != 0:
             return
@@ -231,7 +231,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
 
 
 def nearest(queries: Tensor, gallery: Tensor, count: int = NEAREST) -> Tensor:
-    """(n, min(count, m)) int64: for each of (n, D) features the nearest of (m, D), nearest first."""
+    """(n, min(count, m)) int64: for each of (n, D) features the indices of the nearest of (m, D), nearest first."""
     return torch.cdist(queries.double(), gallery.double()).topk(min(count, len(gallery)), largest=False).indices
 
 

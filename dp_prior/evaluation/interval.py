@@ -9,10 +9,10 @@ import numpy as np
 
 
 def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean of n >= 1 independent values; NaN where a value is NaN, and of a single value.
+    """Student's t interval of the mean of n >= 1 independent values; NaN for a single value, or if a value is NaN.
 
-    It assumes a mean that is about normal, which scores in [0, 1] reach at a few dozen episodes; equal values give an
-    interval of no width.
+    Assumes an approximately normal mean, as for scores in [0, 1] from a few dozen episodes on. Equal values give an
+    interval of width 0.
     """
     n = len(values)
     if n == 1:
@@ -23,13 +23,13 @@ def mean_interval(values: np.ndarray, confidence: float = 0.95) -> tuple[float, 
 
 
 def mean_and_deviation(values: np.ndarray) -> tuple[float, float]:
-    """Mean and standard deviation (n - 1) of n >= 2 values, from exact sums: the order of adding changes no bit."""
+    """Mean and standard deviation (n - 1) of n >= 2 values, from exact sums, which do not depend on the order."""
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def share_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a probability from `successes` out of n >= 1 trials; honest at 0 and at n too.
+    """Wilson's score interval of a probability from `successes` out of n >= 1 trials; valid also at 0 and at n.
 
     NaN for an unknown number of successes.
 
@@ -40,7 +40,7 @@ def share_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[
     centre = share + z * z / (2 * n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
     low, high = ((centre + sign * half) / (1 + z * z / n) for sign in (-1, 1))
-    return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # exactly, where rounding would leave 2e-17
+    return 0.0 if successes == 0 else low, 1.0 if successes == n else high  # exact; rounding would leave 2e-17
 
 
 def student_t_quantile(probability: float, degrees: int) -> float:

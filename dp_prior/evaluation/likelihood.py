@@ -1,8 +1,8 @@
 """Likelihood: the variational bound on held-out samples in bits per dimension, every timestep evaluated once.
 
 The loop of IDDPM's `calc_bpd_loop`, with noise fixed for each sample. One measurement costs as many network evaluations
-per batch as there are timesteps. Values are normalised ones; continuous data have a density there, not a probability,
-so only values of models with the same data and normalizer can be compared.
+per batch as there are timesteps. Measured on normalised values: for continuous data a density, not a probability, so
+compare only models with the same data and normalizer.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _BY_TIMESTEP = ("vb", "x_0_error", "eps_error")
 
 
 class LikelihoodConfig(HeldOutConfig):
-    """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and its parts.
+    """Bits per dimension of held-out samples, an upper bound on their negative log likelihood, and the bound's parts.
 
-    `bits_per_dim` is `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all reverse steps.
-    The report on disk has the cost, and the squared errors of x_0 and of the noise, for every timestep.
+    `bits_per_dim` is the sum of `prior_bits`, the cost of the noisiest timestep, and `step_bits`, the cost of all
+    reverse steps. The report on disk has cost, squared error of x_0 and squared error of the noise at every timestep.
     """
 
     type: Literal["likelihood"] = "likelihood"
@@ -48,7 +48,7 @@ class LikelihoodConfig(HeldOutConfig):
     """First part of the metrics' names: `likelihood/ema/bits_per_dim`."""
 
     every: Cadence = Cadence(epochs=20)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     max_samples: int | None = Field(default=512, ge=1)
     """At most this many samples, evenly spread over the split; null for all."""

@@ -1,6 +1,6 @@
 """Validation loss: the training objective on held-out samples, with noise and timestep fixed for each sample.
 
-The number depends on the weights alone, not on batch size, number of ranks or state of the run.
+The loss depends only on the weights, not on batch size, number of ranks or state of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dp_prior.randomness import Randomness
 class LossConfig(HeldOutConfig):
     """Deterministic loss on held-out samples, in total and by quarter of the timestep range (q0 least noisy).
 
-    Where the loss has several terms, such as `simple` and `vb` with a learned variance, each is measured likewise.
+    A loss with several terms, such as `simple` and `vb` with a learned variance, is also measured term by term.
     """
 
     type: Literal["loss"] = "loss"
@@ -49,7 +49,7 @@ class LossConfig(HeldOutConfig):
     """First part of the metrics' names: `validation/ema/loss`, `validation/ema/loss_q0`."""
 
     every: Cadence = Cadence(epochs=1)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
     """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
@@ -58,7 +58,7 @@ class LossConfig(HeldOutConfig):
     """At most this many samples, evenly spread over the split; null for all."""
 
     def metric_names(self) -> list[str]:
-        """What `run` will measure, but for the terms of a loss that has several."""
+        """Names of the metrics that `run` will measure, without the terms of a loss with several terms."""
         return [name for model in self.models for name in _names(f"{self.name}/{model}/loss")]
 
     def create(self, data: SplitData, output_dir: Path | None = None) -> LossEvaluator:
@@ -90,5 +90,5 @@ class LossEvaluator(HeldOutEvaluator):
 
 
 def _names(term: str) -> list[str]:
-    """The metric of a term of the loss, and those of the quarters of the timestep range."""
+    """The metrics of a term of the loss: over all timesteps, and by quarter of the timestep range."""
     return [term, *(f"{term}_q{quarter}" for quarter in range(4))]

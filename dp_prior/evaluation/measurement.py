@@ -28,10 +28,10 @@ class Measurement:
     """Numbers, files and tables of one evaluation, equal on all ranks; only rank 0 writes files.
 
     Attributes:
-        metrics: the names in the evaluator's `metric_names()`, and those that depend on the model; NaN without a value.
+        metrics: by the names of `metric_names()`, and names that depend on the model; NaN without a value.
         media: pictures and videos by name, for loggers that show them.
         tables: rows of numbers by name, one row per seed or horizon index.
-        arrays: what is stored beside the report, by the end of the file's name.
+        arrays: arrays to store beside the report, by the suffix of the file name.
     """
 
     metrics: dict[str, float]
@@ -41,8 +41,8 @@ class Measurement:
 
 
 def write_report(path: Path, settings: Config, progress: Progress, result: Measurement) -> None:
-    """Write the settings and results of an evaluation as JSON, durably, so that its numbers can be reproduced; its
-    arrays beside it."""
+    """Write settings and results of an evaluation as JSON, durably, so that the numbers can be reproduced; arrays go to
+    files beside the report."""
     report = {
         "settings": settings.model_dump(mode="json"),
         "samples_seen": progress.samples_seen,

@@ -15,7 +15,7 @@ def pick_models(models: dict[str, nn.Module], names: Sequence[str], evaluator: s
     """The models to measure.
 
     Raises:
-        ValueError: the run has no model of that name; the message lists those it has.
+        ValueError: the run has no model of a name; the message lists the run's models.
     """
     missing = [name for name in names if name not in models]
     if missing:
@@ -28,7 +28,7 @@ def pick_models(models: dict[str, nn.Module], names: Sequence[str], evaluator: s
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every submodule has its own mode again."""
+    """Evaluation mode without gradients; restores the mode of every submodule afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

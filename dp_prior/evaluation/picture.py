@@ -24,7 +24,7 @@ def import_figure() -> Any:
 
 
 def take_literally(figure: Any) -> None:
-    """Texts of a figure may be names of users: no formulas, and nothing that cannot be encoded."""
+    """Show texts of a figure as they are, since users choose names: no formulas, and nothing that cannot be encoded."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
@@ -33,7 +33,7 @@ def take_literally(figure: Any) -> None:
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write the whole picture, or leave the file that is there."""
+    """Write the picture durably; on failure an existing file is unchanged."""
     take_literally(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
@@ -46,7 +46,7 @@ def draw_rollouts(
     """Draw a PNG.
 
     Args:
-        strips: for each of the first episodes some (step, frame (height, width, 3) uint8).
+        strips: for each of the first episodes some pairs (step, frame), frames (height, width, 3) uint8.
         table: seed, score, success and steps of every episode, in order; success is None if unknown.
     """
     columns = max(map(len, strips))
@@ -64,7 +64,7 @@ def draw_rollouts(
 
 
 def _draw_strip(axes_row: Any, strip: list[tuple[int, np.ndarray]], row: dict[str, Any]) -> None:
-    """One episode: stills with their step below, seed and score at the left, the last still framed by its outcome."""
+    """One episode: stills labelled by step, seed and score at the left; the colour of the last frame is the outcome."""
     for axes in axes_row:
         axes.set_xticks([])
         axes.set_yticks([])

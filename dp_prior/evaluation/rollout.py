@@ -1,7 +1,7 @@
-"""Rollouts: the policy runs in an environment, with the same agent that runs it on a robot.
+"""Rollouts: the policy runs in an environment, with the same agent as on a robot.
 
-Episodes are fixed by their seeds and run in blocks of `n_envs`, which ranks divide: every score is the same bit for bit
-on any number of ranks.
+Episodes are determined by their seeds and run in blocks of `n_envs`, which are divided among ranks: every score is the
+same, bit for bit, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ log = logging.getLogger(__name__)
 class RolloutConfig(Config):
     """Scores in an environment: mean, spread and 95 % confidence intervals over fixed seeds.
 
-    The interval of the mean score is Student's t, that of the success rate Wilson's. Where the environment gives
-    instructions, a table of the report has the scores by instruction.
+    Intervals are Student's t for the mean score and Wilson's for the success rate. If the environment gives
+    instructions, the report has a table of scores by instruction.
     """
 
     type: Literal["rollout"] = "rollout"
@@ -74,70 +74,69 @@ class RolloutConfig(Config):
     )
 
     name: EvaluatorName = "rollout"
-    """First part of the metrics' names, for example `rollout/score`, and of the files'."""
+    """First part of the names of metrics, for example `rollout/score`, and of files."""
 
     every: Cadence = Cadence(epochs=50)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     env: EnvConfig
     """The environment."""
 
     workers: int | None = Field(default=None, ge=0)
-    """Processes that step the environment, each a share of the episodes that run side by side; 0: this process alone.
-    null: for `pusht` and `gym` one for each core, which ranks divide among themselves, if the policy sees camera
-    frames, otherwise 0."""
+    """Processes that step the environment, each a share of the parallel episodes; 0: this process only. null: for
+    `pusht` and `gym` with a policy that sees camera frames one process per core, shared among ranks; otherwise 0."""
 
     model: str = "ema"
     """Weights of the policy: the name of an average in `train.ema`, or `online` for the trained weights themselves."""
 
     n_episodes: int = Field(default=50, ge=2)
-    """Episodes in all."""
+    """Number of episodes."""
 
     first_seed: int = Field(default=100_000, ge=0)
-    """Seed of the first episode; the others count up. Keep it away from the seeds of demonstrations."""
+    """Seed of the first episode; each further episode adds 1. Avoid the seeds of demonstrations."""
 
     noise_seed: int = 0
-    """Seed of the policy's noise, together with the episode and its step."""
+    """Seed of the policy's noise, together with episode and step."""
 
     n_action_steps: int | None = Field(default=None, ge=1)
     """Actions executed before the next prediction; null for the policy's setting."""
 
     sampler: SamplerConfig | None = None
-    """Replaces the policy's sampler; null keeps it."""
+    """Replaces the policy's sampler; null keeps the policy's own."""
 
     guidance_scale: float | None = None
-    """Replaces the scale of `task.diffusion.guidance`; null keeps it. Above 1 the observations are amplified."""
+    """Replaces the scale of `task.diffusion.guidance`; null keeps the scale. Above 1 amplifies the observations."""
 
     warm_start: bool = False
-    """Start every prediction but the first of an episode from the unused rest of the last chunk, noised by `renoise`
-    of the sampler; takes fewer steps."""
+    """Start every prediction but an episode's first from the unused rest of the last chunk, noised to the sampler's
+    `renoise`; takes fewer steps."""
 
     delay: int = Field(default=0, ge=0)
     """Control steps between an observation and the first executed action of its chunk, as on a robot that acts while
     the chunk is predicted; 0 predicts in no time. The first chunk of an episode is waited for."""
 
     merge: MergeConfig | None = None
-    """How a chunk follows the unfinished one; a delay needs it. null: naive, the robot jumps to the new chunk."""
+    """How a new chunk continues the unfinished chunk; required for a delay. null: naive, the robot jumps to the new
+    chunk."""
 
     blind: list[str] = []
-    """Observations that the policy does not get: it sees mid-grey frames, and vectors at their mean in training. A
-    control: the same weights must score worse without an observation that they use."""
+    """Observations hidden from the policy: frames become mid-grey, vectors their mean in training. A control: weights
+    that use an observation must score worse without it."""
 
     shuffle: list[str] = []
-    """Instructions that the policy gets from another episode, with another text. A control: a policy that follows its
-    instructions scores worse."""
+    """Instructions taken from another episode, with another text. A control: a policy that follows instructions scores
+    worse."""
 
     instructions: Path | None = None
     """Folder of embeddings by `dp-prior embed`, or of the model, for the environment's instructions; null: the model
-    that embedded those of training."""
+    used in training."""
 
     videos: int = Field(default=4, ge=0)
     """The first N episodes are filmed, side by side in one video and as a picture; 0 for none."""
 
     show: Literal["camera", "keypoints", "environment"] | None = None
-    """What films show: the camera frames that the policy got, with its crop (camera), and with the positions that a
-    spatial softmax finds (keypoints); or the environment's own picture. null: camera if the policy sees any, else
-    environment."""
+    """Content of films. camera: the policy's camera frames, with its crop; keypoints: also the positions that a spatial
+    softmax finds; environment: the environment's own picture. null: camera if the policy has one, else environment."""
 
     def faults(self) -> Iterator[str]:
         room = min(self.n_episodes, self.env.n_envs)
@@ -154,11 +153,11 @@ class RolloutConfig(Config):
             )
 
     def metric_names(self) -> list[str]:
-        """What `run` will measure."""
+        """Names of the metrics that `run` will measure."""
         return [name for metric in self.metrics for name in metric.names({"name": [self.name]})]
 
     def task_faults(self, task: Any) -> Iterator[str]:
-        """The chunk must hold the executed actions, the sampler fit, and what is shown or hidden exist."""
+        """The chunk must hold the executed actions, the sampler must fit, shown and hidden observations must exist."""
         room = task.horizon - task.n_obs_steps + 1
         if (self.n_action_steps or 1) > room:
             yield (
@@ -192,20 +191,20 @@ class RolloutConfig(Config):
         return (self.model,)
 
     def trial(self) -> RolloutConfig:
-        """Two episodes of a few steps, one of them filmed, for `--check`."""
+        """Two episodes of a few steps, one filmed, for `--check`."""
         env = self.env.model_copy(update={"n_envs": 2, "max_steps": min(16, self.env.max_steps or 16)})
         changes = {"env": env, "n_episodes": 2, "videos": min(self.videos, 1)}
-        return self.model_copy(update={**changes, "shuffle": []})  # two may be told the same
+        return self.model_copy(update={**changes, "shuffle": []})  # two episodes may have the same instruction
 
     def create(self, data: SplitData = None, output_dir: Path | None = None) -> RolloutEvaluator:
         """
         Args:
-            data: has the `spec` that the environment must fit; None skips that check.
+            data: has the `spec` that the environment must fit; None skips this check.
             output_dir: where reports, videos and pictures go; None for nowhere.
 
         Raises:
-            ImportError: the environment, or what films it, is not installed.
-            ConfigError: there is no such environment, it cannot be filmed, or it does not fit the policy.
+            ImportError: a package of the environment or for filming is not installed.
+            ConfigError: the environment does not exist, cannot be filmed, or does not fit the policy.
         """
         is_filmed = self.videos > 0 and output_dir is not None
         if is_filmed:
@@ -236,7 +235,7 @@ class RolloutConfig(Config):
         return RolloutEvaluator(self, output_dir)
 
     def shows_cameras(self, spec: Spec | None) -> bool:
-        """Whether films show what a policy of this spec sees, and not the environment's picture."""
+        """Whether films show the camera frames of a policy of this spec, rather than the environment's picture."""
         return bool(cameras(spec)) if self.show is None and spec else self.show in ("camera", "keypoints")
 
 
@@ -253,7 +252,7 @@ class RolloutEvaluator:
 
         Raises:
             ValueError: observations or actions of the environment do not fit the policy.
-            RuntimeError: on every rank, when a block failed on one of them; a worker failed, or died.
+            RuntimeError: a block failed on another rank; or a worker failed or died.
         """
         config = self.config
         policy = pick_models(models, [config.model], config.name)[config.model]
@@ -280,7 +279,7 @@ class RolloutEvaluator:
     def _measurement(self, rows: np.ndarray) -> Measurement:
         """Metrics and tables of all episodes, see `_run_episodes`."""
         config = self.config
-        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
+        if not np.isnan(rows[:, 2]).all():  # some environments report successes only: the rest failed
             rows[:, 2] = np.nan_to_num(rows[:, 2])
         scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
         values = (
@@ -330,7 +329,7 @@ class RolloutEvaluator:
     ) -> tuple[np.ndarray, Film | None]:
         """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
 
-        An environment with instructions adds columns, the characters of the episode's instruction.
+        For an environment with instructions, further columns hold the characters of the episode's instruction.
         """
         config = self.config
         width = 4 + (by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0)
@@ -392,7 +391,7 @@ class RolloutEvaluator:
                 heartbeat(ranks)
                 actions = agent.act(obs, active=~(done | broken))
                 broken |= ~done & ~np.isfinite(actions).all(axis=1)
-                # A row with NaN actions has no score; it gets finite actions until the block is over.
+                # A row with NaN actions has no score, and gets zeros in place of NaN until the block is over.
                 seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
                 obs = self._seen(seen, policy)
                 rows[~done, 3] += 1
@@ -404,7 +403,7 @@ class RolloutEvaluator:
         return np.concatenate([rows, *codes], axis=1)
 
     def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
-        """What the policy gets of the observations."""
+        """The observations as the policy gets them: shuffled and blinded."""
         return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
 
 
@@ -413,8 +412,8 @@ def _has_keypoints(encoder: CameraEncoderConfig) -> bool:
 
 
 def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:
-    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized, and
-    a text, of shape (), is where one is embedded."""
+    """Whether an environment's observation has the shape that the policy reads: equal, or a camera of any size if the
+    policy resizes frames, or a text, of shape (), if the policy embeds texts."""
     is_picture = is_resized and found is not None and len(found) == 3 and found[2] == wanted[2]
     return found == wanted or is_picture or (is_text and found == ())
 

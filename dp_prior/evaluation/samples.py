@@ -1,4 +1,4 @@
-"""The samples that an evaluator measures: the same ones every time, distributed over the ranks."""
+"""The samples that an evaluator measures, the same every time, distributed over the ranks."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class SplitData(Protocol):
 
 @runtime_checkable
 class SeveralSets(Protocol):
-    """Data that were joined from several data sets."""
+    """Data joined from several data sets."""
 
     sets: Mapping[str, SplitData]
 
 
 @runtime_checkable
 class SendsHeartbeats(Protocol):
-    """Ranks that wait for each other for as long as heartbeats arrive."""
+    """Ranks that wait for each other as long as heartbeats arrive."""
 
     def beat(self) -> None:
         """Send a heartbeat; leaves the evaluation if the run is asked to stop."""
 
 
 def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | None = None) -> Samples:
-    """One part of the data, or of one of the data sets that they were joined from.
+    """One part of the data, or, with `data_set`, of one of several joined data sets.
 
     Raises:
-        ConfigError: it is empty, or there is no such data set.
+        ConfigError: the part is empty, or the data set does not exist.
     """
     if data_set is not None:
         known = data.sets if isinstance(data, SeveralSets) else {}
@@ -63,7 +63,7 @@ def pick_samples(data: SplitData, split: Part, evaluator: str, data_set: str | N
 
 
 def evenly_spread(total: int, most: int | None) -> Tensor:
-    """(n,) int64 evenly spread numbers below `total`, n being at most `most`; all of them for None."""
+    """(n,) int64 evenly spread numbers below `total`, with n at most `most`; all numbers for None."""
     n = total if most is None else min(most, total)
     return torch.arange(n) * total // n
 
@@ -73,7 +73,7 @@ def shared_batches(
 ) -> Iterator[Batch]:
     """This rank's batches of at most `max_samples` samples, evenly spread over the split and dealt to ranks in turn.
 
-    A sample is measured once on any number of ranks; its noise is a function of its id.
+    Every sample is measured once, on any number of ranks, with noise determined by its id.
     """
     ids = evenly_spread(len(samples), max_samples)
     rank, size = rank_and_size(ranks)
@@ -86,11 +86,11 @@ def shared_batches(
 def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
     """The results of `work(ids)` for ids 0 to n - 1, whole batches dealt to ranks in turn. A collective.
 
-    A batch is the same on any number of ranks, and so is every bit of the result.
+    Batches do not depend on the number of ranks, so the result is equal bit for bit.
 
     Args:
         work: (B,) int64 ids -> (B, *shape).
-        like: (0, *shape) of the type and on the device of results.
+        like: (0, *shape), of the dtype and on the device of the results.
 
     Returns:
         (n, *shape) on every rank.
@@ -105,7 +105,7 @@ def dealt(n: int, batch_size: int, ranks: Ranks | None, work: Callable[[Tensor],
 
 
 def gather_dealt(own: Tensor, ranks: Ranks | None) -> Tensor:
-    """Gather what was dealt to ranks in turn, in the order before it was dealt. A collective.
+    """Gather results of items dealt to ranks in turn, in the original order of the items. A collective.
 
     Args:
         own: (n, *shape) the part of this rank; n is the same on all ranks.
@@ -118,7 +118,7 @@ def gather_dealt(own: Tensor, ranks: Ranks | None) -> Tensor:
 
 
 def rank_and_size(ranks: Ranks | None) -> tuple[int, int]:
-    """This rank and the number of ranks; None is one rank."""
+    """This rank and the number of ranks; (0, 1) for None."""
     return (0, 1) if ranks is None else (ranks.process_index, ranks.num_processes)
 
 

@@ -1,4 +1,4 @@
-"""Shuffled instructions: the same policy is told what another episode is to do, a control for whether it listens."""
+"""Shuffled instructions: gives a policy another episode's instruction, to check whether the policy listens."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def refuse_shuffling(spec: Spec, keys: Sequence[str]) -> None:
 
 
 def shuffled(obs: Mapping[str, np.ndarray], keys: Sequence[str], seed: int) -> dict[str, np.ndarray]:
-    """The observations, in which every row has the text (n,) of another row that has another one.
+    """The observations, with each row's text replaced by a different text of another row.
 
-    Which row that is depends on seed and number of rows alone, so it stays the same while the texts do.
+    The choice of rows depends only on seed, number of rows and texts, so it is the same at every step of an episode.
 
     Raises:
         ValueError: all rows have the same text.

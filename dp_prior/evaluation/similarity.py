@@ -1,7 +1,7 @@
-"""Similarity: embeddings sampled from a prior against those of the images and texts of the whole split.
+"""Similarity: compares embeddings sampled from a prior with the images and texts of the whole split.
 
-The five similarities are those of DALLE2-pytorch (its prior.md), cosines between embeddings; docs/prior.md explains
-each with the values of a run. Noise is fixed for each sample.
+The five similarities, cosines between embeddings, follow DALLE2-pytorch's prior.md; docs/prior.md explains each with
+the values of a run. Noise is fixed for each sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dp_prior.tasks.model import Samples
 TEXT = "text"
 RECALL_AT = (1, 5, 10)
 ROWS_OF_THE_MEAN = 16_384
-"""The mean image is taken over at most this many rows of the training set, evenly spread."""
+"""The mean image is computed from at most this many rows of the training set, evenly spread."""
 
 _OF_DRAWN_IMAGES = (
     ("similarity_with_text", "cosine", None, "Of drawn images with the texts."),
@@ -53,9 +53,9 @@ _OF_DRAWN_IMAGES = (
 class SimilarityConfig(SampledConfig):
     """Similarity between a sampled embedding and the image of its text, for each number of sampling steps.
 
-    Beside the metrics of DALLE2-pytorch: recall of the right image among the distinct ones of the split, and by how
-    much the similarity with the original image exceeds that of the text embedding and that of the mean image, with a
-    95 % interval over distinct images.
+    In addition to DALLE2-pytorch's metrics: recall of the right image among the distinct images of the split; and the
+    margins by which the similarity with the original image exceeds two baselines, the text embedding and the mean
+    image, with a 95 % interval over distinct images.
     """
 
     type: Literal["similarity"] = "similarity"
@@ -73,19 +73,19 @@ class SimilarityConfig(SampledConfig):
     """First part of the metrics' names: `similarity/ema/similarity_with_text[steps=64]`."""
 
     every: Cadence = Cadence(epochs=5)
-    """How often it runs, besides at the end."""
+    """How often to run, besides at the end."""
 
     models: tuple[str, ...] = Field(default=("ema", "online"), min_length=1)
     """Weights to measure: names of averages in `train.ema`, or `online` for the trained weights themselves."""
 
     max_samples: int | None = Field(default=None, ge=1)
-    """At most this many samples, evenly spread over the split; null for all. Their embeddings are held in memory."""
+    """At most this many samples, evenly spread over the split; null for all. Embeddings are held in memory."""
 
     eval_timesteps: tuple[int, ...] = Field(default=(64,), min_length=1)
     """Numbers of sampling steps to measure with, otherwise using the prior's own sampler."""
 
     candidates: int | None = Field(default=None, ge=1)
-    """Embeddings sampled per text, of which the most similar to it is kept; null for the prior's setting."""
+    """Embeddings sampled per text, of which the most similar to the text is kept; null for the prior's setting."""
 
     def placeholders(self) -> dict[str, Iterable[object]]:
         """See `HeldOutConfig`."""
@@ -98,7 +98,7 @@ class SimilarityConfig(SampledConfig):
             output_dir: where reports go; None for nowhere.
 
         Raises:
-            ConfigError: there are no text embeddings of the images' size, or too few samples.
+            ConfigError: text embeddings of the images' size are missing, or there are too few samples.
         """
         if data.spec.cond_shapes.get(TEXT) != data.spec.x_shape:
             wanted = f"compares images {data.spec.x_shape} with text embeddings of the same size"
@@ -169,7 +169,7 @@ class SimilarityEvaluator(HeldOutEvaluator):
         return self._mean_image
 
     def _draw(self, model: Any, sampler: SamplerConfig, ranks: Ranks | None) -> Tensor:
-        """(n, D) a sampled embedding for every text; ranks share the work, and all get the whole result."""
+        """(n, D): a sampled embedding for every text. Ranks share the work; every rank gets the whole result."""
         config, (rank, size) = self.config, rank_and_size(ranks)
         device = device_of(model)
         own = self.ids[rank::size]
@@ -193,7 +193,7 @@ def recalls(queries: Tensor, gallery: Tensor, place: Tensor) -> dict[str, Tensor
     Args:
         queries: (n, D) unit embeddings.
         gallery: (m, D) distinct unit images.
-        place: (n,) where in the gallery each query's own image is; images as similar as it count behind it.
+        place: (n,) index in the gallery of each query's own image. On equal similarity the own image ranks first.
     """
     better = []
     for part, own in zip(queries.split(1024), place.split(1024), strict=True):

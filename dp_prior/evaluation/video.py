@@ -1,4 +1,4 @@
-"""Videos: h264 written frame by frame, so that memory does not grow with length, and GIFs made from them."""
+"""Videos: h264 written frame by frame, so that memory does not grow with length; and conversion to GIFs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def import_av() -> Any:
 
 
 class VideoWriter:
-    """An .mp4 that appears under its name, durably, when it is complete. Use it in a `with` statement."""
+    """Writes an .mp4, which appears under its name, durably, once complete. Use in a `with` statement."""
 
     def __init__(self, path: Path, fps: float):
         self.path = path
@@ -43,12 +43,12 @@ class VideoWriter:
             temporary = self._file.enter_context(replacing(self.path))
             self._container = av.open(str(temporary), "w", format="mp4", options={"movflags": "+faststart"})
             rate = fractions.Fraction(self.fps).limit_denominator(1000)
-            # crf: 18 is visually lossless, 28 small. With its macroblock tree, x264 gives other bytes for the same
-            # frames now and then, at widths such as 260: it depends on what lay in memory before.
+            # crf: 18 is visually lossless, 28 small. With macroblock trees (mbtree) x264's output is sometimes not
+            # reproducible, at widths such as 260: the bytes depend on uninitialised memory.
             options = {"crf": "23", "preset": "veryfast", "x264-params": "mbtree=0"}
             self._stream = self._container.add_stream("h264", rate=rate, options=options)
             self._stream.height, self._stream.width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; it needs even sides
+            self._stream.pix_fmt = "yuv420p"  # the only format that every player supports; needs even sides
             self._stream.codec_context.thread_count = 1  # the other cores are training
         even = np.ascontiguousarray(frame[: self._stream.height, : self._stream.width])
         self._container.mux(self._stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
@@ -57,7 +57,7 @@ class VideoWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        with self._file:  # closed last: it syncs and renames, or deletes
+        with self._file:  # closed last; syncs and renames, or deletes
             if self._container is not None:
                 with contextlib.closing(self._container):
                     if error is None:
@@ -69,7 +69,7 @@ class VideoWriter:
 def write_gif(video: Path, path: Path) -> None:
     """Convert a video to an endlessly repeating GIF, for pages that cannot show videos.
 
-    It has the first `GIF_FRAMES` of every `GIF_STRIDE`-th frame, `GIF_WIDTH` pixels wide.
+    Takes every `GIF_STRIDE`-th frame, at most `GIF_FRAMES`, scaled to `GIF_WIDTH` pixels.
     """
     image_of = import_pillow()
     with import_av().open(str(video)) as container:
@@ -83,7 +83,7 @@ def write_gif(video: Path, path: Path) -> None:
     sheet = image_of.fromarray(np.concatenate([np.asarray(picture) for picture in picked]))
     palette = sheet.quantize(colors=128, method=image_of.Quantize.MEDIANCUT)
     indexed = [picture.quantize(palette=palette, dither=image_of.Dither.NONE) for picture in pictures]
-    duration_ms = max(20, round(1000 * GIF_STRIDE / fps))  # browsers slow down what is faster than 20 ms
+    duration_ms = max(20, round(1000 * GIF_STRIDE / fps))  # browsers slow down GIFs with less than 20 ms per frame
     path.parent.mkdir(parents=True, exist_ok=True)
     looped = {"duration": duration_ms, "loop": 0, "optimize": True}
     with replacing(path) as temporary:

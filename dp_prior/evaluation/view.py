@@ -1,4 +1,4 @@
-"""What a film shows of a policy that sees camera frames: the frames that reached it, its crop and its keypoints."""
+"""Pictures for the film of a policy with cameras: the frames that the policy got, the crop and the keypoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dp_prior.networks.encoders.vit import VitEncoder
 from dp_prior.tasks.policy import DiffusionPolicy
 
 SIDE = 288
-"""Frames are enlarged by the whole number that brings their height closest to this many pixels, from below."""
+"""Frames are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
 _GAP = 4  # pixels between cameras
 _CROP = (255, 127, 14)
@@ -33,14 +33,14 @@ def cameras(spec: Spec) -> list[str]:
 
 
 class CameraView:
-    """Pictures of what a policy sees in the present: the frames of its cameras in the size of its network, side by
-    side, each with a frame around its centre crop."""
+    """Pictures of a policy's present view: the frames of all cameras, resized as for the network, side by side, each
+    with a line around the centre crop."""
 
     def __init__(self, policy: nn.Module, *, keypoints: bool):
-        """Args: keypoints: draw those of the spatial softmax.
+        """Args: keypoints: draw the keypoints of the spatial softmax.
 
         Raises:
-            ValueError: the policy has no camera, or no keypoints to draw.
+            ValueError: the policy has no camera, or no keypoints although requested.
         """
         self._keys, self._fits = cameras(policy.spec), policy.spec.fits
         if not self._keys:
@@ -80,14 +80,14 @@ class CameraView:
 
 
 def _encoders(policy: nn.Module) -> dict[str, Encoder]:
-    """The encoder of each observation, where the policy has such."""
+    """The encoder of each observation; empty for a policy without an `ObservationEncoder`."""
     if not isinstance(policy, DiffusionPolicy) or not isinstance(policy.encoder, ObservationEncoder):
         return {}
     return dict(zip(policy.encoder.keys, policy.encoder.encoders, strict=True))
 
 
 def _draw_crop(pictures: np.ndarray, crop: Crop, factor: int) -> None:
-    """A line of one pixel around the centre crop of (n, height, width, 3); none where the crop is the whole frame."""
+    """Draw a line of one pixel around the centre crop of (n, height, width, 3), unless the crop is the whole frame."""
     if crop.size == crop.frame:
         return
     (top, left), (height, width) = crop.centre, crop.size

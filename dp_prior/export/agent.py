@@ -34,7 +34,7 @@ class ExportAgent:
         self.reset()
 
     def reset(self, episode: int | None = None) -> None:
-        """Start the next episode, or the one of a given number, which repeats its noise."""
+        """Start the next episode, or episode number `episode`; the number determines the noise."""
         self.episode = self.episode + 1 if episode is None else episode
         self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.policy.n_obs_steps)
         starts = self.policy.document["spec"].get("previous_actions", {})
@@ -45,11 +45,11 @@ class ExportAgent:
         """The next action, (action_dim,) float32 in data units.
 
         Args:
-            obs: (*shape) by key, data units; keys the policy does not know are ignored. The previous action, if
-                the policy sees it, may be left out: it is then what `act` returned last.
+            obs: (*shape) by key, data units; unknown keys are ignored. A previous action that the policy observes
+                may be left out and defaults to the last returned action.
 
         Raises:
-            ValueError: an observation is refused by `ExportedPolicy.check`; nothing of it is remembered.
+            ValueError: `ExportedPolicy.check` refuses an observation; the agent's state is unchanged.
             RuntimeError: the action is not finite, which a robot must never execute.
         """
         obs = {**self._previous, **obs}

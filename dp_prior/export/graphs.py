@@ -1,5 +1,5 @@
-"""The graphs of a policy: observations to condition tokens, and noisy chunk to estimate of the clean one; and where it
-has arms or rotations, normalised chunk to actions and back."""
+"""The graphs of a policy: observations -> condition tokens; noisy chunk -> estimate of the clean chunk; for policies of
+arms or rotations also normalised chunk -> actions, and back."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class DenoiserGraph(nn.Module):
         self.register_buffer("inversions", torch.tensor(inversions, dtype=torch.float32))  # (T, 2)
 
     def forward(self, x_t: Tensor, t: Tensor, tokens: Tensor, estimate: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(B, *x_shape), (B,) int64, tokens, (B, *x_shape) for self-conditioning -> the estimate, clipped and not."""
+        """(B, *x_shape), (B,) int64, tokens, (B, *x_shape) for self-conditioning -> clipped and unclipped estimate."""
         inputs = x_t if estimate is None else torch.cat([x_t, estimate], dim=-1)
-        if self.reads_prefix:  # an export is given none
+        if self.reads_prefix:  # an export never gets a prefix
             inputs = torch.cat([inputs, torch.zeros_like(x_t)], dim=-1)
         a, b = self.inversions[t][:, :, None, None].unbind(1)
 
@@ -79,7 +79,7 @@ class ActionsGraph(nn.Module):
         self.normalizer, self.transforms = policy.normalizer, policy.transforms
 
     def forward(self, x: Tensor, obs: dict[str, Tensor] | None = None) -> Tensor:
-        """(B, *x_shape) and (B, n_obs_steps, *shape) by key, of what actions are relative to -> (B, H, A)."""
+        """(B, *x_shape), and the references of relative actions by key, (B, n_obs_steps, *shape) -> (B, H, A)."""
         return self.transforms.decode(self.normalizer.unnormalize("x", x), obs or {})
 
 
@@ -102,12 +102,12 @@ def graph_file(
     """The content of the file of a graph, for any number of rows.
 
     Args:
-        inputs: arguments of its `forward`, of several rows.
-        keys: names of those that are no observations.
+        inputs: example arguments of `forward`, of several rows.
+        keys: names of the inputs that are not observations.
 
     Raises:
         ImportError: a library of the extra `onnx` is not installed.
-        RuntimeError: torch cannot trace the module, and why.
+        RuntimeError: torch cannot trace the module; the message says why.
         ValueError: the weights do not fit into an ONNX file.
     """
     if layout == "onnx":
@@ -143,7 +143,7 @@ def _need_onnx() -> None:
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Silence what torch's exporter says of itself, and of packages that are not needed, such as torchvision."""
+    """Silence notes of torch's exporter, also about packages that are not needed, such as torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
 """Runs an exported policy without torch: `OnnxPolicy.load(directory).predict(observations, seed)`.
 
-An export is a directory: `policy.json`, sealed, with shapes, units and the sampler's steps; the graphs `encoder` and
-`denoiser`, and for arms and rotations `actions` and `inside`, whose SHA-256 hashes it holds; and `parity.json`, how far
-this policy was from the one that was exported.
+An export is a directory. The sealed `policy.json` holds shapes, units, the sampler's steps, and the SHA-256 hashes of
+the graphs: `encoder` and `denoiser`, for arms and rotations also `actions` and `inside`. `parity.json` reports how far
+the export's actions differed from the original policy's.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older v
 POLICY, PARITY = "policy.json", "parity.json"
 
 Graph = Callable[[dict[str, np.ndarray]], list[np.ndarray]]
-"""Outputs of a graph in their order from its inputs by name."""
+"""Maps a graph's inputs, by name, to its outputs, in order."""
 
 
 class ExportError(RuntimeError):
-    """A directory that is no export, or a damaged one."""
+    """A directory is no export, or the export is damaged."""
 
 
 class ExportedPolicy:
-    """An exported policy on graphs that a subclass loads.
+    """An exported policy; a subclass loads and runs the graphs.
 
     Attributes:
         document: content of `policy.json`.
-        shapes: (n_obs_steps, *shape) of each observation by key, and `dtypes` their numpy types.
+        shapes: (n_obs_steps, *shape) of each observation by key.
+        dtypes: numpy type of each observation by key.
     """
 
     extension: str
-    """Of the names of the graphs' files."""
+    """Suffix of the graphs' files."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ExportedPolicy:
             options: see `graph`.
 
         Raises:
-            FileNotFoundError: there is no `policy.json`.
+            FileNotFoundError: `policy.json` is missing.
             ExportError: a file is missing or damaged, is of a newer format, or belongs to another subclass.
             ImportError: the library that runs the graphs is not installed.
         """
@@ -100,13 +101,13 @@ class ExportedPolicy:
             obs: (B, n_obs_steps, *shape) by key, data units, newest last; other keys are ignored. Camera frames have
                 the size in `shapes`: resize them as the policy's `fits` say.
             random: B rows, or a seed.
-            previous: (B, horizon, action_dim) chunks to start from, such as the last ones shifted to now.
+            previous: (B, horizon, action_dim) chunks to start from, such as the last chunks shifted to now.
 
         Returns:
             (B, horizon, action_dim) float32 in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: an observation is refused by `check`.
+            ValueError: `check` refuses an observation.
         """
         rows = next((len(obs[key]) for key in self.shapes if np.ndim(obs.get(key))), 0)
         if not isinstance(random, Randomness):
@@ -123,14 +124,14 @@ class ExportedPolicy:
         return actions if self._position(obs) is None else actions + self._position(obs)
 
     def check(self, obs: Mapping[str, Any], rows: int, *, has_steps: bool) -> dict[str, np.ndarray]:
-        """Check the observations that the policy reads, as `check_obs` does, and bring them into their types.
+        """Check the observations that the policy reads, as `check_obs` does, and convert each to its type.
 
         Args:
             obs: (rows, *shape) by key, or with steps (rows, n_obs_steps, *shape).
 
         Raises:
-            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, is not finite, or is no
-                rotation where the policy reads one.
+            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, is not finite, or holds
+                an invalid rotation.
         """
         checked, rotations = {}, self.document["spec"].get("rotations", {})
         for key, shape in self.shapes.items():
@@ -148,7 +149,7 @@ class ExportedPolicy:
                 raise ValueError(f"observation {key!r} has shape {value.shape[1:]} per row; the policy reads {wanted}")
             if len(value) != rows:
                 raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row")
-            with np.errstate(over="ignore"):  # what is too large for float32 is reported as not finite
+            with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
                 checked[key] = np.ascontiguousarray(value, dtype)
             bad = np.argwhere(~np.isfinite(checked[key]))
             if len(bad):
@@ -167,7 +168,7 @@ class ExportedPolicy:
     def _sample(
         self, steps: dict[str, Any], values: dict[str, np.ndarray], random: Randomness, tokens: np.ndarray
     ) -> np.ndarray:
-        """Normalised chunks, by the steps that `dp_prior.export.steps` recorded; `values` are the known summands."""
+        """Normalised chunks, by the steps that `dp_prior.export.steps` recorded; `values` holds the summands so far."""
         shape = values["start"].shape
         values |= {f"noise {i}": one for i, one in enumerate(step_noise(random, shape[1:], steps["draws"]))}
         known = {"estimate": np.zeros(shape, np.float32)} if self.document["self_condition"] else {}
@@ -180,7 +181,7 @@ class ExportedPolicy:
         return _sum(steps["result"], values, shape)
 
     def _normalized(self, actions: np.ndarray, obs: dict[str, np.ndarray]) -> np.ndarray:
-        """Actions in data units -> normalised, relative ones if the policy was trained on them."""
+        """Actions in data units -> normalised actions; relative if the policy was trained on relative actions."""
         if self._inside is not None:
             return self._inside({"actions": actions, **self._reference_inputs(obs)})[0]
         position, clip = self._position(obs), self.document["action"]["clip"]
@@ -189,11 +190,11 @@ class ExportedPolicy:
         return normalized if clip is None else np.clip(normalized, -np.float32(clip), np.float32(clip))
 
     def _reference_inputs(self, obs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What actions are relative to, as inputs of a graph."""
+        """The reference observations of relative actions, as inputs of a graph."""
         return {f"obs.{key}": obs[key] for key in self._references}
 
     def _position(self, obs: dict[str, np.ndarray]) -> np.ndarray | None:
-        """(B, 1, action_dim): what relative actions are relative to."""
+        """The position that relative actions are added to, (B, 1, action_dim); None for absolute actions."""
         key = self.document["action"]["relative_to"]
         return None if key is None else obs[key][:, -1:]
 
@@ -205,7 +206,7 @@ class OnnxPolicy(ExportedPolicy):
 
     @classmethod
     def graph(cls, data: bytes, *, threads: int = 0) -> Graph:
-        """Args: threads: of each graph; 0 for onnxruntime's choice, one per core."""
+        """Args: threads: number of threads per graph; 0 lets onnxruntime choose, one per core."""
         try:
             import onnxruntime
         except ImportError as error:

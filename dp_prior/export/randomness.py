@@ -30,7 +30,7 @@ class Randomness:
     """The numbers of `dp_prior.randomness.Randomness` for B rows."""
 
     def __init__(self, keys: np.ndarray):
-        """Args: keys: (B,) uint64, already mixed; those of the other class, seen as uint64."""
+        """Args: keys: (B,) uint64, already mixed: the bits of `dp_prior.randomness.Randomness.keys`."""
         self.keys = keys
 
     @classmethod

@@ -1,7 +1,7 @@
-"""A sampler as numbers: runs it on basis vectors and records what every step multiplies.
+"""A sampler as numbers: runs the sampler on basis vectors and records the coefficients of every step.
 
-Samplers are linear in their start, the estimates of x_0 and fresh noise (`dp_prior.diffusion.sampler`). Run on vectors
-of coordinates instead of samples, the sampler itself says which multiples it adds, so none is written a second time.
+Samplers are linear in their start, the estimates of x_0 and fresh noise (`dp_prior.diffusion.sampler`). Run on basis
+vectors instead of samples, the sampler's own code yields the coefficients, so no formula is written a second time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dp_prior.diffusion.sampler import SamplerConfig
 
 
 def sampling_steps(config: DiffusionConfig, sampler: SamplerConfig, *, renoised: bool = False) -> dict[str, Any]:
-    """The evaluations of the network in their order, each with its timestep `t` and its input `x`, and the `result`.
+    """The network's evaluations in order, each with timestep `t` and input `x`, and the `result`.
 
-    Inputs and result are multiples by name: `start`, the noise that sampling begins with; `previous`, the sample that
-    it begins with if `renoised`; and for evaluation or step i: `x i`, an earlier input; `x_0 i`, the estimate;
-    `unclipped i`, the estimate before the clip; `noise i`, draw i of `step_noise`. `draws` is the count of those draws.
+    Inputs and result are coefficients by name: `start`, the initial noise; `previous`, the initial sample if
+    `renoised`; and for evaluation or step i: `x i`, an earlier input; `x_0 i`, the estimate; `unclipped i`, the
+    estimate before the clip; `noise i`, draw i of `step_noise`. `draws` is the number of draws.
 
     Args:
         renoised: begin at a previous sample, noised to the sampler's `renoise`.
 
     Raises:
-        ValueError: the sampler draws other noise.
+        ValueError: the sampler draws noise from another stream than `start` and `step`.
     """
     coordinates = 8 * len(sampler.timesteps(config.schedule.table())) + 8  # Heun's steps take 7
     previous = None
@@ -52,19 +52,19 @@ class _Tape:
         self.draws = 0
 
     def new(self, name: str) -> Tensor:
-        """(1, coordinates) float64, 1 in a coordinate of its own."""
+        """A new basis vector, (1, coordinates) float64."""
         vector = torch.zeros(1, self.coordinates, dtype=torch.float64)
         vector[0, len(self.names)] = 1.0
         self.names.append(name)
         return vector
 
     def read(self, x: Tensor) -> dict[str, float]:
-        """The multiples of which x is the sum."""
+        """The coefficients of x by name, zeros left out."""
         values = x[0, : len(self.names)].tolist()
         return {name: value for name, value in zip(self.names, values, strict=True) if value}
 
     def estimate(self, x_t: Tensor, t: int) -> Estimate:
-        """One evaluation. Its input becomes a basis vector, in place, so that the sums of later steps stay short."""
+        """One evaluation. The input is replaced by a basis vector, in place, so that sums of later steps stay short."""
         i = len(self.evaluations)
         self.evaluations.append({"t": t, "x": self.read(x_t)})
         x_t.copy_(self.new(f"x {i}"))
@@ -86,7 +86,7 @@ class _Tape:
 
 
 class _Recorded(DiffusionProcess):
-    """The process with the tape for a denoiser."""
+    """The process with the tape in place of the denoiser."""
 
     def __init__(self, config: DiffusionConfig, tape: _Tape):
         super().__init__(config)

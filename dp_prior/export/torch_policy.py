@@ -20,8 +20,7 @@ from dp_prior.randomness import Randomness
 
 
 class TorchExportPolicy(ExportedPolicy):
-    """An exported policy on `torch.export`. Load only files that you trust: torch may unpickle parts of them, which can
-    run code."""
+    """An exported policy on `torch.export`. Load only trusted files: torch may unpickle parts, which can run code."""
 
     extension = ".pt2"
 
@@ -46,7 +45,7 @@ class AgentPolicy(nn.Module):
     Camera frames are resized as in training.
     """
 
-    max_delay = None  # its graphs are given no prefix
+    max_delay = None  # exported graphs take no prefix
 
     def __init__(self, exported: ExportedPolicy):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Writes the export of a policy, and measures how far the exported policy is from the one in memory."""
+"""Writes the export of a policy, and measures how far the exported policy differs from the original."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ from dp_prior.tasks.policy import DiffusionPolicy
 
 POLICIES: dict[Format, type[ExportedPolicy]] = {"onnx": OnnxPolicy, "torch_export": TorchExportPolicy}
 LARGEST_ERROR = 1e-3
-"""Normalised units. Rounding is 100 times smaller; a part that draws numbers, or is traced wrongly, is far beyond."""
+"""Normalised units. Rounding errors are 100 times smaller; a part that draws random numbers, or that torch traced
+wrongly, errs far more."""
 SEEDS, BATCHES = (0, 1), (1, 3)
 LIBRARIES = ("dp_prior", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
 
@@ -47,7 +48,7 @@ def write_export(
 
     Args:
         policy: in evaluation mode, on the CPU, float32.
-        source: what was exported, for `policy.json` and errors.
+        source: name of the exported checkpoint, for `policy.json` and errors.
         sampler: instead of the policy's own.
 
     Returns:
@@ -102,7 +103,7 @@ def _problems(policy: DiffusionPolicy, sampler: SamplerConfig) -> list[str]:
 
 
 def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
-    """What `policy.json` says of the policy: shapes, units, and the sampler's steps from noise and from a sample."""
+    """The content of `policy.json`: shapes, units, and the sampler's steps from noise and from a previous sample."""
     spec, buffers = policy.spec, dict(policy.normalizer.named_buffers())
     offset, scale, divisor = (buffers[f"x/{name}"].cpu().double() for name in ("offset", "scale", "divisor"))
     try:
@@ -137,8 +138,8 @@ def document(policy: DiffusionPolicy, sampler: SamplerConfig) -> dict[str, Any]:
 
 
 def references(policy: DiffusionPolicy) -> list[str] | None:
-    """The observations that actions are made with, for a policy of arms or rotations; None for other policies, whose
-    actions numpy makes."""
+    """Keys of the observations that actions are relative to, for a policy of arms or rotations; None for other
+    policies, which need no graph for actions."""
     has_graphs = policy.record.arms or "x" in policy.spec.rotations
     return sorted(policy.transforms.references) if has_graphs else None
 
@@ -151,7 +152,7 @@ def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, b
     with torch.no_grad():
         tokens = encoder(obs)
     x_t = torch.zeros(rows, *policy.x_shape)
-    # a tensor of its own: torch.export takes one that is given twice for one input
+    # a separate tensor: torch.export merges inputs that are the same object
     estimate = (torch.zeros_like(x_t),) if policy.process.input_factor == 2 else ()
     parts = [
         ("encoder", encoder, (obs,), ()),
@@ -172,7 +173,7 @@ def _graphs(policy: DiffusionPolicy, layout: Format, source: str) -> dict[str, b
             files[name + EXTENSIONS[layout]] = graph_file(graph, inputs, layout, names)
         except ImportError:
             raise
-        except Exception as error:  # whatever a part of a plug-in does that torch's tracer refuses
+        except Exception as error:  # a plug-in's part may do anything that torch's tracer refuses
             cause = str(error).strip().partition("\n")[0]
             problem = f"torch cannot export its {name}: {type(error).__name__}: {cause}"
             raise ConfigError(source, [problem]) from error
@@ -198,7 +199,7 @@ def observations(policy: DiffusionPolicy, seed: int, rows: int) -> dict[str, Ten
 
 
 def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerConfig) -> dict[str, Any]:
-    """The largest difference of actions by batch size and seed, in normalised units and in those of the data."""
+    """The largest difference of actions by batch size and seed, in normalised and in data units."""
     scale = policy.normalizer.get_buffer("x/scale")
     cases = []
     for rows in BATCHES:
@@ -220,7 +221,7 @@ def _parity(policy: DiffusionPolicy, exported: ExportedPolicy, sampler: SamplerC
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a new file durably; its directory is synced later."""
+    """Write and sync a new file; the caller syncs the directory."""
     with open(path, "xb") as file:
         file.write(content)
         file.flush()

@@ -1,4 +1,4 @@
-"""The time limit of a run, and when saving must begin so that it is done before the limit."""
+"""The time limit of a run, and the latest time to begin the last save."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_duration(value: Any) -> float:
     """Seconds from a number, or from a text such as "47h", "1d12h" or "90m".
 
     Raises:
-        ValueError: `value` is neither, or not above 0.
+        ValueError: `value` is neither a number nor a duration, or is not above 0.
     """
     if isinstance(value, str):
         parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", value)
@@ -35,10 +35,10 @@ Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema(_SCH
 
 
 class Deadline:
-    """The end of a run, and when to stop for it, from the measured durations of saves and steps.
+    """Decides from measured durations of saves and steps when a run must stop to save before its end.
 
-    The save must begin two of the longest saves, two of the longest steps and one second before the end. The first step
-    of a process does not count because it compiles and selects kernels.
+    Saving must begin two longest saves, two longest steps and one second before the end. The first step of a process
+    does not count, because this step compiles and selects kernels.
     """
 
     def __init__(self, end: float, clock: Callable[[], float] = time.time):
@@ -65,7 +65,7 @@ class Deadline:
         return self._clock() + self.margin_s >= self.end
 
     def stepped(self) -> None:
-        """A step is over. Call `rests` if something other than a step was done since the last one."""
+        """A step is over. Call `rests` first if other work was done since the last step."""
         now = self._clock()
         if self._last_step is not None:
             if self._is_warm:
@@ -74,9 +74,9 @@ class Deadline:
         self._last_step = now
 
     def rests(self) -> None:
-        """Exclude the time until the next `stepped`: an evaluation, say, which a stop request interrupts."""
+        """Exclude the time until the next `stepped`, for example an evaluation, which a stop request can interrupt."""
         self._last_step = None
 
     def saved(self, seconds: float) -> None:
-        """A save took this long until it was durable; called from the writer thread."""
+        """A save took `seconds` until the checkpoint was durable. Called from the writer thread."""
         self._longest_save = max(self._longest_save or 0.0, seconds)

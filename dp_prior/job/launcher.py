@@ -1,7 +1,7 @@
 """Ends a process whose parent was killed.
 
-A rank saves and ends instead of training on and holding its GPU, and no upload outlives its run. torchrun leaves its
-workers running when it is killed or receives a signal that it does not handle.
+Needed because torchrun leaves its workers running when torchrun is killed, or receives a signal without a handler. A
+rank then saves and exits instead of holding its GPU, and no upload outlives the run.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GRACE_S = 30.0  # for the current step and the save; then the process is killed
 def end_with_parent(stop: Stop, grace_s: float = GRACE_S, parent: int | None = None) -> Iterator[None]:
     """Inside, request a stop when the parent process is gone, and kill this process `grace_s` later.
 
-    Polls the parent's id twice a second. PR_SET_PDEATHSIG would also fire when only the launcher's thread that started
-    this worker ends, so it is not used.
+    Polls the parent's id twice a second. PR_SET_PDEATHSIG is not used, since this signal also fires when only the
+    launcher's thread that started this worker ends.
 
     Args:
-        parent: its id, if it may be gone already; None for the present one.
+        parent: id of the parent process, if the parent may be gone already; None for the present parent.
     """
     parent, is_over = parent or os.getppid(), threading.Event()
 

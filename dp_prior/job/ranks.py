@@ -1,8 +1,8 @@
-"""The ranks of a run: one class through which every part talks to the other ranks, and the Accelerator that it wraps.
+"""The ranks of a run: `Ranks` wraps an Accelerator and is used for all communication with other ranks.
 
 Collectives have a short time limit, so that a hanging rank is found. Work of unknown length, such as a rollout or the
-last save, must therefore not lie between two collectives: the ranks first `meet`, which has no timeout, and
-the rank that works sends heartbeats with `beat`.
+last save, must therefore not lie between two collectives: the ranks first `meet`, which has no timeout, and the working
+rank sends heartbeats with `beat`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """This process among the ranks of its run. One process is one rank, for which every method is trivial.
+    """This process among the ranks of its run. With a single process every method is trivial.
 
     Attributes:
-        accelerator: what a training step needs of accelerate: autocast, gradient exchange, loss scaler.
-        process_index, num_processes, is_main_process, device: as accelerate names them, so that whatever takes ranks
-            takes an `Accelerator` too.
+        accelerator: provides autocast, gradient exchange and loss scaler to the training step.
+        process_index, num_processes, is_main_process, device: named as in accelerate, so that functions of ranks also
+            accept an `Accelerator`.
         stop: the stop request of this process.
     """
 
@@ -54,12 +54,12 @@ class Ranks:
     # collectives: every rank calls them, in the same order
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """(n, ...) on every rank -> (ranks * n, ...) on every rank, in order of rank. Meets first, and may leave."""
+        """(n, ...) on every rank -> (ranks * n, ...) on every rank, in order of rank. Calls `meet(may_leave=True)`."""
         self.meet(may_leave=True)
         return self.accelerator.gather(tensor)
 
     def exchange(self, *numbers: float) -> Tensor:
-        """(ranks, n) float64: the numbers of each rank, on the host. No device is waited for."""
+        """(ranks, n) float64: the numbers of each rank, on the host. Does not wait for a device."""
         own = torch.tensor(numbers, dtype=torch.float64)
         if self._hosts is None:
             return own[None]
@@ -68,7 +68,7 @@ class Ranks:
         return torch.stack(rows)
 
     def meet(self, may_leave: bool = False) -> None:
-        """Wait until all ranks are here, for as long as they send heartbeats.
+        """Wait until all ranks have arrived, as long as they send heartbeats.
 
         Args:
             may_leave: raise `Abandoned` on all ranks if the run is asked to stop.
@@ -81,7 +81,7 @@ class Ranks:
     def decide(self, choose: Callable[[], T], patience_s: float | None = None) -> T:
         """Run `choose` on the main rank and return its result, or raise its error, on all ranks.
 
-        So a file that only one rank can read never sends the ranks different ways.
+        Ranks thus never diverge, for example because of a file that only one rank can read.
 
         Args:
             patience_s: how long the other ranks wait before heartbeats begin; None for the limit of a collective.
@@ -92,7 +92,7 @@ class Ranks:
             try:
                 with self.busy():
                     outcome[0] = choose()
-            except Exception as error:  # not swallowed: raised below, here and on every other rank
+            except Exception as error:  # not swallowed: raised below, on every rank
                 cause = error
                 outcome[1:] = type(error), str(error)  # an error with custom arguments does not pickle
         if self.num_processes > 1:
@@ -106,13 +106,13 @@ class Ranks:
         return result
 
     def on_main(self, work: Callable[[], T]) -> T | None:
-        """As `decide`, for a result that stays on the main rank; None on the others."""
+        """As `decide`, for a result that stays on the main rank; None on other ranks."""
         done: list[T] = []
         self.decide(lambda: done.append(work()))
         return done[0] if done else None
 
     def _await_main(self, patience_s: float) -> None:
-        """Wait for the main rank through the job's store, which has no limit for collectives."""
+        """Wait for the main rank through the job's store, to which the time limit of collectives does not apply."""
         store = dist.PrefixStore("dp_prior/decisions", dist.distributed_c10d._get_default_store())
         number = store.add(f"of rank {self.process_index}", 1)
         if self.is_main_process:
@@ -121,10 +121,10 @@ class Ranks:
             store.wait([f"{number}"], datetime.timedelta(seconds=patience_s))
 
     def check_before_training(self) -> None:
-        """Leave work that precedes the heartbeats; the ranks need not call it equally often.
+        """Raise if a stop was requested before heartbeats began. Ranks need not call this equally often.
 
         Raises:
-            StoppedEarly: this rank or another was asked to stop.
+            StoppedEarly: a rank was asked to stop.
         """
         code = self.stop.encode(self.process_index)
         if self.num_processes > 1:
@@ -155,7 +155,7 @@ class Ranks:
             raise Abandoned
 
     def busy(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, this rank counts as working although it cannot call `beat`."""
+        """Inside, this rank counts as working although `beat` cannot be called."""
         return contextlib.nullcontext() if self._heartbeat is None else self._heartbeat.busy()
 
     def telling(self) -> contextlib.AbstractContextManager[None]:
@@ -191,7 +191,7 @@ class Ranks:
             self._heartbeat = None
 
     def end(self) -> None:
-        """Leave the process group; without it a rank can abort while the interpreter shuts down."""
+        """Leave the process group; otherwise a rank can abort while the interpreter shuts down."""
         self.accelerator.end_training()
 
 
@@ -199,10 +199,10 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     """The accelerator of this process, set up so that no rank overwrites another's buffers.
 
     Args:
-        timeout_s: limit of a collective; the library's own limit is a little later, so that heartbeats tell the cause.
+        timeout_s: limit of a collective; the library's own limit is a little longer, so that heartbeats name the cause.
 
     Raises:
-        ConfigError: fp16 without a GPU, or ranks that do not know of each other.
+        ConfigError: fp16 without a GPU, or ranks that are not connected.
     """
     if precision == "fp16" and not torch.cuda.is_available():
         raise ConfigError("train.precision", ["is 'fp16', which needs a GPU; use 'bf16' or 'fp32' here"])
@@ -210,9 +210,9 @@ def make_accelerator(precision: Literal["fp32", "bf16", "fp16"], timeout_s: floa
     AcceleratorState._reset_state()  # accelerate keeps one precision per process; the process group stays
     limit = InitProcessGroupKwargs(timeout=datetime.timedelta(seconds=timeout_s + 15))
     launched = get_int_from_env(["WORLD_SIZE"], 1)
-    # By itself DDP lays out its buckets anew after the first step of every process. With three or more ranks the place
-    # of a gradient in its bucket decides the order of its sum, so a resumed run would differ by rounding.
-    layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # which keeps the first layout
+    # By default DDP changes the layout of its buckets after the first step of every process. With three or more ranks a
+    # gradient's place in the bucket determines the order of summation, so a resumed run would differ by rounding.
+    layout = {"broadcast_buffers": False, "find_unused_parameters": launched > 2}  # keeps the first layout
     handlers = [DistributedDataParallelKwargs(**layout), limit]
     accelerator = Accelerator(mixed_precision=mixed, kwargs_handlers=handlers)
     if launched != accelerator.num_processes:

@@ -13,7 +13,7 @@ from types import FrameType
 from dp_prior.job.stop import Stop
 
 ECHO_S = 0.4  # wrappers such as `timeout` forward the Ctrl-C that the terminal has already sent to every process
-LAUNCHER_ECHO_S = 2.0  # launchers forward it too, later
+LAUNCHER_ECHO_S = 2.0  # launchers also forward Ctrl-C, but later
 
 
 @contextlib.contextmanager

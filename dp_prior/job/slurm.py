@@ -1,4 +1,4 @@
-"""The SLURM job of this process: its time limit, and putting it back into the queue."""
+"""The SLURM job of this process: reads the time limit, and requeues the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SlurmJob:
 
     Attributes:
         name: the job id that `scontrol` takes.
-        end: when SLURM will end it, in seconds since the epoch; None if it has no limit or the limit is unknown.
+        end: when SLURM will end the job, in seconds since the epoch; None if unlimited or unknown.
     """
 
     name: str

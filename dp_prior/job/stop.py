@@ -1,4 +1,4 @@
-"""A request to end the run before its budget is spent. Signals and clocks make it; the training loop answers it."""
+"""A request to end the run before its budget is spent. Signals and clocks request; the training loop obeys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REASONS = (REQUEST, "SIGINT", "SIGTERM", "SIGUSR1", TIME_LIMIT, LAUNCHER_GONE, "
 
 
 class Abandoned(BaseException):
-    """Raised on all ranks in the middle of an evaluation when the run is asked to stop; the next start repeats it.
+    """Raised on all ranks during an evaluation when a stop is requested; the next start repeats the evaluation.
 
     Derives from BaseException so that `except Exception` in an evaluator does not swallow it.
     """
@@ -36,9 +36,9 @@ class Stop:
     """The stop request of this process. `ask` is safe in a signal handler and in any thread.
 
     Attributes:
-        reason: one of `REASONS`, the first that was given; None if no stop was requested.
+        reason: the first reason given, one of `REASONS`; None if no stop was requested.
         rank: the rank that received the request, known once the ranks have agreed.
-        deadline: requests a stop when it is near; never, until it is set.
+        deadline: a near deadline requests a stop; by default there is no deadline.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Stop:
         return self.reason is not None
 
     def encode(self, rank: int) -> int:
-        """The request as one integer whose maximum over the ranks is the request of one of them; 0 for no request."""
+        """The request as one integer, 0 for no request; the maximum over all ranks encodes the request of one rank."""
         return (REASONS.index(self.reason) + 1) << 32 | rank if self.is_asked() else 0
 
     def accept(self, code: int) -> bool:

@@ -30,7 +30,7 @@ def attend(
     mask: Tensor | None = None,
     is_causal: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention with `dropout` on its weights.
+    """Scaled dot-product attention with `dropout` on the attention weights.
 
     torch's fused kernels draw dropout from torch's generator, so with active dropout the weights are computed here.
 
@@ -66,8 +66,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Args:
             x: (B, T, dim) gives the queries.
-            memory: (B, S, dim) gives keys and values; x itself if None.
-            mask: (T, S) bool, True where a query sees a key; None for everywhere.
+            memory: (B, S, dim) gives keys and values; None uses x.
+            mask: (T, S) bool, True where a query sees a key; None for no mask.
 
         Returns:
             (B, T, dim).

@@ -1,4 +1,4 @@
-"""Activation checkpointing: intermediate values are computed again in the backward pass instead of kept in memory."""
+"""Activation checkpointing: recomputes intermediate values in the backward pass instead of keeping them in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from dp_prior.networks.dropout import Dropout
 
 
 def recomputed(module: nn.Module, *inputs: object) -> Tensor:
-    """`module(*inputs)`, of which only the inputs are kept for the backward pass; masks of dropout are the same.
+    """`module(*inputs)`, keeping only the inputs for the backward pass; dropout masks are the same in both passes.
 
-    Compiled code is left alone: torch.compile chooses itself what it computes again, and cannot trace `context_fn`.
+    No effect in compiled code: torch.compile makes its own choice of values to recompute, and cannot trace
+    `context_fn`.
     """
     if torch.compiler.is_compiling():
         return module(*inputs)
     layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
-    rows = [layer.rows for layer in layers]  # `dropout_rows` has taken them back before the backward pass
+    rows = [layer.rows for layer in layers]  # `dropout_rows` has removed them by the time of the backward pass
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:

@@ -16,16 +16,16 @@ from dp_prior.networks.layers import Linear, as_image, as_sequence, compute_dtyp
 class Convolution(nn.Module):
     """Base class of the convolutions: parameters, and the choice of the fastest kernel.
 
-    The weight has the memory layout of the kernels. The state dict presents it in the layout of `nn.Conv1d` or
-    `nn.ConvTranspose1d`, as a view of the same memory, and loads it in that layout.
+    The weight has the memory layout of the kernels. The state dict saves and loads the weight in the layout of
+    `nn.Conv1d` or `nn.ConvTranspose1d`, as a view of the same memory.
     """
 
     taps: Taps
     torch_form: tuple[int, int, int]
-    """Permutation of the weight's dimensions to the counterpart's, and back: it exchanges two of them."""
+    """Permutation of the weight's dimensions to the counterpart's; exchanges two dimensions, so also the inverse."""
 
     def __init__(self, shape: tuple[int, int, int]):
-        """Args: shape: of the counterpart's weight; initialised like it, uniform in +-1 / sqrt(fan in)."""
+        """Args: shape: of the counterpart's weight; initialised likewise, uniform in +-1 / sqrt(fan in)."""
         super().__init__()
         bound = 1 / math.sqrt(shape[1] * shape[2])
         self.weight = nn.Parameter(torch.empty([shape[dim] for dim in self.torch_form]).uniform_(-bound, bound))
@@ -49,7 +49,7 @@ class Convolution(nn.Module):
         raise NotImplementedError
 
     def way(self, x: Tensor) -> Literal["products", "one product", "library"]:
-        """The fastest of the three algorithms for this input, as measured; they agree up to rounding.
+        """The fastest of three algorithms for an input, as measured; the results agree up to rounding.
 
         On a CPU: one product for up to 128 rows without gradient, which reads the weights once; one product per tap for
         wide layers, with at most 4 positions (2x faster than torch) or in bfloat16 (up to 5x, since torch's weight

@@ -1,6 +1,6 @@
 """Dropout whose masks are a pure function of the sample's row and the layer's position in the network.
 
-They do not depend on ranks, micro-batches, compilation or device, and there is no generator state to restore. The
+Masks do not depend on ranks, micro-batches, compilation or device, and there is no generator state to restore. The
 model gives the rows to the layers for the duration of a forward pass: `with dropout_rows(model, random): ...`.
 """
 
@@ -41,7 +41,7 @@ class Dropout(nn.Module):
         return x * self.factors(x.shape).to(x.dtype) if self.is_active else x
 
     def factors(self, shape: tuple[int, ...]) -> Tensor:
-        """(B, ...) float32: 0 where an element is dropped, else what keeps the mean."""
+        """(B, ...) float32: 0 where an element is dropped, else 1 / (1 - p), which keeps the mean."""
         if self.rows is None:
             raise RuntimeError(
                 "Dropout has no random rows. Call eval() on the model to sample from it; to train, use `dropout_rows`"
@@ -57,7 +57,7 @@ class Dropout(nn.Module):
 
 @contextlib.contextmanager
 def dropout_rows(network: nn.Module, random: Randomness) -> Iterator[None]:
-    """Give every `Dropout` in `network` its own stream of these rows, by its place among them; take it back after.
+    """Give every `Dropout` in `network` a stream of `random`, numbered by the layer's place; removed at the end.
 
     Args:
         random: one row per sample of the batch that the network is about to see.

@@ -1,7 +1,7 @@
 """Layers of the backbones: linear, Mish, step embedding, modulation, norm.
 
-Sequences are (B, H, C), channels last, from the noisy chunk (B, H, A) to the output. A layer computes what its torch
-counterpart computes, on a CPU by a faster kernel where `kernels/` has one.
+Sequences are (B, H, C), channels last, from the noisy chunk (B, H, A) to the output. A layer computes the same function
+as its torch counterpart, on a CPU with a faster kernel from `kernels/` where available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dp_prior.networks.kernels.products import linear
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The compute dtype of a layer with this weight: that of autocast if it is on, else that of the weight."""
+    """The compute dtype of a layer with this weight: autocast's if enabled, else the weight's."""
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
@@ -46,8 +46,8 @@ class Mish(nn.Module):
 class SinusoidalEmbedding(nn.Module):
     """Sines and cosines of the timestep at geometric frequencies (Vaswani et al. 2017).
 
-    Always computed in float32. The frequencies are not a buffer: casting the network would round them, and the error
-    of an angle grows with the angle, which reaches hundreds.
+    Always computed in float32. The frequencies are no buffer, since casting the network would round them; the resulting
+    error grows with the angle, which reaches hundreds.
     """
 
     def __init__(self, *, dim: int):
@@ -107,7 +107,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def as_image(x: Tensor) -> Tensor:
-    """(B, H, C) -> (B, C, 1, H), a view: torch's channels-last memory format, for which it has its own kernels."""
+    """(B, H, C) -> (B, C, 1, H), a view: torch's channels-last memory format, for which torch has special kernels."""
     return x.unsqueeze(1).permute(0, 3, 1, 2)
 
 

@@ -1,1 +1,1 @@
-"""Pages: what a run left, as one HTML file that opens in a browser, without network."""
+"""Pages: the results of a run as one HTML file, which opens in a browser without network."""

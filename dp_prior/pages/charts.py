@@ -1,6 +1,6 @@
-"""Charts as SVG inside a page: matplotlib draws, the page's style sheet gives text and axes their colour.
+"""Charts as SVG inside a page: matplotlib draws, the page's style sheet colours text and axes.
 
-matplotlib, since it is installed for the pictures of a run already; an SVG needs no script and prints.
+matplotlib is a dependency already, for the pictures of a run; an SVG needs no script and can be printed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dp_prior.evaluation.picture import INK, import_figure, take_literally
 from dp_prior.pages.page import Markup
 
 MOST_MARKED = 500
-"""Points of a line of which each has a dot; in a longer one these would be most of the page's bytes."""
+"""Longest line with a dot at each point; on longer lines the dots would take most of the page's bytes."""
 
 _GRID = "#e4e7ec"
 
 
 def svg(figure: Any, title: str) -> str:
-    """A figure as an SVG element that fits its place on the page; `title` is its alternative text."""
+    """A figure as an SVG element as wide as its place on the page; `title` is the alternative text."""
     import matplotlib
 
     take_literally(figure)
@@ -34,7 +34,7 @@ def svg(figure: Any, title: str) -> str:
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r'\1 role="img"', text[text.index("<svg") :], count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
     prefix = re.sub(r"\W+", "_", title)
-    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", text)  # ids are those of the whole page
+    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}_", text)  # ids must be unique on the whole page
     for colour, name in ((INK, "ink"), (_GRID, "line"), (COLOURS[0], "blue")):
         text = text.replace(colour, f"var(--{name})")
     return text
@@ -54,7 +54,7 @@ def bars(values: Sequence[float], labels: Sequence[str], title: str, ylabel: str
 
 
 Line = tuple[str, np.ndarray, np.ndarray]
-"""Label, (n,) x, and (n,) y, or (3, n) of y and the lower and upper end of its interval."""
+"""Label, (n,) x, and y: (n,) values, or (3, n) values, lower and upper ends of intervals."""
 
 
 def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> Any:
@@ -71,18 +71,18 @@ def overlay(lines: Iterable[Line], ylabel: str, xlabel: str, *, log: bool) -> An
         logarithmic(axes)
     dress(axes, xlabel)
     axes.set_ylabel(ylabel, fontsize=9, color=INK)
-    drawn = axes.get_lines()  # by themselves matplotlib names none that begins with an underscore
+    drawn = axes.get_lines()  # given explicitly, since matplotlib skips labels that begin with an underscore
     axes.legend(drawn, [line.get_label() for line in drawn], frameon=False, fontsize=8, labelcolor=INK)
     return figure
 
 
 def sampled(chunks: np.ndarray, label: str, stride: int, executed: tuple[int, int] | None) -> Any:
-    """A recorded chunk over the sampled ones: each dimension over the index in the chunk, and the path of 2-D actions.
+    """A recorded chunk drawn over sampled chunks: each dimension by index in the chunk, and the path of 2-D actions.
 
     Args:
-        chunks: (1 + draws, horizon, D), the recorded one first; NaN is padding.
+        chunks: (1 + draws, horizon, D), the recorded chunk first; NaN is padding.
         stride: only every n-th action is drawn.
-        executed: first and last index of the actions that a robot executes, which are shaded; None if unknown.
+        executed: first and last index of the executed actions, which are shaded; None if unknown.
     """
     _, horizon, dimensions = chunks.shape
     steps = np.arange(0, horizon, stride)

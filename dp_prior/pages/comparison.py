@@ -1,4 +1,4 @@
-"""The page of several runs: curves in one chart, scores paired by seed, and the settings in which they differ."""
+"""The page of several runs: curves in one chart, scores paired by seed, and differing settings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def comparison_page(stories: list[Story]) -> Page:
 
 
 def _distinct(stories: list[Story]) -> list[str]:
-    """Names of the runs, with their directories where two have the same."""
+    """Names of the runs; the directory in place of a name that several runs share."""
     names = [story.name for story in stories]
     return [
         name if names.count(name) == 1 else str(story.directory) for name, story in zip(names, stories, strict=True)
@@ -69,7 +69,7 @@ def _scores(story: Story) -> tuple[str, str]:
 
 
 def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, list[Story]]]:
-    """Runs that differ in `seed` alone, by the settings that tell their configuration from the others."""
+    """Groups of runs that differ in `seed` alone, each labelled by the settings that distinguish the group."""
     groups: dict[str, list[tuple[str, Story]]] = {}
     kept: dict[str, dict[str, Any]] = {}
     for name, story in zip(names, stories, strict=True):
@@ -90,7 +90,7 @@ def _configurations(names: list[str], stories: list[Story]) -> list[tuple[str, l
 
 
 def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list[tuple[str, str]]:
-    """A chart for the losses and scores that were measured during training, with a line for each group of runs."""
+    """A chart for each loss and score measured during training, with a line for each group of runs."""
     charts = []
     runs = [(name, [timed(story) for story in group]) for name, group in groups]
     for metric in dict.fromkeys(itertools.chain(*(row for _, group in runs for rows in group for row in rows))):
@@ -104,7 +104,7 @@ def _overlays(groups: list[tuple[str, list[Story]]], x: str, label: str) -> list
 
 
 def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The points of one run; of several the mean and its interval where all of them were measured."""
+    """The points of one run; for several runs mean and interval, at the places where every run was measured."""
     if len(points) == 1:
         return points[0]
     common = functools.reduce(np.intersect1d, [x for x, _ in points])
@@ -114,9 +114,10 @@ def _mean_line(points: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
 
 
 def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, str]]:
-    """The mean result of each configuration, with its interval over training seeds; nothing if none has several.
+    """The mean result of each configuration, with an interval over training seeds; empty without repeated seeds.
 
-    Of the metric that most of its runs have: what a run has measured on the way is not averaged with tests of others.
+    Averages only the metric that most runs of a configuration have, so that values measured during training are not
+    mixed with test scores.
     """
     rows = []
     for label, group in groups:
@@ -133,7 +134,7 @@ def _folded(groups: list[tuple[str, list[Story]]]) -> list[tuple[str, str, str, 
 
 
 def _value(story: Story) -> tuple[str, float] | None:
-    """The mean score of its episodes, NaN if one has none; or else the metric by which its best weights were chosen."""
+    """Name and mean of a run's scores, NaN if one is missing; else the monitored metric of the best weights."""
     if scores := _by_seed(story):
         return f"{story.tested.name}/score", float(np.mean(list(scores.values())))
     metric, best = story.settings.get("train.monitor.metric"), story.result.get("best")
@@ -143,7 +144,7 @@ def _value(story: Story) -> tuple[str, float] | None:
 
 
 def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str, str, str]]:
-    """Each run against the first, by the seeds that an evaluator of the same name measured in both."""
+    """Each run against the first run, over the seeds that both measured with the same evaluator."""
     first = _by_seed(stories[0])
     rows = []
     for name, story in zip(names[1:], stories[1:], strict=True):
@@ -160,6 +161,6 @@ def _paired(names: list[str], stories: list[Story]) -> list[tuple[str, str, str,
 
 
 def _by_seed(story: Story) -> dict[int, float]:
-    """Scores of the rollout that counts; NaN for an episode without one."""
+    """Scores by seed, of `Story.tested`; NaN for an episode without a score."""
     rows = [] if story.tested is None else story.tested.episodes
     return {row["seed"]: row["score"] for row in rows}

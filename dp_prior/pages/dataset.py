@@ -1,4 +1,4 @@
-"""`dp-prior inspect`: what is known of data sets, as a page and as lines on the console."""
+"""`dp-prior inspect`: the findings about data sets, as a page and as lines on the console."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RANGES = ("least", "1 %", "mean", "99 %", "most", "deviation")
 
 
 def write_inspection(found: Sequence[Inspection], output: Path, title: str) -> Path:
-    """Write the page of the data sets of one configuration, or of one.
+    """Write the page of one data set, or of all data sets of a configuration.
 
     Raises:
         OSError: the page cannot be written.
@@ -62,7 +62,7 @@ def _verdict(found: Sequence[Inspection]) -> str:
 
 
 def _page(one: Inspection, prefix: str) -> Page:
-    """Of one data set; `prefix` names it where there are several."""
+    """The page of one data set; `prefix` names the data set if there are several."""
     seen, (clips, missing) = one.survey, _clips(one, prefix)
     findings = [
         (each.severity, f"{prefix}{each.text}", _blank(each.episode), _blank(each.frame)) for each in one.findings
@@ -121,7 +121,7 @@ def _facts(one: Inspection) -> dict[str, str]:
 
 
 def _clips(one: Inspection, prefix: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """A clip of each camera at the speed of the recording, and why there are none."""
+    """A clip of each camera at the speed of the recording, and the reason if clips cannot be made."""
     films = []
     for strip in one.strips:
         if len(strip.clip):
@@ -144,7 +144,7 @@ def _instructions(seen: Survey, prefix: str) -> Table:
 
 
 def _key(one: Inspection, signal: Signal, prefix: str) -> Table:
-    """A row for each dimension: its range, its histogram, and what the normalizer makes of its middle 98 %."""
+    """A row for each dimension: range, histogram, and the normalised 1 % and 99 % quantiles."""
     statistics, mode = signal.statistics(), one.normalizers.get(signal.name)
     normalized = None if mode is None else _normalized(mode, statistics)
     rows = []
@@ -162,13 +162,13 @@ def _key(one: Inspection, signal: Signal, prefix: str) -> Table:
 
 
 def _histogram(values: np.ndarray) -> np.ndarray:
-    """(BINS,) counts. From 0 on, in double precision, bins have a width where neighbouring floats are the range."""
+    """(BINS,) counts. Shifted to 0, in float64, so that bins have a width even if all values are adjacent floats."""
     values = values.astype(np.float64)
     return np.histogram(values - values.min(initial=np.inf), BINS)[0]
 
 
 def _normalized(mode: NormalizerConfig, statistics: Statistics) -> list[str]:
-    """What the 1 % and 99 % quantile of each dimension become."""
+    """The normalised 1 % and 99 % quantiles of each dimension."""
     scale, offset = mode.fit(statistics)
     ends = [(value - offset) * scale for value in (statistics.q01, statistics.q99)]
     return ["always 0" if low == high == 0 else f"{low:.3g} to {high:.3g}" for low, high in zip(*ends, strict=True)]
@@ -202,7 +202,7 @@ def _classes(seen: Gallery, prefix: str) -> Table:
 
 
 def _pixels(seen: Gallery, prefix: str) -> Table:
-    """Brightness of each colour, of 255."""
+    """Brightness of each colour, 0 to 255."""
     rows, values = [], np.arange(256)
     for color, counts in zip(("red", "green", "blue"), seen.histogram, strict=True):
         if total := counts.sum():

@@ -1,4 +1,4 @@
-"""A page: what its template shows, and the file."""
+"""`Page`: the content of a page, which a template renders to one HTML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Table = tuple[str, tuple[str, ...], list[tuple[Any, ...]]]
 
 
 class Markup(str):
-    """Text that is HTML already, which the template does not escape."""
+    """Text that is already HTML, so the template does not escape it."""
 
     def __html__(self) -> str:
         return self
@@ -22,17 +22,17 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows, in this order; empty parts are left out.
+    """The parts of a page, in the order shown; empty parts are left out.
 
     Attributes:
-        headline: (name, value, interval) of the numbers that count.
-        films: text, source (an address that holds the film, or None) and file of each.
+        headline: (name, value, interval) of the main numbers.
+        films: for each film `text`, `source` (a data address, or None) and `file`.
         summaries, tables: before and after the charts.
         strips: (text, address of a picture), in full width.
-        sections: title and SVG charts by name of each.
-        details: tables that are folded.
+        sections: (title, charts); each chart is a name and an SVG.
+        details: folded tables.
         commands: blocks of text to copy.
-        gaps: what is not shown, a line each.
+        gaps: one line for each thing that is not shown.
     """
 
     title: str
@@ -50,7 +50,7 @@ class Page:
     gaps: list[str] = field(default_factory=list)
 
     def joined(self, other: Page) -> Page:
-        """This page with every list and fact of another one behind its own."""
+        """This page, with the lists and facts of another page appended."""
         merged: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
@@ -67,16 +67,16 @@ class Page:
         """Write the page as one file.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, self.render().encode(errors="replace"))  # names of files may not be UTF-8
+        replace_file(output, self.render().encode(errors="replace"))  # file names may not be UTF-8
         return output
 
 
 @functools.cache
 def template(path: Path) -> Any:
-    """A template of HTML, which escapes every value and may include the style sheet of pages."""
+    """An HTML template that escapes every value and may include the style sheet of pages."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}

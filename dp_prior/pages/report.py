@@ -29,9 +29,9 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 
 
 def write_last_page(run: Path) -> Path:
-    """Write the page of a run that is about to end, while its `exit.json` still says that it is running.
+    """Write the page of a run that is about to end; the page says `finished`, though `exit.json` still says `running`.
 
-    The page is uploaded with the weights, so it does not name the machine.
+    The page is uploaded with the weights, so the name of the machine is left out.
 
     Raises:
         FileNotFoundError, ImportError, OSError: see `write_report`.

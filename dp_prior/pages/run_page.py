@@ -1,4 +1,4 @@
-"""The page of one run: scores, films, learning curves, errors, settings, and what happened."""
+"""The page of one run: scores, films, learning curves, errors, settings and events."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dp_prior.pages.page import Page
 from dp_prior.pages.story import Report, Story, is_number
 
 LARGEST_FILMS = 6 << 20
-"""Bytes of films in a page; further ones are links to their files."""
+"""Bytes of films embedded in a page; further films are links to their files."""
 
 MOST_POINTS = 50_000
-"""Of sampled chunks in a page; longer ones are drawn with every n-th of their actions."""
+"""Most numbers of sampled chunks drawn in a page; beyond this only every n-th action is drawn."""
 
 _NAMES = {"score": "score", "success_rate": "solved"}
 
 
 def run_page(story: Story, output: Path) -> Page:
-    """The page of one run, for a file at `output`, to which addresses of films are relative."""
+    """The page of one run. Addresses of films are relative to `output`, the future file of the page."""
     room = LARGEST_FILMS
     films = []
     for report in reversed([report for report in story.reports if report.film]):
@@ -77,7 +77,7 @@ def run_page(story: Story, output: Path) -> Page:
 
 
 def headlines(story: Story) -> list[tuple[str, str, str]]:
-    """(name, value, interval) of the scores of the tests, or else of the newest row with that of `Story.tested`."""
+    """(name, value, interval) of the test scores; before a test, of the newest row with a score of `Story.tested`."""
     counts = "/score" if story.tested is None else f"{story.tested.name}/score"
     source = story.test or next((row for row in reversed(story.rows) if any(k.endswith(counts) for k in row)), {})
     found = []
@@ -117,7 +117,7 @@ def _learning(story: Story, x: str, label: str) -> list[tuple[str, str]]:
 
 
 def timed(story: Story) -> list[dict[str, Any]]:
-    """The rows with the hours of training until each, from the speeds that were logged; evaluations are left out."""
+    """The rows, each with the hours of training so far, computed from the logged speeds; without evaluations."""
     rows, seen, seconds = [], 0, 0.0
     for row in story.rows:
         rate = row.get("train/samples_per_second")
@@ -129,13 +129,13 @@ def timed(story: Story) -> list[dict[str, Any]]:
 
 
 def points(rows: list[dict[str, Any]], x: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """(n,) of `x` and (n,) of a metric, both float64, of the rows that have a finite value of it."""
+    """(n,) of `x` and (n,) of a metric, both float64, from the rows with a finite value of the metric."""
     found = [(row[x], row[metric]) for row in rows if row.get(metric) is not None]
     return tuple(np.array(found, dtype=float).reshape(-1, 2).T)
 
 
 def _episodes(story: Story) -> list[tuple[str, str]]:
-    """Scores from the worst episode to the best, of the rollout that counts."""
+    """Scores of `Story.tested`, from the worst episode to the best."""
     report = story.tested
     if report is None:
         return []
@@ -146,7 +146,7 @@ def _episodes(story: Story) -> list[tuple[str, str]]:
 
 
 def _chunks(story: Story) -> list[tuple[str, str]]:
-    """Sampled chunks at some held-out moments beside the recorded ones, at most `MOST_POINTS` in all."""
+    """Sampled and recorded chunks at some held-out moments, at most `MOST_POINTS` numbers in all."""
     stride = -(-sum(chunks.size for chunks in story.chunks.values()) // MOST_POINTS)
     n_obs_steps, n_action_steps = (story.settings.get(f"task.{key}") for key in ("n_obs_steps", "n_action_steps"))
     executed = None
@@ -176,7 +176,7 @@ def _tables(story: Story) -> list[tuple[str, str]]:
 
 
 def _place(rows: list[dict[str, Any]]) -> list[str]:
-    """The columns that say which row it is: the first one, and texts."""
+    """The columns that identify a row: the first column, and columns of text."""
     first = next(iter(rows[0]))
     return [key for key in rows[0] if key == first or isinstance(rows[0][key], str)]
 
@@ -201,7 +201,7 @@ def _listed(settings: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def short(value: Any) -> str:
-    """A setting in one line: a text as it is, nothing for null, JSON for the rest."""
+    """A setting in one line: a text unchanged, "" for null, JSON for other values."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 

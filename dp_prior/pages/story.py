@@ -1,7 +1,7 @@
-"""What a run directory tells: configuration, logged rows, reports, films, and how it ended.
+"""Reads a run directory: configuration, logged rows, reports, films, and how the run ended.
 
-Reads any directory of a run: finished, running, killed, moved, of an older version. What is missing or damaged is left
-out and named in `gaps`; what remains has the types that `Story` and `Report` name.
+Reads any run: finished, running, killed, moved, of an older version. Missing or damaged parts are left out and listed
+in `gaps`; the rest has the types that `Story` and `Report` declare.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ENDINGS = {"finished": "finished", "complete": "finished", "preempted": "stoppe
 
 @dataclass(frozen=True)
 class Report:
-    """A report that an evaluator wrote: `media/NAME_STEP.json`."""
+    """A report of an evaluator: `media/NAME_STEP.json`."""
 
     path: Path
     name: str
@@ -64,11 +64,11 @@ class Report:
 
     @property
     def chunks(self) -> list[Path]:
-        """The sampled chunks of each model that the action error was measured of."""
+        """A file of sampled chunks for each model whose action error was measured."""
         return self._beside(f"*{CHUNKS}")
 
     def model(self, path: Path) -> str:
-        """The model whose chunks a file holds."""
+        """Name of the model whose chunks are in a file."""
         return path.name.removeprefix(f"{self.path.stem}_").removesuffix(CHUNKS)
 
     def _beside(self, ending: str) -> list[Path]:
@@ -82,11 +82,11 @@ class Story:
     Attributes:
         state: finished, stopped, running, killed, failed or unknown.
         settings: the configuration by dotted key.
-        changed: of these, those that differ from the defaults.
-        rows: of `metrics.jsonl`, `step`, `samples_seen` and finite metrics; None is one that was not finite.
-        reports: of the evaluators, in the order of their steps.
-        chunks: recorded and sampled ones by evaluator and model, see `ActionErrorEvaluator`; of the newest reports.
-        gaps: what could not be read, a line each.
+        changed: the settings that differ from the defaults.
+        rows: of `metrics.jsonl`, with `step`, `samples_seen` and metrics; None for a metric that was not finite.
+        reports: of the evaluators, ordered by step.
+        chunks: recorded and sampled chunks of the newest reports, by evaluator and model, see `ActionErrorEvaluator`.
+        gaps: one line for each part that could not be read.
     """
 
     directory: Path
@@ -110,8 +110,8 @@ class Story:
 
     @property
     def tested(self) -> Report | None:
-        """The newest rollout of the evaluator that counts: the first of `test`, else the one that selects the best
-        weights, else the first that ran."""
+        """The newest rollout of the main evaluator: the first evaluator in `test`, else the evaluator of the monitored
+        metric, else the first evaluator that ran."""
         rollouts = {report.name: report for report in self.reports if report.episodes}  # the newest of each name
         candidates = [*self.test, str(self.settings.get("train.monitor.metric"))]
         named = [name for metric in candidates if (name := metric.removesuffix("/score")) in rollouts]
@@ -119,7 +119,8 @@ class Story:
 
 
 def read_story(directory: Path) -> Story:
-    """
+    """Read a run directory.
+
     Raises:
         FileNotFoundError: the directory holds no run.
     """
@@ -155,7 +156,7 @@ def read_story(directory: Path) -> Story:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a file that may hold anything is a finite number."""
+    """Whether a value from an unchecked file is a finite number."""
     return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
@@ -172,7 +173,7 @@ def _rows(directory: Path, gaps: list[str]) -> list[dict[str, Any]]:
 
 
 def _settings(config: dict[str, Any], gaps: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings by dotted key, and those that differ from their defaults."""
+    """The settings by dotted key, and the subset that differs from the defaults."""
     try:
         record = TrainConfig.from_json(json.dumps(config))
     except ConfigError:
@@ -226,7 +227,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def state_of(ending: dict[str, Any]) -> str:
-    """`Story.state` of what `exit.json` says; a process of this machine that is gone was killed."""
+    """`Story.state` from the content of `exit.json`; `killed` if the process ran on this machine and is gone."""
     reason = ending.get("reason")
     if reason != RUNNING:
         return "unknown" if reason is None else _ENDINGS.get(str(reason), "failed")

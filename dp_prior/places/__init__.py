@@ -1,4 +1,4 @@
-"""Places for checkpoints: savers that copy or upload them, and the places that a run can resume from."""
+"""Places for checkpoints: savers copy or upload checkpoints; loaders say where a run resumes from."""
 
 from dp_prior.config import family
 from dp_prior.places.fsspec import FsspecSaverConfig

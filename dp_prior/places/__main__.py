@@ -1,6 +1,6 @@
-"""The worker process: reads one job from standard input, sends that checkpoint, and ends; see `worker`.
+"""The worker process: reads one job from standard input, uploads the checkpoint, and exits; see `worker`.
 
-It ends with the process that started it, however that one dies, so that no upload outlives its run.
+The worker also exits when its parent dies, even by kill -9, so that no upload outlives the run.
 """
 
 from __future__ import annotations

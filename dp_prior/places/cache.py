@@ -1,7 +1,7 @@
 """Remote checkpoints as directories in a cache on this machine, named by the SHA-256 of their manifest.
 
-Only files that the manifest lists are downloaded, under plain names; each has the manifest's size and hash before it
-gets its name, and nothing in them is ever executed. What is in the cache is not downloaded again, from any place.
+Only files that the manifest lists are downloaded, under plain names. A file gets its final name after its size and hash
+were compared with the manifest, and is never executed. A checkpoint in the cache is never downloaded again.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
         whole: False for the files for inference only.
 
     Raises:
-        FileNotFoundError: there is no such place, or no checkpoint in it.
-        RemoteError: it cannot be reached, refuses access, or has unexpected content.
-        DamagedError: the manifest is not a valid one.
+        FileNotFoundError: the place does not exist or has no checkpoint.
+        RemoteError: the place cannot be reached, refuses access, or has unexpected content.
+        DamagedError: the manifest is invalid.
     """
     folder, data = _locate(source, text, which, prefer, whole)
     manifest = parse_manifest(data, text)
@@ -78,7 +78,7 @@ def fetch(source: Source, text: str, which: str | None, prefer: Prefer, *, whole
 
 
 def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None:
-    """Download to `TARGET.part`; the file gets its name once its hash was compared. A damaged one is fetched again."""
+    """Download to `TARGET.part`, compare the hash, rename. A damaged download is fetched again, once."""
     part = target.with_name(f"{target.name}.part")
     for anew in (False, True):
         source.download(path, entry.size, part, anew=anew)
@@ -90,7 +90,7 @@ def _download(source: Source, path: str, entry: FileEntry, target: Path) -> None
 
 
 def cached(cache: Path, digest: str, whole: bool) -> Path | None:
-    """The checkpoint in the cache whose manifest has this SHA-256; None if it is not there or damaged."""
+    """The checkpoint in the cache whose manifest has this SHA-256; None if missing or damaged."""
     for name in (digest,) if whole else (digest, f"{digest}_model"):
         with contextlib.suppress(DamagedError):
             if (cache / name).is_dir():

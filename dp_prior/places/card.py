@@ -26,11 +26,11 @@ _BOUND = ("_ci_low", "_ci_high")
 
 
 def model_card(parcel: Parcel, repo: str, license_name: str | None, folder: str, media: list[str]) -> str:
-    """README.md of a repository whose best checkpoint this is.
+    """README.md of a repository, for its best checkpoint.
 
     Args:
-        folder: of the checkpoint in the repository.
-        media: pictures and pages, by their path in the repository.
+        folder: the checkpoint's, in the repository.
+        media: paths of pictures and pages in the repository.
     """
     from jinja2 import ChainableUndefined, Environment
 
@@ -73,7 +73,7 @@ def _shown(metrics: dict[str, float | None]) -> dict[str, float]:
 
 
 def _rows(metrics: dict[str, float], rollouts: dict[str, dict[str, Any]]) -> list[tuple[str, float, str, str]]:
-    """(name, value, its 95 % interval, where it was measured); metrics named *_ci_low and *_ci_high are the bounds."""
+    """(name, value, 95 % interval, where measured); the interval comes from metrics named *_ci_low and *_ci_high."""
     stems = {"score": "score_ci", "success_rate": "success_ci"}
     rows = []
     for name, value in metrics.items():

@@ -1,8 +1,8 @@
 """`Destination`, the protocol of a remote place that checkpoints are uploaded to, and the report of an attempt.
 
-All files of a checkpoint go to a folder that never changes again, `checkpoints/step_00012000`; they are compared with
-the manifest; then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer
-therefore finds a complete checkpoint at any moment, the old one or the new one.
+All files of a checkpoint go to an immutable folder, `checkpoints/step_00012000`, and are compared with the manifest;
+then one small, atomic write moves the pointer `best.json` or `latest.json`. A reader of a pointer therefore finds a
+complete checkpoint, the old or the new, at any moment.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dp_prior.places.source import Trouble
 
 @dataclass(frozen=True)
 class Report:
-    """How an attempt to upload ended; without a message, that it is under way.
+    """How an attempt to upload ended; an empty message means that the attempt is under way.
 
     Attributes:
         trouble: None on success.
         retry_after: seconds that the place asks to wait.
-        commits: made, or at least begun.
-        remark: why the best checkpoint there was not replaced, None if it was.
+        commits: number of commits made, or at least begun.
+        remark: why the remote best checkpoint was not replaced; None if nothing was held back.
     """
 
     message: str
@@ -40,16 +40,16 @@ def delivered(where: str, kinds: tuple[str, ...], remark: str | None) -> Report:
 
 
 class Destination(Protocol):
-    """A place that checkpoints are sent to. Lives in the worker process. Every failure is a RemoteError."""
+    """A place to send checkpoints to. Lives in the worker process. Every failure is a RemoteError."""
 
     def check(self) -> str:
-        """A line that says that the place can be written to."""
+        """Try the place; returns a line saying that the place is writable."""
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload a checkpoint; skips steps that an earlier attempt completed.
 
         Args:
-            spend: called just before each commit or similar, since those are limited per hour.
+            spend: called just before each commit or similar request; places limit their number per hour.
         """
 
 

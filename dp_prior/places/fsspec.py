@@ -1,8 +1,8 @@
-"""Folders behind a URL that fsspec knows, to send to and to read from: s3://, gs://, az://, sftp://, file://, memory://.
+"""Folders behind a URL that fsspec knows, to send to or read from: s3://, gs://, az://, sftp://, file://, memory://.
 
-Each checkpoint is uploaded to its own folder, `URL/checkpoints/step_00012000`, read back and compared, and only then
-does `URL/best.json` or `URL/latest.json` name it. A store that replaces an object as a whole, as all object stores do,
-therefore never shows half a checkpoint. Credentials are those of the file system's own configuration.
+Each checkpoint is uploaded to its own folder, `URL/checkpoints/step_00012000`, read back and compared; only then is
+`URL/best.json` or `URL/latest.json` moved to the new folder. Object stores replace an object as a whole and therefore
+never show half a checkpoint. Credentials come from the file system's own configuration.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class FsspecSaverConfig(UploadConfig):
         return Folder(self.url)
 
     def worker(self) -> Worker:
-        """See `UploadConfig`. Memory is seen by this process alone."""
+        """See `UploadConfig`. `memory://` is visible in this process only, so no worker process is used."""
         return Worker({}, self.destination) if self.url.startswith("memory://") else super().worker()
 
 
@@ -77,7 +77,7 @@ class Folder(StreamedSource):
         self._is_local = isinstance(self._fs, LocalFileSystem)
 
     def stream(self, path: str, start: int) -> Iterator[bytes]:
-        """See `StreamedSource`. Of an error only the type is passed on: the text may quote a secret."""
+        """See `StreamedSource`. Errors keep their type but not their text, which may quote a secret."""
         try:
             yield from self._pieces(path, start)
         except (FileNotFoundError, IsADirectoryError):
@@ -129,7 +129,7 @@ class Folder(StreamedSource):
             raise RemoteError(f"{self.url}/{path} is not what was sent")
 
     def _content(self, path: str, most: int) -> bytes:
-        """The first `most` bytes of a file, none if it is missing."""
+        """At least the first `most` bytes of a file; empty if the file is missing."""
         try:
             return b"".join(itertools.islice(self._pieces(path, 0), most // PIECE + 1))
         except FileNotFoundError:
@@ -172,7 +172,7 @@ class Folder(StreamedSource):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Raise errors of a file system as RemoteError, with their type alone: the text may quote a secret."""
+        """Raise errors of a file system as RemoteError, without their text, which may quote a secret."""
         try:
             yield
         except RemoteError:

@@ -1,8 +1,8 @@
 """The Hugging Face Hub: checkpoints sent to a repository, and read from one.
 
-Each checkpoint is a folder `checkpoints/step_00012000` that never changes. The root holds the best one as the Hub and
-other libraries expect it: `model.safetensors`, `config.json`, the model card, and `best.json`, which names its folder.
-One commit moves all of these, so every revision of the repository is a complete model. The token comes from HF_TOKEN or
+Each checkpoint is an immutable folder `checkpoints/step_00012000`. The root holds the best checkpoint as the Hub and
+other libraries expect it: `model.safetensors`, `config.json`, the model card, and the pointer `best.json`. One commit
+replaces all root files, so every revision of the repository is a complete model. The token comes from HF_TOKEN or
 `hf auth login` and is never written anywhere; HF_ENDPOINT and HF_HUB_OFFLINE are obeyed.
 """
 
@@ -42,7 +42,7 @@ class HuggingFaceSaverConfig(UploadConfig):
     """The repository, `user/name`; created if it does not exist."""
 
     private: bool = True
-    """Whether to create the repository as a private one, if it does not exist."""
+    """Whether a newly created repository is private."""
 
     license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$")
     """License of the weights in the model card, by its name on the Hub, such as `mit`; null for none."""
@@ -109,9 +109,9 @@ class HubDestination:
             raise RemoteError(f"{self.record.repo} does not hold what was sent: {', '.join(wrong)}")
 
     def _move(self, parcel: Parcel, folder: str, spend: Callable[[], None]) -> Report:
-        """Move the pointers in one commit, which only succeeds on top of the revision that was read.
+        """Move the pointers in one commit on top of the revision that was read.
 
-        The next attempt reads a pointer that another process has moved meanwhile (412).
+        If another process committed meanwhile the Hub answers 412, and the next attempt reads the new pointer.
         """
         head = self._head()
         there = self._best(head) if "best" in parcel.kinds else None
@@ -165,8 +165,8 @@ class HubDestination:
 class HubSource:
     """A repository to read from, at one commit; see `Source`.
 
-    The first file that is found fixes the commit, so that all files are of one revision. When the Hub cannot be
-    reached, or HF_HUB_OFFLINE is set, the client's cache answers.
+    The first file found fixes the commit, so that all files are of one revision. When the Hub cannot be reached, or
+    HF_HUB_OFFLINE is set, files come from the client's cache.
     """
 
     def __init__(self, repo: str, revision: str | None, **options: Any):
@@ -180,7 +180,7 @@ class HubSource:
 
     @property
     def revision(self) -> str | None:
-        """The commit, once a file was found; before that the revision that was asked for."""
+        """The commit, once a file was found; before the first file the requested revision."""
         return self._revision
 
     def read(self, path: str, most: int) -> bytes:
@@ -300,7 +300,7 @@ def _differences(parcel: Parcel, listing: dict[str, RepoFile]) -> list[str]:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise errors of the client as RemoteError. Their texts are not passed on: they may quote a secret."""
+    """Raise errors of the client as RemoteError, without their text, which may quote a secret."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

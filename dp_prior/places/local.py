@@ -1,7 +1,7 @@
 """Copies of checkpoints on this machine, under names made from a template.
 
-A copy appears by a rename. Nothing is replaced or deleted but our own copies, recognised by their manifest and by
-holding nothing else, and nothing is written or deleted through a symbolic link.
+A copy appears by a rename. Only our own copies are ever replaced or deleted: directories with a manifest and no file
+besides the listed ones. Nothing is written or deleted through a symbolic link.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ FIELDS = ("step", "samples_seen", "metric")
 
 
 class LocalSaverConfig(Config):
-    """Copies the latest or best checkpoint to a directory that retention does not delete from."""
+    """Copies the latest or best checkpoint to a directory that retention leaves alone."""
 
     type: Literal["local"] = "local"
 
     save_latest_to: str | None = None
     """Directory for each checkpoint, as a template: its last part may hold {step}, {samples_seen} and {metric}, with a
-    format such as {step:08d}. Relative to the run directory. Without a field each copy replaces the one before."""
+    format such as {step:08d}. Relative to the run directory. Without a field each copy replaces the previous copy."""
 
     save_best_to: str | None = None
-    """The same for each new best."""
+    """Directory for each new best checkpoint, a template like `save_latest_to`."""
 
     save_type: Literal["checkpoint", "model"] = "checkpoint"
     """`checkpoint` copies everything needed to resume, `model` only the files for inference."""
 
     keep: int | None = Field(default=None, ge=1)
-    """Copies of this run kept per template with fields, newest first; null keeps all of them."""
+    """Newest copies of this run kept per template with fields; null keeps all copies."""
 
     @field_validator("save_latest_to", "save_best_to")
     @classmethod
     def _is_template(cls, template: str | None) -> str | None:
-        """Refuse a template that cannot be filled, or names another directory than it seems to."""
+        """Refuse a template that cannot be filled, or that leads to another directory than its text suggests."""
         if template is None:
             return None
         parts = Path(template).parts
@@ -134,7 +134,7 @@ class LocalSaver(Saver):
             self._copy(saved.path, self._record.save_best_to, saved.progress, metric)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
-        """Copy the best checkpoint, which `save` never saw if another machine saved it."""
+        """Copy the best checkpoint; `save` did not see a checkpoint that another machine saved."""
         manifest = read_manifest(directory)
         metric = manifest.metrics.get(self._monitor)
         self._copy(directory, self._record.save_best_to, manifest.progress, metric)
@@ -160,7 +160,7 @@ class LocalSaver(Saver):
                 raise FileExistsError(f"{parent} is a symbolic link; no copy is made behind it, choose another place")
 
     def _prune(self, target: Path, template: str, keep: int) -> None:
-        """Delete this run's oldest copies under the same template: those that have the name it gives them."""
+        """Delete this run's oldest copies under the same template, recognised by their names; `target` stays."""
         ours, run = {path: _own_manifest(path) for path in target.parent.iterdir()}, _run_of(target)
         ages = {
             path: (path == target, manifest.saved_at, manifest.sequence)
@@ -183,17 +183,17 @@ class _Filling(string.Formatter):
 
 
 def fill(template: str, progress: Progress, metric: float | None) -> str:
-    """The template with its fields filled in. A metric that was not measured reads `none`."""
+    """The template with its fields filled in; `none` for a metric that was not measured."""
     values = {"step": progress.global_step, "samples_seen": progress.samples_seen, "metric": metric}
     return _Filling().vformat(template, (), values)
 
 
 def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = None) -> None:
-    """Copy a checkpoint, or those of `files` it has, comparing hashes; replace an earlier copy.
+    """Copy a checkpoint, or only the files named in `files`, comparing hashes; replace an earlier copy.
 
     Raises:
         DamagedError: the source is damaged; nothing was copied.
-        FileExistsError: `target` exists and is not a copy made by this function, but a run's own or something else.
+        FileExistsError: `target` exists and is not a copy made by this function.
     """
     manifest = read_manifest(source)
     manifest = manifest if files is None else manifest.only(files)
@@ -205,7 +205,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
     if target.exists() and (target.parent.name == "checkpoints" or (target.parent / INDEX).exists()):
         raise FileExistsError(f"{target} is a run's own checkpoint, so it is not replaced; choose another place")
     remove_leftovers(target.parent, f"_{target.name}")
-    with temporary_directory(target) as temporary:  # at its end the copy that was replaced has that name
+    with temporary_directory(target) as temporary:  # after `exchange` the old copy has this name and is deleted
         for name, entry in manifest.files.items():
             shutil.copyfile(source / name, temporary / name)
             if not is_intact(temporary / name, entry):
@@ -219,7 +219,7 @@ def copy_checkpoint(source: Path, target: Path, files: Container[str] | None = N
 
 
 def _own_manifest(path: Path) -> Manifest | None:
-    """The manifest of a checkpoint directory that holds nothing else; None for everything else."""
+    """The manifest of a checkpoint directory without further files; None for anything else."""
     if path.is_symlink():
         return None
     try:
@@ -230,6 +230,6 @@ def _own_manifest(path: Path) -> Manifest | None:
 
 
 def _run_of(copy: Path) -> str | None:
-    """The directory of the run that a copy is of, as its configuration names it."""
+    """The run directory that the configuration in a copy names; None if the copy does not say."""
     tracker = read_object(copy / CONFIG).get("tracker")
     return tracker.get("data_path") if isinstance(tracker, dict) else None

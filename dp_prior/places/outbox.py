@@ -1,8 +1,8 @@
-"""The upload queue on disk: checkpoints that wait in RUN/outbox/PLACE; they survive a kill and a power cut.
+"""The upload queue on disk: checkpoints that wait in RUN/outbox/PLACE and survive a kill or a power cut.
 
-An entry holds hard links to the files of a checkpoint, which are immutable, so it costs no space and retention may
-delete the checkpoint meanwhile. It appears by a rename. Of each kind (`latest`, `best`) only the newest waits, besides
-one that is being sent.
+An entry holds hard links to the immutable files of a checkpoint: the links cost no space, and retention may delete the
+checkpoint meanwhile. An entry appears by a rename. Only the newest entry of each kind (`latest`, `best`) waits, besides
+an entry that is being sent.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Outbox:
         """Add a durable checkpoint. When this returns, the entry is durable.
 
         Args:
-            files: those of the checkpoint to send; None for all of its manifest.
+            files: names of the files to send; None for all files of the manifest.
             media: pictures and pages for the model card by file name; copied.
             scores: metrics of the final test, for the model card.
         """
@@ -100,7 +100,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def sending(self, parcels: list[Parcel]) -> Iterator[None]:
-        """A context in which newer entries do not replace these."""
+        """A context in which newer entries do not replace `parcels`."""
         with self._lock:
             self._sending = frozenset(parcel.directory for parcel in parcels)
         try:
@@ -110,7 +110,7 @@ class Outbox:
                 self._sending = frozenset()
 
     def remove(self, parcels: list[Parcel]) -> None:
-        """Delete entries that were delivered, and with each the older ones of its kind."""
+        """Delete delivered entries, and older entries of the same kind."""
         with self._lock:
             for parcel in parcels:
                 self._coalesce(parcel.directory)
@@ -128,14 +128,14 @@ class Outbox:
         return file
 
     def read_state(self) -> dict[str, Any]:
-        """The state that the sender wrote last; {} if it cannot be read."""
+        """The state that the sender wrote last; {} if unreadable."""
         try:
             return unseal(read_small(self.directory / _STATE))
         except (OSError, ValueError):
             return {}
 
     def write_state(self, state: dict[str, Any]) -> None:
-        """Store the state for the next sender; on a full disk it is lost."""
+        """Store the state for the next sender; on a full disk the state is lost."""
         with contextlib.suppress(OSError):
             self.directory.mkdir(parents=True, exist_ok=True)
             replace_file(self.directory / _STATE, seal(state))
@@ -146,7 +146,7 @@ class Outbox:
         return sorted(path for path in self.directory.iterdir() if _NAME.fullmatch(path.name))
 
     def _coalesce(self, newest: Path) -> None:
-        """Delete the older entries of its kind."""
+        """Delete entries of the same kind that are older than `newest`."""
         for path in self._paths():
             if path.name < newest.name and _kind(path) == _kind(newest) and path not in self._sending:
                 _delete(path)

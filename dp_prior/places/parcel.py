@@ -29,10 +29,10 @@ class Parcel:
     """One checkpoint to be sent.
 
     Attributes:
-        kinds: the pointers to move to it, of `latest` and `best`.
-        name: of its folder at the destination, `step_00012000`.
+        kinds: pointers to move to the checkpoint: any of `latest` and `best`.
+        name: name of the folder at the destination, `step_00012000`.
         scores: metrics of the final test, for the model card.
-        digest: SHA-256 of the manifest, which holds those of all other files.
+        digest: SHA-256 of the manifest; the manifest holds the hashes of all other files.
     """
 
     directory: Path
@@ -55,7 +55,7 @@ class Parcel:
         return cls(directory, kinds, intent["name"], intent.get("scores", {}), manifest, digest)
 
     def files(self) -> dict[str, FileEntry]:
-        """All files to upload to the folder: those of the manifest and the manifest itself."""
+        """All files to upload to the folder: the files that the manifest lists, and the manifest."""
         size = (self.directory / MANIFEST).stat().st_size
         return self.manifest.files | {MANIFEST: FileEntry(size=size, sha256=self.digest)}
 
@@ -65,7 +65,7 @@ class Parcel:
         return {path.name: path for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
     def document(self, name: str) -> dict[str, Any]:
-        """A JSON file of the checkpoint, {} if it is not sent."""
+        """A JSON file of the checkpoint; {} if the parcel does not include the file."""
         return json.loads(read_small(self.directory / name)) if name in self.manifest.files else {}
 
     def pointer(self, folder: str) -> Pointer:
@@ -85,7 +85,7 @@ class Parcel:
         """Compare all files with the manifest before they are sent.
 
         Raises:
-            DamagedError: one differs.
+            DamagedError: a file differs.
         """
         read_manifest(self.directory)  # sizes and kinds of the files, so that none is a FIFO
         verify(self.directory, self.manifest)

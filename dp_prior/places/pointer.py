@@ -1,4 +1,4 @@
-"""`best.json` and `latest.json`: pointers to the folder of a remote place that holds that checkpoint.
+"""`best.json` and `latest.json`: pointers to the folder of the best or latest checkpoint of a remote place.
 
 A checkpoint folder `checkpoints/step_00012000` never changes once it is complete; only the pointer moves.
 """
@@ -16,13 +16,13 @@ LARGEST_POINTER = 64 << 10  # bytes; ours have about 300
 
 
 class Pointer(Config, extra="ignore"):
-    """The document. Readers need `folder` and `manifest_sha256`; the rest compares one best with another."""
+    """The document. Readers need `folder` and `manifest_sha256`; the other fields compare two best checkpoints."""
 
     folder: str = Field(pattern=r"^(checkpoints/)?step_\d{8,20}(_\d{1,9})?$")
     """Folder of the checkpoint, relative to the pointer; for an artifact of W&B its alias."""
 
     manifest_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    """SHA-256 of the manifest in it."""
+    """SHA-256 of the manifest in `folder`."""
 
     step: int | None = Field(default=None, ge=0, lt=1 << 63)
     """Optimizer steps taken."""
@@ -34,14 +34,14 @@ class Pointer(Config, extra="ignore"):
     """Name of the metric that selects the best checkpoint."""
 
     mode: Literal["min", "max"] | None = None
-    """Whether small or large values of it are good."""
+    """Whether small or large values of `monitor` are good."""
 
     value: float | None = None
-    """Its value; null if it was not measured."""
+    """Value of `monitor`; null if not measured."""
 
     @classmethod
     def parse(cls, data: bytes) -> Self | None:
-        """The pointer in these bytes; None if they do not hold a valid one."""
+        """Parse a pointer; None if the bytes are not a valid pointer."""
         if len(data) > LARGEST_POINTER:
             return None
         try:
@@ -55,7 +55,7 @@ class Pointer(Config, extra="ignore"):
 
 
 def movable(kinds: tuple[str, ...], there: Pointer | None, ours: Pointer) -> tuple[tuple[str, ...], str | None]:
-    """The pointers that may be moved to our checkpoint, and why the best one stays, None if it may be moved.
+    """The pointers that may be moved to our checkpoint, and why `best` may not; None if nothing keeps `best`.
 
     Two runs may share a place. Only values of the same monitored metric are compared.
     """

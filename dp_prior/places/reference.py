@@ -38,21 +38,20 @@ def resolve(
     cache: Path | None = None,
     **hub: Any,
 ) -> Path:
-    """The directory of the checkpoint or export that a reference means; a remote one is downloaded into the cache.
+    """The directory of the checkpoint or export that a reference names; downloads a remote checkpoint into the cache.
 
-    Of local checkpoints only manifests are read.
+    Local checkpoints are found by their manifests; hashes are not compared here.
 
     Args:
         reference: see the module.
-        prefer: the checkpoint of a run or place if the reference names none, `best` or `latest`; the other one if it is
-            missing.
+        prefer: `best` or `latest`, for a run or place whose reference does not say; falls back to the other.
         whole: False if the files for inference are enough.
         cache: directory of downloaded checkpoints; None for `~/.cache/dp_prior`.
         hub: `token`, `cache_dir`, `local_files_only`, `force_download` for the Hub's client.
 
     Raises:
-        FileNotFoundError: there is nothing there, with the path tried.
-        CheckpointError: there is no usable checkpoint.
+        FileNotFoundError: the path or place does not exist; the message names the path tried.
+        CheckpointError: no checkpoint there is usable.
         RemoteError: a remote place cannot be reached, refuses access, or has unexpected content.
     """
     text = str(reference)
@@ -66,7 +65,7 @@ def resolve(
 
 
 def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
-    """The source of a reference with a scheme, and the name of the checkpoint in it."""
+    """The source of a reference with a scheme, and the name of the checkpoint in the source, if given."""
     scheme, _, rest = text.partition("://")
     before, _, which = text.rpartition("@")
     if which not in ("best", "latest") and not STEP.fullmatch(which):

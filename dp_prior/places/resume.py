@@ -14,7 +14,7 @@ from dp_prior.redact import without_password
 
 
 class LocalResumeConfig(Config):
-    """A run resumes from its own newest checkpoint; before it has one, from another path if one is given."""
+    """Resumes from the run's own newest checkpoint; a run without checkpoints starts from `path`, if given."""
 
     type: Literal["local"] = "local"
 
@@ -35,7 +35,7 @@ class LocalResumeConfig(Config):
     def recall(self, directory: Path) -> str | None:
         """The reference that the run in `directory` resumes from, None for a fresh start.
 
-        Only looks for manifests; damage shows when they are read.
+        Only looks for manifests; damage is found when the checkpoint is read.
         """
         if _holds_checkpoints(directory):
             return f"{directory}@latest"
@@ -48,10 +48,10 @@ class LocalResumeConfig(Config):
 
 
 class RemoteResumeConfig(Config):
-    """A run resumes from its own newest checkpoint; before it has one, from a remote place.
+    """Resumes from the run's own newest checkpoint; a run without checkpoints starts from a remote place.
 
-    The latest and the best checkpoint of that place are copied into the run. If the place has no checkpoint, the run
-    starts fresh; if it cannot be reached, the command fails, since it may have one.
+    The latest and the best checkpoint of the place are copied into the run. An empty place means a fresh start. If the
+    place cannot be reached the command fails, since a checkpoint may exist there.
     """
 
     type: Literal["remote"] = "remote"
@@ -68,9 +68,9 @@ class RemoteResumeConfig(Config):
         return without_password(reference)
 
     def recall(self, directory: Path) -> str:
-        """As for `LocalResumeConfig`; only the remote place knows whether it has a checkpoint. Opens no socket.
+        """As for `LocalResumeConfig`, but opens no socket and so does not know whether the place has a checkpoint.
 
-        Until the run has begun, which its `config.json` says, its checkpoints may be a part of what is copied.
+        Before `config.json` exists the run has not begun, and its checkpoints may be half of an interrupted copy.
         """
         has_begun = (directory / CONFIG).exists()
         return (LocalResumeConfig().recall(directory) if has_begun else None) or self.reference

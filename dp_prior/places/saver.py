@@ -1,4 +1,4 @@
-"""`Saver`, the base class of what receives the checkpoints of a run."""
+"""`Saver`, the base class of receivers of a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dp_prior.checkpoints.store import Saved
 
 
 class Saver:
-    """Receives checkpoints. Saving the same one twice must be harmless.
+    """Receives checkpoints. Saving the same checkpoint twice must be harmless.
 
     Attributes:
-        patience_s: longest time that `close` takes.
+        patience_s: longest time that `close` takes, in seconds.
     """
 
     name: str
@@ -25,5 +25,5 @@ class Saver:
         """The run has finished: take its best checkpoint with pictures by file name and final scores."""
 
     def close(self, leave: threading.Event) -> list[str]:
-        """Finish, at once if `leave` is set; returns a line for each checkpoint that was not delivered."""
+        """Finish, at once if `leave` is set; returns a line for each undelivered checkpoint."""
         return []

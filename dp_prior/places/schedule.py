@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from dp_prior.places.destination import Report
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 2.0, 600.0
-COMMITS = 2  # of one delivery at most: the files, and the pointer
+COMMITS = 2  # at most, per delivery: the files, and the pointer
 
 
 @dataclass
 class Schedule:
-    """Pure arithmetic. Times are of the wall clock, so that they survive a restart."""
+    """Pure arithmetic. Times are wall-clock seconds, which stay valid across a restart."""
 
     max_commits_per_hour: int
     failures: int = 0
@@ -22,7 +22,7 @@ class Schedule:
     commits: list[float] = field(default_factory=list)
 
     def wait(self, now: float) -> float | None:
-        """Seconds until the next attempt; None if it needs a new checkpoint or a restart."""
+        """Seconds until the next attempt; None if only a new checkpoint or a restart allows another attempt."""
         if self.is_blocked:
             return None
         recent = [moment for moment in self.commits if now - 3600 < moment <= now]

@@ -22,7 +22,7 @@ class RemoteError(CheckpointError):
     """A remote place cannot be reached, refuses access, or has unexpected content.
 
     Attributes:
-        trouble: what it means for an upload.
+        trouble: class of the error, which decides about a retry; see `Trouble`.
         retry_after: seconds that the place asks to wait before the next attempt.
     """
 
@@ -36,7 +36,7 @@ class NoPlaceError(FileNotFoundError):
     """The whole remote place does not exist, rather than one file in it.
 
     Attributes:
-        may_be_hidden: the request had no token, and without one a private place looks as if it did not exist.
+        may_be_hidden: the request had no token; a private place may exist, since the Hub hides it.
     """
 
     def __init__(self, message: str, *, may_be_hidden: bool = False):
@@ -51,10 +51,10 @@ class Source(Protocol):
         """The content of a small file; RemoteError if it has more than `most` bytes."""
 
     def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
-        """Write a file of that many bytes to `target`, which may hold the beginning of it.
+        """Write a file of `size` bytes to `target`; resumes if `target` holds the beginning.
 
         Args:
-            anew: what came last was damaged; take nothing from a cache.
+            anew: the last download was damaged, so do not use a cache.
         """
 
 
@@ -69,7 +69,7 @@ class StreamedSource:
 
         Raises:
             FileNotFoundError: there is no such file.
-            OSError: the connection broke. Its text is shown.
+            OSError: the connection broke. The text is shown to the user, so it must not quote a secret.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class StreamedSource:
 
 
 def is_intact(path: Path, entry: FileEntry) -> bool:
-    """Whether a file has the hash in the manifest; makes its content durable."""
+    """Whether a file has the hash in the manifest. Syncs the file first."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256

@@ -1,7 +1,7 @@
-"""Savers that upload: `save` links the checkpoint into an outbox and returns; a thread sends it later.
+"""Savers that upload: `save` links the checkpoint into an outbox and returns; a thread sends the outbox later.
 
-It makes one attempt at a time, when the schedule allows it. Whatever fails is counted, logged once and retried;
-training never waits for it, and the end of the run only for a limited time.
+The thread makes one attempt at a time, when the schedule allows. Failures are counted, logged once and retried.
+Training never waits for an upload; the end of the run waits for a limited time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dp_prior.places.schedule import Schedule
 from dp_prior.places.worker import Worker
 
 CHECK_S = 60.0  # longest time for `check`
-LONG_WAIT_S = 5.0  # a command says that it waits longer
+LONG_WAIT_S = 5.0  # a command announces longer waits
 _BUSY = "another process, perhaps the training itself, is about to send it"
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class UploadConfig(Config):
     """Send each new best checkpoint."""
 
     save_latest: bool = False
-    """Send each checkpoint that the run saves, so that it can resume on another machine."""
+    """Send each checkpoint of the run, so that another machine can resume."""
 
     save_type: Literal["checkpoint", "model"] = "checkpoint"
     """`checkpoint` uploads everything needed to resume, `model` only the files for inference."""
@@ -66,7 +66,7 @@ class UploadConfig(Config):
 
     @property
     def place(self) -> str:
-        """The remote place, for messages and for the name of its outbox."""
+        """The remote place, for messages and for the name of the outbox."""
         raise NotImplementedError
 
     def destination(self) -> Destination:
@@ -74,18 +74,18 @@ class UploadConfig(Config):
         raise NotImplementedError
 
     def create(self, directory: Path, monitor: str | None) -> UploadSaver:
-        """A saver for the run in `directory`; it also uploads what an earlier process left in the outbox."""
+        """A saver for the run in `directory`; also uploads entries that an earlier process left in the outbox."""
         saver = UploadSaver(self, directory)
         if not self.offline:
             saver.start()
         return saver
 
     def worker(self) -> Worker:
-        """What makes the attempts."""
+        """The worker that makes the attempts."""
         return Worker(self.model_dump(mode="json"))
 
     def check(self) -> str:
-        """Try once whether the place is writable; returns a line that says so."""
+        """Try once whether the place is writable; returns a line with the result."""
         if self.offline:
             return "offline; `dp-prior push RUN` sends what waits"
         return self.worker().attempt(None, (), min(self.deadline_s, CHECK_S)).message
@@ -106,10 +106,10 @@ class UploadSaver(Saver):
         """
         Args:
             directory: of the run.
-            worker: takes the place of the record's.
+            worker: None for the record's.
             clock: wall clock in seconds.
             dice: jitter, which spreads the attempts of many runs.
-            command: sends what is left, as messages name it.
+            command: the command that messages recommend for sending the rest.
         """
         self.name = record.place
         self.patience_s = record.drain_s
@@ -136,12 +136,12 @@ class UploadSaver(Saver):
             self.schedule.not_before = min(float(state.get("not_before", 0.0)), clock() + 3600)
 
     def start(self) -> None:
-        """Start the thread; it begins with the entries that an earlier process left in the outbox."""
+        """Start the thread, which first sends entries that an earlier process left in the outbox."""
         self._thread = threading.Thread(target=self._run, name=f"upload {self.name}", daemon=True)
         self._thread.start()
 
     def save(self, saved: Saved) -> None:
-        """Queue it. Opens no socket."""
+        """Queue a checkpoint. Opens no socket."""
         if self.record.save_latest and saved.is_latest:
             self._put("latest", saved.path)
         if self.record.save_best and saved.is_best:
@@ -153,10 +153,10 @@ class UploadSaver(Saver):
             self._put("best", directory, media, scores)
 
     def close(self, leave: threading.Event) -> list[str]:
-        """Give the thread a limited time, at most until `leave` is set, then end it.
+        """Give the thread `drain_s` seconds, or until `leave` is set, then end the thread.
 
         Returns:
-            A line for each checkpoint that is not sent yet, and one if a better best was kept or the last was damaged.
+            A line for each unsent checkpoint, and one line if the remote best was kept or the last upload was damaged.
         """
         thread = self._thread
         if thread is not None:
@@ -192,7 +192,7 @@ class UploadSaver(Saver):
         ]
 
     def step(self) -> float | None:
-        """Make at most one attempt, if one is due. Returns seconds until the next, None if the outbox is empty."""
+        """Make at most one attempt, if due. Returns seconds until the next attempt, None if there is nothing to do."""
         if not self._acquire():
             return 2.0
         saves, waiting = self._saves, self.outbox.waiting()
@@ -208,7 +208,7 @@ class UploadSaver(Saver):
             deadline_s = max(0.1, min(self.record.deadline_s, self._stop_at - self._clock()))
             report = self._worker.attempt(chosen[-1].directory if chosen else None, kinds, deadline_s)
         self.schedule.ended(report, self._clock(), self._dice)
-        if self._saves != saves:  # a refusal does not block what was saved meanwhile
+        if self._saves != saves:  # a refusal does not block a checkpoint saved meanwhile
             self.schedule.is_blocked = False
         self.outbox.write_state({"commits": self.schedule.commits, "not_before": self.schedule.not_before})
         if report.trouble is None or report.trouble == "damaged":
@@ -244,7 +244,7 @@ class UploadSaver(Saver):
             self._release()
 
     def _acquire(self) -> bool:
-        """Take the exclusive right to send; False while another process has it."""
+        """Take the exclusive right to send; False while another process holds the right."""
         self._right = self._right or self.outbox.exclusively()
         if self._right is None:
             self.problem = _BUSY

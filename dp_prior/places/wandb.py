@@ -1,7 +1,7 @@
 """Weights & Biases: checkpoints sent as versions of an artifact, and read from an artifact or the files of a run.
 
-A version never changes, and W&B moves its aliases `best` and `latest` when it is complete, so the protocol of
-`dp_prior.places.destination` is W&B's own. The key comes from `wandb login` or WANDB_API_KEY.
+Versions are immutable, and W&B moves the aliases `best` and `latest` once a version is complete: W&B itself implements
+the protocol of `dp_prior.places.destination`. The key comes from `wandb login` or WANDB_API_KEY.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ArtifactDestination:
         self.record = record
 
     def check(self) -> str:
-        """Whether there is a key that the server accepts."""
+        """Check that the server accepts the key; returns a line naming the user."""
         import wandb
 
         with _writing():
@@ -98,7 +98,7 @@ class ArtifactDestination:
 
 
 def _best(artifact: str) -> Pointer | None:
-    """The metadata of the present best, which are its pointer."""
+    """The pointer of the present best version, stored as the version's metadata; None without a best."""
     import wandb
 
     try:
@@ -125,7 +125,7 @@ def _differences(parcel: Parcel, entries: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """Raise errors of the client as RemoteError; their texts are not passed on."""
+    """Raise errors of the client as RemoteError, without their text."""
     import wandb
 
     try:
@@ -137,13 +137,13 @@ def _writing() -> Iterator[None]:
 
 
 class ArtifactSource:
-    """An artifact to read from; see `Source`. It is one checkpoint."""
+    """An artifact to read from, which holds one checkpoint; see `Source`."""
 
     def __init__(self, path: str, aliases: tuple[str, ...] = ()):
         """
         Args:
             path: `entity/project/name`.
-            aliases: or versions; the first that exists is used.
+            aliases: aliases or versions; the first existing one is used.
         """
         self._path = path
         self._aliases = aliases
@@ -160,7 +160,7 @@ class ArtifactSource:
                 raise RemoteError(f"wandb://{self._path}: {path} {error.problem}") from None
 
     def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
-        """See `Source`; the client resumes nothing, so an interrupted download starts again."""
+        """See `Source`. The client cannot resume, so an interrupted download starts again."""
         with self._reading(), tempfile.TemporaryDirectory(dir=target.parent, prefix=".part_") as place:
             self._fetch(path, size, place).rename(target)
 
@@ -214,7 +214,7 @@ class RunSource(ArtifactSource):
         """
         Args:
             run: `entity/project/ID`.
-            folder: of the checkpoint among the run's files; empty for all of them.
+            folder: the checkpoint's, among the run's files; empty if the files lie at the top.
         """
         entity, project, run_id = run.split("/")
         super().__init__("/".join(filter(None, [entity, project, "runs", run_id, folder])))

@@ -1,7 +1,7 @@
 """One attempt to upload a checkpoint, in a separate process that can be killed at a deadline.
 
-The clients of remote places may block for ever, so no thread of the trainer calls them. The parent writes a job to the
-worker's standard input; the worker answers with a `Report` as a line of JSON before each commit and at the end.
+Clients of remote places may block for ever, so the trainer never calls a client itself. The parent writes a job to the
+worker's standard input; the worker writes a `Report` as a line of JSON before each commit and at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Worker:
         """
         Args:
             saver: the record of the saver, as JSON values.
-            local: makes the client of a place that exists in this process only; attempts are then made here.
+            local: makes the client of a place that exists in this process only; attempts then run in this process.
         """
         self._saver = saver
         self._local = local
@@ -37,7 +37,7 @@ class Worker:
         self._is_over = False
 
     def attempt(self, entry: Path | None, kinds: tuple[str, ...], deadline_s: float) -> Report:
-        """Send an entry of the outbox as these kinds; None only checks whether that would be allowed."""
+        """Send an entry of the outbox and move the pointers in `kinds`; without an entry only check the place."""
         if self._local is not None:
             reports: list[Report] = []
             perform(self._local, entry, kinds, reports.append)
@@ -88,7 +88,7 @@ class Worker:
 def perform(
     destination: Callable[[], Destination], entry: Path | None, kinds: tuple[str, ...], tell: Callable[[Report], None]
 ) -> None:
-    """Make one attempt; tells of each commit before it is made, and at last how the attempt ended."""
+    """Make one attempt; calls `tell` before each commit and with the final report."""
     commits = 0
 
     def spend() -> None:

@@ -1,5 +1,5 @@
-"""Policies that other libraries trained, converted to ours: LeRobot's and Diffusion Policy's (real-stanford).
+"""Converts policies trained by other libraries: LeRobot's and Diffusion Policy's (real-stanford).
 
-Their files are hostile input: JSON is validated by records, tensors are read by the strict reader of checkpoints, and
-nothing in a file names code. What has no counterpart here is refused by name.
+The files are treated as hostile input: records validate JSON, the strict reader of checkpoints reads tensors, and no
+file can name code to run. Features without a counterpart here are refused by name.
 """

@@ -1,8 +1,8 @@
 """Checkpoints of Diffusion Policy (real-stanford), after `scripts/export_diffusion_policy.py` has run beside it.
 
 The script writes `diffusion_policy.json`, the arguments of the policy's classes with their defaults, and
-`model.safetensors`. The records below have the names of these classes and arguments; an argument with a single value
-would compute something else with another one, and one that is Any has no part in the actions.
+`model.safetensors`. The records below are named after these classes and their fields after the arguments. A field of
+type Any does not affect actions. A Literal with one value is the only supported value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Feature(Config):
     type: Literal["low_dim", "rgb"] = "low_dim"
 
     def faults(self) -> Iterator[str]:
-        """A shape that no observation here has."""
+        """A shape that is not supported here."""
         if (self.shape[:1], len(self.shape)) != ((3,), 3) if self.type == "rgb" else len(self.shape) != 1:
             yield f"shape is {list(self.shape)}; expected one axis, or [3, height, width] for type 'rgb'"
 
@@ -48,7 +48,7 @@ class ShapeMeta(Config):
 
 
 class UNet(Config):
-    """Arguments of the UNet apart from those that the data know."""
+    """Arguments of the UNet, except sizes that follow from the data."""
 
     diffusion_step_embed_dim: int
     down_dims: tuple[int, ...]
@@ -115,7 +115,7 @@ class Policy(Config):
 
     @property
     def network(self) -> UNet | TransformerForDiffusion:
-        """The arguments of the network; image policies have them among their own."""
+        """The arguments of the network; image policies hold them in the same record."""
         return self
 
     @property
@@ -124,11 +124,11 @@ class Policy(Config):
         return list(self.shape_meta.obs)
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """Prefix of its weights, size of its frames, and its encoder as JSON."""
+        """Prefix of a camera's weights, size of the frames, and the encoder as JSON."""
         raise NotImplementedError
 
     def rescaled(self, scaling: Scaling) -> Scaling:
-        """The normalisation of a camera by the normalizer and the encoder."""
+        """The whole normalisation of a camera: the normalizer's `scaling`, then the encoder's own, if any."""
         return scaling
 
 
@@ -146,7 +146,7 @@ class LowdimPolicy(Policy):
 
     @property
     def shape_meta(self) -> ShapeMeta:
-        """As image policies have it."""
+        """The shapes in the form that image policies store."""
         return ShapeMeta(obs={"obs": Feature(shape=(self.obs_dim,))}, action=Feature(shape=(self.action_dim,)))
 
 
@@ -179,7 +179,7 @@ class DiffusionUnetHybridImagePolicy(UNet, Policy):
     eval_fixed_crop: bool
 
     def faults(self) -> Iterator[str]:
-        """Crops that no policy here has."""
+        """Crops that are not supported here."""
         if self.crop_shape is not None and not self.eval_fixed_crop:
             yield "eval_fixed_crop is false, so the policy acts on random crops; policies here act on the centre"
 
@@ -230,7 +230,7 @@ class DiffusionUnetImagePolicy(UNet, Policy):
         return scaling.then(IMAGENET_MEAN, IMAGENET_STD) if self.obs_encoder.imagenet_norm else scaling
 
     def camera(self, key: str, shape: tuple[int, ...]) -> tuple[str, Pair, dict[str, Any]]:
-        """See `Policy`. Without random_crop theirs does not crop at all."""
+        """See `Policy`. Without `random_crop` Diffusion Policy's encoder does not crop at all."""
         encoder = self.obs_encoder
         resize, crop = (
             one.get(key) if isinstance(one, dict) else one for one in (encoder.resize_shape, encoder.crop_shape)
@@ -276,7 +276,7 @@ def read(files: PublishedFiles) -> Published:
     """Diffusion Policy's policy in our terms.
 
     Raises:
-        ConfigError: it has parts without a counterpart here.
+        ConfigError: the policy has parts without a counterpart here.
     """
     given, tensors = files.document(CONFIG, Checkpoint), files.tensors(WEIGHTS)
     policy, training = given.policy, given.training
@@ -318,10 +318,10 @@ def read(files: PublishedFiles) -> Published:
 
 
 def _scaling(tensors: dict[str, Tensor], key: str, feature: Feature, source: str) -> Scaling:
-    """normalised = value * scale + offset, with one number for all dimensions or one for each.
+    """Read the scaling of a key: normalised = value * scale + offset, with one number for all dimensions or one each.
 
     Raises:
-        ConfigError: the normalizer lacks a tensor of this key, or one has another shape.
+        ConfigError: a tensor of this key is missing or has another shape.
     """
     shape, known = (feature.shape, {(1,), feature.shape}) if feature.type == "low_dim" else ((3,), {(1,)})
     names = {name: f"normalizer.params_dict.{key}.{name}" for name in ("scale", "offset")}

@@ -26,17 +26,17 @@ class PublishedFiles:
 
     Attributes:
         place: the directory, or `hf://user/name`.
-        hashes: SHA-256 of every file that was read, by name.
+        hashes: SHA-256 by name of every file read so far.
     """
 
     def __init__(self, reference: str):
         """
         Args:
-            reference: a directory; if there is none of that name, a repository of the Hub, `user/name`, with or without
-                `hf://` before and `@REVISION` after it.
+            reference: an existing directory, otherwise a repository of the Hub: `user/name`, optionally with `hf://` in
+                front and `@REVISION` at the end.
 
         Raises:
-            FileNotFoundError: it is neither.
+            FileNotFoundError: `reference` is neither.
         """
         self._directory, self._hub = Path(reference).expanduser(), None
         self.place, self.hashes = str(self._directory.resolve()), {}
@@ -57,7 +57,7 @@ class PublishedFiles:
         return None if self._hub is None else self._hub.revision
 
     def has(self, name: str) -> bool:
-        """Whether there is such a small file."""
+        """Whether the file exists, for a small file such as a JSON document."""
         try:
             self._read(name, SMALL)
         except NoPlaceError:
@@ -70,9 +70,9 @@ class PublishedFiles:
         """A JSON file as a record.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             RemoteError: the Hub cannot be reached.
-            ConfigError: it is too large, or not such a record.
+            ConfigError: the file is too large, or does not match the record.
         """
         try:
             text = self._hashed(name, SMALL).decode()
@@ -100,7 +100,7 @@ class PublishedFiles:
         if self._hub is not None:
             return self._hub.read(name, most)
         path = self._directory / name
-        return read_small(path, min(most, os.stat(path).st_size))  # allocates as much as it may read
+        return read_small(path, min(most, os.stat(path).st_size))  # `read_small` allocates its limit
 
     def _path(self, name: str) -> str:
         return f"{self.place}/{name}"

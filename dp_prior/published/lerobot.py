@@ -21,8 +21,8 @@ from dp_prior.published.scaling import Scaling, identity
 from dp_prior.published.scheduler import Scheduler
 
 CONFIG, STATE, ENV = "config.json", "observation.state", "observation.environment_state"
-EPS = 1e-8  # added to a standard deviation, and in place of a range of 0
-_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, and the statistics that it is made of
+EPS = 1e-8  # added to a standard deviation, and used in place of a range of 0
+_KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {  # kind of our normalizer, and the statistics required
     "MIN_MAX": ("limits", ("min", "max")),
     "QUANTILES": ("quantile", ("q01", "q99", "min", "max")),
     "MEAN_STD": ("gaussian", ("mean", "std")),
@@ -49,7 +49,7 @@ class Feature(Config):
 class DiffusionConfig(Config):
     """`config.json`, with LeRobot's keys and defaults."""
 
-    type: Literal["diffusion"] = "diffusion"  # some versions of its writer leave it out
+    type: Literal["diffusion"] = "diffusion"  # some versions of LeRobot do not write `type`
     n_obs_steps: int = Field(default=2, ge=1)
     horizon: int = Field(default=16, ge=1)
     n_action_steps: int = Field(default=8, ge=1)
@@ -59,7 +59,7 @@ class DiffusionConfig(Config):
     vision_backbone: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"] = "resnet18"
     resize_shape: Pair | None = None
     crop_ratio: float = Field(default=1.0, gt=0, le=1)
-    crop_shape: Pair | None  # its default has changed
+    crop_shape: Pair | None  # required, since LeRobot's default has changed
     use_group_norm: bool = True
     spatial_softmax_num_keypoints: int = 32
     use_separate_rgb_encoder_per_camera: bool = False
@@ -87,12 +87,12 @@ class DiffusionConfig(Config):
 
     @classmethod
     def complete(cls, data: dict[str, Any]) -> None:
-        """Leave out the keys that have no part in the actions."""
+        """Drop keys that do not affect actions."""
         for name in _NO_PART & data.keys():
             del data[name]
 
     def faults(self) -> Iterator[str]:
-        """Features that a policy here cannot have."""
+        """Features that are not supported here."""
         expected = {STATE: ("STATE", 1), ENV: ("ENV", 1)}
         for name, feature in self.input_features.items():
             kind, axes = expected.get(name, ("VISUAL", 3))
@@ -111,7 +111,7 @@ class DiffusionConfig(Config):
 
     @property
     def crop(self) -> Pair | None:
-        """The crop, which follows from a resize."""
+        """Height and width of the crop: a fraction of `resize_shape`, if set, else `crop_shape`; None for no crop."""
         if self.resize_shape is None:
             return self.crop_shape
         height, width = (int(self.crop_ratio * size) for size in self.resize_shape)
@@ -125,7 +125,7 @@ class DiffusionConfig(Config):
         return RESNETS[self.vision_backbone] | shared
 
     def task(self, source: str) -> dict[str, Any]:
-        """The policy without its observations, as JSON; `source` is for errors."""
+        """The policy without its observations, as JSON. Errors name `source`."""
         given = {name: value for name, value in self if name in Scheduler.model_fields}
         given |= {"type": f"{self.noise_scheduler_type}Scheduler"}
         scheduler = Scheduler.from_json(json.dumps(given), source=source)
@@ -150,7 +150,7 @@ class DiffusionConfig(Config):
         }
 
     def mode(self, feature: Feature) -> Mode:
-        """How a feature is normalised; not at all unless the configuration says so."""
+        """How a feature is normalised; IDENTITY unless the configuration says otherwise."""
         return self.normalization_mapping.get(feature.type, "IDENTITY")
 
 
@@ -186,7 +186,7 @@ def read(files: PublishedFiles) -> Published:
     """LeRobot's diffusion policy in our terms.
 
     Raises:
-        ConfigError: it is another policy, or has parts without a counterpart here.
+        ConfigError: the policy is of another type, or has parts without a counterpart here.
     """
     config, tensors = files.document(CONFIG, DiffusionConfig), files.tensors(WEIGHTS)
     tensors = {name.replace("._orig_mod.", "."): value for name, value in tensors.items()}  # of a compiled UNet
@@ -228,8 +228,8 @@ def _state(files: PublishedFiles, name: str, normalizes: str, config: DiffusionC
     """Statistics since 0.4, from the state of the processor's step that normalises.
 
     Args:
-        name: of the processor.
-        normalizes: name of that step.
+        name: name of the processor.
+        normalizes: name of the normalising step.
 
     Raises:
         ConfigError: a step changes observations or actions in another way.
@@ -263,8 +263,8 @@ def _by_feature(tensors: dict[str, Tensor]) -> Stats:
 def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str) -> Scaling:
     """The normalisation of a feature.
 
-    A range of width 0 is theirs, their eps, for an action, which so stays at its end. An observation at its end becomes
-    -1, as theirs; other values stay near -1 instead of being divided by their eps.
+    A range of width 0: for an action we use LeRobot's eps as width, as LeRobot does, so the action stays constant. For
+    an observation the constant becomes -1, as in LeRobot, but other values stay near -1; LeRobot divides them by eps.
     """
     shape = (3,) if feature.type == "VISUAL" else feature.shape
     if mode == "IDENTITY":
@@ -281,7 +281,7 @@ def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str)
     first, second = (known[one] for one in needed[:2])
     if mode == "MEAN_STD":
         return Scaling(kind, 1 / (second + EPS), first, known)
-    with np.errstate(invalid="ignore"):  # the normalizer refuses what is not finite
+    with np.errstate(invalid="ignore"):  # the normalizer refuses values that are not finite
         width = second - first
     unit = np.exp2(np.ceil(np.log2(np.maximum(np.abs(first), 1.0))))
     half = np.where(width == 0, EPS / 2 if feature.type == "ACTION" else unit, width / 2)
@@ -289,5 +289,5 @@ def _scaling(name: str, mode: Mode, feature: Feature, stats: Stats, source: str)
 
 
 def our_name(name: str) -> str:
-    """A feature's name as an observation of ours, which has no dots."""
+    """Our name of a feature, without dots."""
     return name.removeprefix("observation.").replace(".", "_")

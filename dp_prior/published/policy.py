@@ -1,4 +1,4 @@
-"""A published policy in our terms, and the model that it makes."""
+"""A published policy in our terms, and its conversion to a model."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Observation:
     """One observation.
 
     Attributes:
-        key: its name in the source's data.
+        key: name in the source's data.
         shape: of one step: (D,), or (height, width, 3) of a camera.
-        scaling: its normalisation.
+        scaling: the normalisation.
         encoder: the camera's encoder without mean and std, as JSON; None for a vector.
-        prefix: of the names of the encoder's weights.
+        prefix: prefix of the names of the encoder's weights.
     """
 
     key: str
@@ -60,17 +60,17 @@ class Published:
     """A published policy.
 
     Attributes:
-        library: whose it is, for people.
-        origin: what the source says of its own source.
+        library: name of the library, for messages.
+        origin: the original checkpoint, as far as the converted files name it.
         place: directory or repository.
-        tensors: of its model.safetensors.
-        prefix: of the names of the backbone's weights.
+        tensors: content of model.safetensors.
+        prefix: prefix of the names of the backbone's weights.
         others: prefixes of tensors that are no weights.
         task: the policy without observations and normalizers, as JSON.
-        action_dim: numbers of an action.
+        action_dim: length of an action.
         action: normalisation of the action.
         observations: by our names, in the order of their features in the source's condition.
-        data, train: those parts of a configuration to fine-tune it, as far as the source tells.
+        data, train: settings for fine-tuning, as far as the source states them.
     """
 
     library: str
@@ -87,10 +87,10 @@ class Published:
     train: dict[str, Any]
 
     def renamed(self, names: Mapping[str, str]) -> Published:
-        """The same policy with other names of observations, by their key in the source's data.
+        """The same policy with new names for observations; `names` maps keys in the source's data to names.
 
         Raises:
-            ConfigError: there is no such observation, or two would have the same name.
+            ConfigError: an observation does not exist, or two would have the same name.
         """
         unknown = sorted(names.keys() - {one.key for one in self.observations.values()})
         found = {names.get(one.key, name): one for name, one in self.observations.items()}
@@ -107,11 +107,11 @@ class Published:
 
     @property
     def vectors(self) -> dict[str, Observation]:
-        """The other observations."""
+        """The observations that are vectors."""
         return {name: one for name, one in self.observations.items() if one.encoder is None}
 
     def configuration(self) -> dict[str, Any]:
-        """`task`, `data` and `train` of a configuration, as JSON. The path of the data set is the user's to give."""
+        """`task`, `data` and `train` of a configuration, as JSON. The user adds the path of the data set."""
         encoders = {}
         for name, one in self.cameras.items():
             encoders[name] = {"type": "resnet", **one.encoder, **one.scaling.camera()}
@@ -131,8 +131,8 @@ class Published:
         """The policy with its weights and normalizer.
 
         Raises:
-            ConfigError: the configuration is not one of ours, or the tensors do not fit it; each that is missing,
-                unknown, of another shape, not floating-point or not finite is named.
+            ConfigError: the configuration is invalid here, or the tensors do not fit. Names each tensor that is
+                missing, unknown, of another shape, not floating-point or not finite.
         """
         source = f"{self.place}, converted"
         try:
@@ -177,7 +177,7 @@ class Published:
         return found
 
     def _permute(self, tensors: dict[str, Tensor], encoder: ObservationEncoder, record: PolicyConfig) -> None:
-        """Bring the columns that read the condition into the order of our keys, which is alphabetical."""
+        """Permute the columns that read the condition into the alphabetical order of our keys."""
         widths = {key: one.output_dim for key, one in zip(encoder.keys, encoder.encoders, strict=True)}
         starts, total = {}, 0
         for key in self.observations:
@@ -191,7 +191,7 @@ class Published:
             steps = first + total * torch.arange(record.n_obs_steps)
             columns = torch.cat([torch.arange(first), (steps[:, None] + token).flatten()])
         for name, value in tensors.items():
-            if name.endswith(_READS_TOKENS) and value.shape[1:] == columns.shape:  # others are reported as unfit
+            if name.endswith(_READS_TOKENS) and value.shape[1:] == columns.shape:  # `load_weights` reports other shapes
                 tensors[name] = value[:, columns]
 
 
@@ -211,5 +211,5 @@ def unet(
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
+    """The tensors whose names begin with `prefix`, by the rest of the name."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

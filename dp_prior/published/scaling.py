@@ -14,12 +14,12 @@ from dp_prior.normalizer import QUANTITIES
 
 @dataclass(frozen=True)
 class Scaling:
-    """normalised = (value - offset) * scale, and what the source knows of the data.
+    """normalised = (value - offset) * scale, and the source's statistics of the data.
 
     Attributes:
         kind: type of our normalizer.
         scale, offset: float64, of the key's feature shape, or (3,) for a camera with RGB in [0, 1].
-        statistics: `min`, `max`, `mean`, `std`, `q01` and `q99`, of the same shape, those that the source has.
+        statistics: any of `min`, `max`, `mean`, `std`, `q01` and `q99`, of the same shape, as available in the source.
     """
 
     kind: Literal["limits", "gaussian", "quantile", "identity"]
@@ -28,7 +28,7 @@ class Scaling:
     statistics: dict[str, np.ndarray]
 
     def record(self) -> dict[str, Any]:
-        """The normalizer, as JSON. Published policies clip nothing, and divide by any range but 0."""
+        """The normalizer, as JSON. Published policies do not clip, and divide by any range except 0."""
         return {"type": self.kind} | ({} if self.kind == "identity" else {"range_eps": 0.0, "clip": None})
 
     def then(self, mean: tuple[float, ...], std: tuple[float, ...]) -> Scaling:
@@ -41,9 +41,9 @@ class Scaling:
         return {"mean": self.offset.tolist(), "std": (1 / self.scale).tolist()}
 
     def buffers(self, key: str) -> dict[str, Tensor]:
-        """Buffers of the normalizer, by name. Statistics that the source lacks are those of a uniform distribution.
+        """Buffers of the normalizer, by name. Missing statistics are filled in as for a uniform distribution.
 
-        An action that was constant in the data is normalised to 0 and unnormalised to that constant, see `normalizer`.
+        An action that was constant in the data is normalised to 0 and unnormalised to the constant, see `normalizer`.
         """
         known = dict(self.statistics)
         if "min" not in known:
@@ -60,6 +60,6 @@ class Scaling:
 
 
 def identity(width: int) -> Scaling:
-    """No normalisation of `width` numbers, whose statistics are unknown."""
+    """No normalisation, for `width` numbers with unknown statistics."""
     one = np.ones(width)
     return Scaling("identity", one, 0 * one, {"min": -one, "max": one})

@@ -20,7 +20,7 @@ _OBJECTIVES = {"epsilon": "eps", "sample": "x0", "v_prediction": "v"}
 class Scheduler(Config):
     """A `DDPMScheduler` or `DDIMScheduler` of diffusers, with its arguments and defaults.
 
-    An argument with a single value here would sample otherwise with another one.
+    A Literal with one value is the only supported value; any other would sample differently.
     """
 
     type: Literal["DDPMScheduler", "DDIMScheduler"]
@@ -44,7 +44,7 @@ class Scheduler(Config):
     def diffusion(self) -> dict[str, Any]:
         """`task.diffusion`, as JSON."""
         schedule: dict[str, Any] = {"type": _SCHEDULES[self.beta_schedule], "steps": self.num_train_timesteps}
-        if schedule["type"] != "cosine":  # ours are for 1000 timesteps, whatever their number
+        if schedule["type"] != "cosine":  # our betas are stated for 1000 timesteps and scaled to `steps`
             scale = self.num_train_timesteps / 1000
             schedule |= {"beta_start": scale * self.beta_start, "beta_end": scale * self.beta_end}
         return {
@@ -58,7 +58,7 @@ class Scheduler(Config):
         """`task.sampler`, as JSON.
 
         Args:
-            steps: their `num_inference_steps`; None visits every timestep.
+            steps: `num_inference_steps` of the library; None visits every timestep.
         """
         shared = {"steps": self.num_train_timesteps if steps is None else steps, "spacing": "diffusers"}
         if self.type == "DDPMScheduler":

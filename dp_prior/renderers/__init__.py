@@ -1,7 +1,7 @@
-"""Renderers: camera frames of recorded states, for the frame cache, and of live ones, for environments.
+"""Renderers draw camera frames from states: of recordings, for the frame cache, or of live environments.
 
-A record has `state_shape`, the shape of one state, `create(size)`, which returns a `Renderer`, and `versions()`, the
-versions of the packages that decide about its pixels.
+A record has `state_shape`, the shape of one state; `create(size)`, which returns a `Renderer`; and `versions()`, the
+versions of the packages that determine the pixels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RendererConfig = family(
 
 
 class Renderer(Protocol):
-    """A frame is a function of its state in float32, whatever came before. One thread uses a renderer at a time."""
+    """A frame depends on its state in float32 only, not on earlier calls. Use a renderer from one thread at a time."""
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """(n, *state_shape) -> (n, height, width, 3) uint8 RGB."""

@@ -1,8 +1,8 @@
-"""Lists the changes between a checkpoint and the run that resumes from it, and refuses those that are not allowed.
+"""Lists the changes between a checkpoint and the run that resumes from it, and refuses changes that are not allowed.
 
-Every difference is shown with its class, which the field itself declares (`config.Change`). A harmless change leaves
-the training as it was; a schedule-changing one alters the training from here on. Changing architecture, data or seed
-would make the saved tensors meaningless; such a change is refused unless it is listed in --allow-change.
+Every difference is shown with its class, which the field declares (`config.Change`). A harmless change does not affect
+training; a schedule-changing change affects training from here on. Changing architecture, data or seed would make the
+saved tensors meaningless; such changes are refused unless listed in --allow-change.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def check_changes(
     versions: dict[str, str] | None = None,
     allowed: Iterable[str] = (),
 ) -> list[str]:
-    """Compare the documents of a snapshot with those of the run that would continue it.
+    """Compare the documents of a snapshot with the documents of the run that would continue from the snapshot.
 
     Args:
-        versions: of the libraries now, by name.
-        allowed: settings that may change although their class is refused, each with everything below it:
+        versions: installed version of each library, by name.
+        allowed: settings that may change although their class is refused, including everything below them:
             `task.backbone`, `data`, or `data.fingerprint` for the content of the data set only.
 
     Returns:
         One line for each difference, with its class.
 
     Raises:
-        ConfigError: settings changed that may not; all of them in one report.
+        ConfigError: settings changed that may not; one report lists all of these.
     """
     shown: list[str] = []
     refused: dict[str, str] = {}
@@ -82,7 +82,7 @@ def check_changes(
 
 
 def kind_of(key: str) -> Kind:
-    """The class of a setting, given by its dotted key: what the innermost field around it declares."""
+    """The class that the innermost field around a setting declares; the setting is given by its dotted key."""
     annotation: Any = TrainConfig
     kind: Kind = "schedule-changing"
     inside: Mapping[str, Kind] = {}
@@ -94,9 +94,9 @@ def kind_of(key: str) -> Kind:
 
 
 def completed(config: dict[str, Any]) -> dict[str, Any]:
-    """The stored configuration, with fields that were added since at their defaults, which keep its meaning.
+    """The stored configuration, with defaults for fields added since; these defaults keep the meaning.
 
-    If this version cannot read it, it is returned as it is, and the comparison shows every key that differs.
+    A configuration that this version cannot read is returned unchanged, so that the comparison shows every difference.
     """
     try:
         return json.loads(TrainConfig.from_json(json.dumps(config)).model_dump_json())

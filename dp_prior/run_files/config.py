@@ -28,7 +28,7 @@ DEFAULT_TASK = PolicyConfig.model_construct()  # unchecked, so that parts may st
 """The policy task: an action chunk is diffused, given observations (Chi et al. 2023, arXiv:2303.04137)."""
 
 
-PLACES = {  # of settings that LeRobot or Diffusion Policy have at the top of a configuration
+PLACES = {  # where a setting stands here, by its top-level key in LeRobot or Diffusion Policy
     "policy": "task",
     "horizon": "task.horizon",
     "n_obs_steps": "task.n_obs_steps",
@@ -67,7 +67,7 @@ class TrainConfig(Config):
     """Seed of the initial weights, the order of the data, and all noise."""
 
     task: Annotated[TaskConfig, Change("architecture")] = DEFAULT_TASK
-    """The task: the variable that is diffused, its conditions, and the network."""
+    """The task: the diffused variable, the conditions, and the network."""
 
     data: Annotated[DataConfig, Change("data")]
     """The data set."""
@@ -76,13 +76,13 @@ class TrainConfig(Config):
     """Budget, optimizer and cadences."""
 
     evaluate: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = (LossConfig(),)
-    """Evaluators that run during training; one of their metrics selects the best checkpoint."""
+    """Evaluators that run during training; `train.monitor` selects the best checkpoint by one of their metrics."""
 
     test: Annotated[tuple[EvaluatorConfig, ...], Change("harmless")] = ()
     """Evaluators that run once, at the end, on the best weights; they never select a checkpoint."""
 
     checkpoints: Annotated[RetentionConfig, Change("harmless")] = RetentionConfig()
-    """Retention: the checkpoints that are kept."""
+    """Retention: which checkpoints are kept."""
 
     tracker: Annotated[TrackerConfig, Change("harmless")] = TrackerConfig.model_construct()
     """The run directory, its loggers and its savers."""
@@ -104,14 +104,14 @@ class TrainConfig(Config):
         """Open the data that the task learns from.
 
         Raises:
-            DataError: they cannot be trained on.
+            DataError: the data cannot be trained on.
         """
         with self.explaining_missing_data():
             return self.task.open(self.data)
 
     @contextlib.contextmanager
     def explaining_missing_data(self) -> Iterator[None]:
-        """Add the description, which says how they are made, to an error about data that are not there."""
+        """Add the run's `description`, which may say how to make the data, to an error about missing data."""
         try:
             yield
         except MissingError as error:
@@ -120,7 +120,7 @@ class TrainConfig(Config):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Descriptions of all metrics of such a run."""
+        """Descriptions of all metrics of the run."""
         return (*METRICS, *(metric for one in (*self.evaluate, *self.test) for metric in one.metrics))
 
     def faults(self) -> Iterator[str]:
@@ -134,7 +134,7 @@ class TrainConfig(Config):
         yield from self._monitor_problems()
 
     def _evaluator_problems(self) -> Iterator[str]:
-        """Unknown models, duplicate names, the test split, and what each evaluator requires of the task."""
+        """Unknown models, duplicate names, use of the test split, and mismatches of evaluator and task."""
         models = [*self.train.ema, "online"]
         produced: list[str] = []
         reported: list[str] = []
@@ -162,7 +162,7 @@ class TrainConfig(Config):
                 yield from self._task_problems(where, evaluator)
 
     def _task_problems(self, where: str, evaluator: EvaluatorConfig) -> Iterator[str]:
-        """An evaluator must measure this kind of task, with settings that fit it."""
+        """An evaluator must measure this kind of task, with settings that fit the task."""
         task = self.task
         if evaluator.tasks is not None and task.kind not in evaluator.tasks:
             yield (
@@ -173,7 +173,7 @@ class TrainConfig(Config):
         yield from (f"{where}.{fault}" for fault in evaluator.task_faults(task))
 
     def _monitor_problems(self) -> Iterator[str]:
-        """The monitored metric must be measured, and in the direction that is better."""
+        """The monitored metric must be measured, and `mode` must select the better values."""
         monitor = self.train.monitor
         names = [name for evaluator in self.evaluate for name in evaluator.metric_names()]
         if self.evaluate and monitor.metric not in names:

@@ -1,4 +1,4 @@
-"""The run directory: checks its content, notices that it was moved or deleted, and explains errors of its disk."""
+"""The run directory: checks the content, notices a move or deletion, and explains errors of the disk."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RunDirectory(HeldDirectory):
     def inspect(self) -> None:
         """
         Raises:
-            CheckpointError: something other than a file lies where the run writes a file, for example a FIFO, which
-                would block it, or a link to nothing; or something other than a directory where it writes pictures.
+            CheckpointError: the path of a file of the run holds something else, for example a FIFO, which would block
+                the run, or a dangling link; or the path of the media folder holds no directory.
         """
         paths = [self.path / name for name in _FILES]
         wrong = [path for path in paths if os.path.lexists(path) and not path.is_file()]
@@ -49,7 +49,7 @@ class RunDirectory(HeldDirectory):
             raise CheckpointError(f"{problem}. Make it writable, free space, or choose another.") from None
 
     def explain(self, error: BaseException) -> BaseException:
-        """The error to report: the state of the directory or its disk, if that caused `error`; else `error`."""
+        """The error to report: the state of directory or disk, if it caused `error`; else `error`."""
         try:
             self.check()
         except CheckpointError as lost:
@@ -65,7 +65,7 @@ class RunDirectory(HeldDirectory):
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """Raise what `explain` makes of an error inside."""
+        """Replace an error inside by the result of `explain`."""
         try:
             yield
         except BaseException as error:
@@ -76,7 +76,7 @@ class RunDirectory(HeldDirectory):
 
 
 def refuse_checkpoint(directory: Path) -> None:
-    """Raises FileNotFoundError for a checkpoint or export in place of a run; nothing is ever added to its files."""
+    """Raises FileNotFoundError if `directory` is a checkpoint or export, whose files must not change, and not a run."""
     if (directory / MANIFEST).is_file():
         parent = directory.resolve().parent
         remedy = f"name its run, {parent.parent}" if parent.name == "checkpoints" else "name the run it is of"

@@ -1,7 +1,7 @@
-"""Exit codes, and `exit.json` in the run directory: how the run ended, since a launcher hides the codes of its workers.
+"""Exit codes, and `exit.json` in the run directory: how the run ended, since launchers hide the codes of their workers.
 
-Written at the start with reason `running`, so that a killed run is distinguished from one that ended. Any rank may
-write the end. A root cause is never overwritten by an error that merely followed from it.
+Written at the start with reason `running`, so that a killed run differs from an ended run. Any rank may write the end.
+A root cause is never overwritten by an error that merely followed from it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REASONS: dict[type[BaseException], tuple[str, int]] = {  # the first match wins
 _REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT} | {
     errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG
 }  # fmt: skip
-"""Errors of the operating system that say enough with the name of the file."""
+"""Errors of the operating system whose message and file name are explanation enough."""
 
 
 def classify(error: BaseException) -> tuple[str, int]:
@@ -69,7 +69,7 @@ def classify(error: BaseException) -> tuple[str, int]:
 
 
 class ExitFile:
-    """`exit.json` of a run, for one of its ranks.
+    """`exit.json` of a run, as one rank writes it.
 
     Attributes:
         was_cut_short: whether the previous process was killed, stopped, or ended with an error; False before `begin`.
@@ -97,7 +97,7 @@ class ExitFile:
         return f"process {pid}, started {before.get('started')}, was killed; its last save: step {step}"
 
     def end(self, reason: str, code: int, message: str, **more: Any) -> None:
-        """Write how the run ended; the first call wins. Never raises: a full disk must not hide the error itself."""
+        """Write how the run ended; the first call wins. Never raises: a full disk must not hide the real error."""
         with self._lock:
             if self._is_closed:
                 return
@@ -141,10 +141,10 @@ class ExitFile:
         replace_file(self.path, encode_document(content | added))
 
     def _durable(self) -> dict[str, Any] | None:
-        """The newest complete checkpoint on disk; its hashes are verified when it is loaded."""
+        """The newest complete checkpoint on disk, by sizes; hashes are verified when a checkpoint is loaded."""
         try:
             stored = next(iter(scan(self.path.parent / "checkpoints")[0]), None)
-        except CheckpointError:  # one cannot be read; how the run ended matters more
+        except CheckpointError:  # a checkpoint is unreadable; how the run ended matters more
             return None
         return None if stored is None else {"checkpoint": stored.path.name, **vars(stored.progress)}
 
@@ -169,9 +169,9 @@ class ExitFile:
 
 @contextlib.contextmanager
 def recorded(directory: Path) -> Iterator[ExitFile]:
-    """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates it.
+    """Write an error inside to `exit.json`, if no other process uses the run directory; only a stop creates the file.
 
-    The file is that of rank 0 until `rank` and `ranks` of what this returns are set.
+    Yields the `ExitFile`, as that of rank 0 of 1; the caller sets `rank` and `ranks` once known.
     """
     exits = ExitFile(directory)
     try:

@@ -1,4 +1,4 @@
-"""`result.json`: the test scores of the best weights of a finished run, and the media that belong to them."""
+"""`result.json`: the test scores of the best weights of a finished run, and their media."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def write_result(
     """Write `result.json`.
 
     Args:
-        best: directory of the checkpoint that was measured.
-        metrics: its test scores.
+        best: directory of the measured checkpoint.
+        metrics: test scores by name.
         media: videos, pictures and reports by name, in the run's `media` folder.
         settings: of the test evaluators, as JSON.
 
     Returns:
-        Its path.
+        The path of `result.json`.
     """
     document = {
         "best": {"checkpoint": str(best), **_selected(best)},
@@ -42,18 +42,18 @@ def write_result(
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it never finished or the file is damaged, so that the next start measures again."""
+    """The result of a run; None if unfinished or if the file is damaged, so that the next start measures again."""
     found = read_object(run / RESULT)
     is_sound = all(isinstance(found.get(part), dict) for part in ("best", "test", "media"))
     return found if is_sound and isinstance(found["best"].get("checkpoint"), str) else None
 
 
 def has_result_of(run: Path, best: Path, settings: list[dict[str, Any]] | None = None) -> bool:
-    """Whether `result.json` belongs to these weights; once the budget is raised it may belong to older ones.
+    """Whether `result.json` belongs to the weights in `best`; after a raise of the budget the file may be outdated.
 
     Args:
-        settings: of the test evaluators, as JSON: whether it also belongs to them. A result of a version that did not
-            note them belongs to any.
+        settings: of the test evaluators, as JSON; must also match if given. A result without stored settings, from an
+            older version, matches any settings.
     """
     result = read_result(run)
     if result is None or (settings is not None and result.get("settings", settings) != settings):
@@ -81,6 +81,6 @@ def shown_on_card(run: Path, best: Path) -> tuple[dict[str, Path], dict[str, flo
 
 
 def _selected(checkpoint: Path) -> dict[str, Any]:
-    """Step and metrics of a checkpoint when it was selected."""
+    """Step and metrics of a checkpoint, from its `progress.json`."""
     progress = read_checkpoint(checkpoint, [PROGRESS]).documents[PROGRESS]
     return {"step": progress["global_step"], "metrics": progress["metrics"]}

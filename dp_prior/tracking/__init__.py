@@ -28,33 +28,33 @@ LoggerConfig = family(
 
 
 class TrackerConfig(Config):
-    """The run directory, its loggers, the savers of its checkpoints, and where it resumes from."""
+    """The run directory, loggers, savers of checkpoints, and the place to resume from."""
 
     data_path: str = Field(default="runs/run", min_length=1, pattern=r"^[^\x00]*$")
     """Directory of the run; relative to the working directory, `~` is the home directory."""
 
     log: tuple[LoggerConfig, ...] = (ConsoleConfig(),)
-    """Loggers. The JSONL log in the run directory is always active and always first; it and the console are called
-    synchronously, each of the others through its own queue and thread."""
+    """Loggers. The JSONL log in the run directory is always active and always first. JSONL and console are called
+    synchronously, every other logger through a queue and thread of its own."""
 
     save: tuple[SaverConfig, ...] = ()
-    """Savers; they receive each checkpoint once it is durable in the run directory."""
+    """Savers, which receive each checkpoint once it is durable in the run directory."""
 
     load: ResumeConfig = LocalResumeConfig()
     """The place to resume from."""
 
     report: bool = True
-    """Write `report.html`, the page of the run, at its end; savers that have a model card upload it (docs/pages.md)."""
+    """Write `report.html`, the page of the run, at the end; savers with a model card upload it (docs/pages.md)."""
 
     run_id: str | None = Field(default=None, pattern=f"^{ID}$")
-    """Id of the run in experiment trackers. null keeps that of the run directory or, in a fresh one, of the checkpoint
-    it resumes from; a new run gets a new id. Set another id to branch off."""
+    """Id of the run in experiment trackers. null keeps the id in the run directory or, in a fresh directory, the id of
+    the checkpoint to resume from; a new run gets a new id. Set another id to branch off."""
 
     run_name: str | None = Field(default=None, min_length=1)
-    """Display name of the run; null keeps the current one, at first the name of the directory."""
+    """Display name of the run; null keeps the current name, at first the name of the directory."""
 
     max_failures: int = Field(default=3, ge=1)
-    """Consecutive failures after which a logger is muted for a while; the run continues and reports it at the end."""
+    """Consecutive failures after which a logger is muted for a while; the run continues and reports them at the end."""
 
     retry_s: float = Field(default=10.0, gt=0)
     """Seconds until a muted logger is retried; doubles with each failure, up to ten minutes."""
@@ -63,7 +63,7 @@ class TrackerConfig(Config):
     """Maximum length of the queue of a slow logger; further calls are dropped and counted."""
 
     patience_s: float = Field(default=10.0, ge=0)
-    """Seconds that the end of the run waits for all loggers together; then it exits without them."""
+    """Seconds that the end of the run waits for all loggers together; then the run exits without them."""
 
     def faults(self) -> Iterator[str]:
         names = [one.tracker if isinstance(one, AccelerateConfig) else one.type for one in self.log]
@@ -83,11 +83,11 @@ class TrackerConfig(Config):
 
     @property
     def _queued(self) -> list[LoggerConfig]:
-        """The records of the loggers that have their own queue and thread."""
+        """The records of the loggers with their own queue and thread."""
         return [record for record in self.log if not isinstance(record, JsonlConfig | ConsoleConfig)]
 
     def check(self) -> list[str]:
-        """Try once whether each place of a saver can be written to; returns a line for each."""
+        """Try once whether each saver's place is writable; returns a line for each place."""
         directory = Path(self.data_path).expanduser()
         local = [line for one in self.save if isinstance(one, LocalSaverConfig) for line in one.check(directory)]
         return local + [f"{one.place}: {one.check()}" for one in self.save if isinstance(one, UploadConfig)]
@@ -100,12 +100,12 @@ class TrackerConfig(Config):
         directory: Path | None = None,
         stream: TextIO | None = None,
     ) -> Tracker:
-        """Open the loggers and savers of a run, on its first rank; the others have a `Tracker` without any.
+        """Open the loggers and savers of a run. Only for rank 0; other ranks use a `Tracker` without loggers.
 
         Args:
             total_samples: budget of the run, for the progress display.
-            monitor: name of the metric that selects the best, for templates that mention `{metric}`.
-            directory: takes the place of `data_path`.
+            monitor: name of the metric that selects the best checkpoint, for templates with `{metric}`.
+            directory: overrides `data_path`.
             stream: where the console logger writes; standard output if None.
         """
         path = Path(self.data_path).expanduser() if directory is None else directory

@@ -1,7 +1,7 @@
 """One adapter for the other trackers that accelerate supports.
 
-accelerate forwards numbers and the configuration. Pictures, files and errors go through the service's own client if it
-supports them and are ignored otherwise; the tables at the end list them.
+accelerate forwards numbers and the configuration. Pictures, files and errors go through the service's own client, for
+the services listed in the tables at the end, and are ignored for other services.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TAG = "dp_prior.run_id"
 
 
 class AccelerateConfig(Config):
-    """A service that accelerate has a tracker for. Keys and tokens come from its own login or environment.
+    """A service that accelerate has a tracker for. Keys and tokens come from the service's own login or environment.
 
-    Characters that some services reject are replaced in metric names: `mse[steps=16]` becomes `mse_steps_16`. The step
-    is the optimizer's.
+    Characters that some services reject are replaced in metric names: `mse[steps=16]` becomes `mse_steps_16`. The x
+    axis is the optimizer step.
     """
 
     type: Literal["accelerate"] = "accelerate"
@@ -81,10 +81,10 @@ class AccelerateLogger(Logger):
         self._tracker: Any = None
 
     def begin(self, run: Run) -> None:
-        """Start the service's run, or resume the one of this identity if the service can."""
+        """Start a run of the service, or resume the run of this identity if the service supports resuming."""
         from accelerate import PartialState, tracking
 
-        PartialState()  # its trackers read the rank from this state
+        PartialState()  # accelerate's trackers read the rank from this state
         kind = tracking.LOGGER_TYPE_TO_CLASS[self.name]
         options = dict(self._config.options)
         place = [str(options.pop("logging_dir", run.directory / self.name))] if kind.requires_logging_directory else []
@@ -96,7 +96,7 @@ class AccelerateLogger(Logger):
             settings = _flat(run.config)
             self._tracker.store_init_configuration(_new_to_mlflow(settings) if self.name == "mlflow" else settings)
         except Exception:
-            with contextlib.suppress(Exception):  # what went wrong first is what matters
+            with contextlib.suppress(Exception):  # the first error matters, not an error of the cleanup
                 self._tracker.finish()  # else the next attempt would find a run in progress
             raise
 
@@ -127,10 +127,10 @@ class AccelerateLogger(Logger):
 
 
 def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments that make the service resume this run; removes those it uses from `options`."""
+    """Arguments that make the service resume this run; removes used entries from `options`."""
     identity = run.identity
     if tracker == "trackio":
-        with contextlib.suppress(ImportError):  # trackio drops every value that it logs while a thread imports this
+        with contextlib.suppress(ImportError):  # trackio drops values logged while a thread imports matplotlib
             import matplotlib.figure  # noqa: F401
         return {"name": f"{identity.name}-{identity.id}", "resume": "allow", "auto_log_cpu": False} | options
     if tracker == "mlflow":
@@ -153,8 +153,8 @@ def _identify(tracker: str, project: str, run: Run, options: dict[str, Any]) -> 
 
 
 def _new_to_mlflow(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that MLflow's run has no parameter for; it refuses to change one. A changed setting, such as the
-    budget of a resumed run, becomes a tag of the same name."""
+    """The settings that are not parameters of the MLflow run yet; MLflow refuses to change a parameter. A changed
+    setting, such as the budget of a resumed run, becomes a tag of the same name."""
     import mlflow
 
     known = mlflow.active_run().data.params
@@ -165,7 +165,7 @@ def _new_to_mlflow(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _create_database(uri: str) -> None:
-    """Create MLflow's SQLite file in a temporary folder: one whose migrations were killed would never open again."""
+    """Create MLflow's SQLite file in a temporary folder, since a file with interrupted migrations never opens again."""
     import mlflow
 
     path = Path(uri.removeprefix("sqlite:///"))
@@ -184,7 +184,7 @@ def _plain(name: str) -> str:
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested JSON as dotted keys, whose values every service accepts."""
+    """Nested JSON as dotted keys with plain values, which every service accepts."""
     if isinstance(value, dict):
         return {name: one for key, inner in value.items() for name, one in _flat(inner, f"{prefix}{key}.").items()}
     if isinstance(value, list):

@@ -14,7 +14,7 @@ from dp_prior.clock import Progress
 from dp_prior.config import Config
 from dp_prior.tracking.logger import Logger
 
-BAR, WIDE = 20, 100  # columns of the bar, and the narrowest terminal that shows one
+BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that shows a bar
 
 
 class ConsoleConfig(Config):
@@ -23,8 +23,8 @@ class ConsoleConfig(Config):
     type: Literal["console"] = "console"
 
     style: Literal["auto", "live", "plain"] = "auto"
-    """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal and plain elsewhere, also
-    if TERM says that the terminal is dumb."""
+    """`live` draws a progress display, `plain` prints lines; `auto` is live on a terminal, and plain elsewhere or if
+    TERM declares a dumb terminal."""
 
     interval_s: float = Field(default=5.0, ge=0)
     """Minimum seconds between plain progress lines; results and errors are always printed."""
@@ -48,7 +48,7 @@ class ConsoleLogger(Logger):
     ):
         """
         Args:
-            stream: text goes here.
+            stream: where text is written.
             total_samples: budget of the run.
             clock: monotonic seconds, for the remaining time.
         """
@@ -110,7 +110,7 @@ class ConsoleLogger(Logger):
         console = Console(file=self._stream)
         if style == "auto" and console.is_dumb_terminal:
             return None
-        hears_errors = sys.stderr.isatty()  # a redirected stderr stays a file; else it is printed above
+        hears_errors = sys.stderr.isatty()  # print stderr above the display, unless redirected
         return Live(
             get_renderable=lambda: self._line(console.width),
             console=console,
@@ -119,7 +119,7 @@ class ConsoleLogger(Logger):
         )
 
     def _line(self, width: int) -> Any:
-        """The display: a bar if there is room, then metrics as far as they fit, most important first."""
+        """The display: a bar if there is room, then as many metrics as fit, most important first."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -144,7 +144,7 @@ class ConsoleLogger(Logger):
             left = max(0, self._total - seen) * (now - began) / (seen - first)
             words.append(f"{_duration(left)} left")
         words += _brief(training)
-        if self._is_warming_up:  # the first steps are the slowest; they count in the first line only
+        if self._is_warming_up:  # the first steps are the slowest and count in the first line only
             self._began, self._is_warming_up = (now, seen), False
         if self._live is not None:
             self._frame = seen, words
@@ -181,7 +181,7 @@ def _brief(training: dict[str, float]) -> list[str]:
 
 
 def _grouped(results: dict[str, float]) -> list[str]:
-    """A line for each group of metrics whose names begin alike: `validation/ema  loss 0.1  loss_q0 0.02`."""
+    """A line for each group of metrics with a common prefix: `validation/ema  loss 0.1  loss_q0 0.02`."""
     groups: dict[str, list[str]] = {}
     for name, value in results.items():
         group, _, short = name.rpartition("/")

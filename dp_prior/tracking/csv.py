@@ -1,8 +1,8 @@
 """`metrics.csv` in the run directory, for spreadsheets: one row per step, a column for each metric.
 
-The table is derived from the log of record, `metrics.jsonl`, when a checkpoint is saved, when a run resumes and when it
-ends, so that there is one log to recover after a crash. Columns stand in the order in which metrics first appeared; a
-cell is empty where a step has no value and `nan` where a value was not finite.
+The table is derived from the log of record, `metrics.jsonl`, at each checkpoint, on a resume and at the end of the run,
+so that only one log must be recovered after a crash. Columns are in the order in which metrics first appeared; a cell
+is empty where a step has no value and `nan` where a value was not finite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CsvConfig(Config):
     type: Literal["csv"] = "csv"
 
     def create(self) -> CsvLogger:
-        """A logger that writes its table when the run begins."""
+        """A logger that first writes the table when the run begins."""
         return CsvLogger()
 
 
@@ -42,7 +42,7 @@ class CsvLogger(Logger):
         """See `Logger`.
 
         Raises:
-            ValueError: `metrics.csv` is not a table of this logger; it is left as it is.
+            ValueError: `metrics.csv` was not written by this logger; the file is left unchanged.
         """
         self._directory = run.directory
         path = run.directory / ROWS
@@ -82,7 +82,7 @@ def write_table(directory: Path) -> None:
 
 
 def _header(columns: Iterable[str]) -> str:
-    """The first line; csv quotes a carriage return in a name only if it is part of the line terminator."""
+    """The first line. Written with CRLF, since `csv` quotes a carriage return in a name only then."""
     line = io.StringIO(newline="")
     csv.writer(line, lineterminator="\r\n").writerow(columns)
     return line.getvalue().removesuffix("\r\n") + "\n"

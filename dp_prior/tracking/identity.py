@@ -1,6 +1,6 @@
 """The identity of a run: an id and a name, stored in the run directory and in every checkpoint.
 
-A resumed run keeps it, so every logger continues the same run, online or offline, also on another machine.
+A resumed run keeps its identity, so every logger continues the same run, online or offline, also on another machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Identity:
     """The identity of a run for experiment trackers.
 
     Attributes:
-        id: up to 64 letters, digits, `_` and `-`; the same when the run resumes.
+        id: up to 64 letters, digits, `_` and `-`; unchanged when the run resumes.
         name: for display; need not be unique.
     """
 
@@ -37,13 +37,13 @@ class Identity:
 def claim_identity(
     directory: Path, *, run_id: str | None = None, name: str | None = None, inherited: dict[str, Any] | None = None
 ) -> Identity:
-    """Find or make the identity of the run in `directory`, and write it there.
+    """Find or make the identity of the run in `directory`, and write `run.json`.
 
     In order of precedence: the arguments, `run.json` in the directory, the checkpoint that the run resumes from, a new
     id and the name of the directory. A `run.json` that cannot be parsed is ignored.
 
     Args:
-        run_id: requested id; one that differs from the directory's makes this another run to its loggers.
+        run_id: requested id; with an id other than the directory's, loggers see a new run.
         name: requested name.
         inherited: the document `run.json` of the checkpoint that the run resumes from.
     """

@@ -1,8 +1,8 @@
 """Isolation of loggers and savers: a part that fails or hangs does not disturb the run.
 
-`Isolated` calls a part synchronously and catches what it raises: failures are counted, a part that keeps failing is
-muted and retried with exponential backoff. `Background` adds a queue and a thread, and survives a part that hangs.
-Messages are functions of the part.
+`Isolated` calls a part synchronously and catches exceptions: failures are counted; a part that keeps failing is muted
+and retried with exponential backoff. `Background` adds a queue and a thread, and survives a part that hangs. Messages
+are functions of the part.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Isolated:
 
     @property
     def is_muted(self) -> bool:
-        """Whether it has failed too often in a row."""
+        """Whether the part has failed too often in a row."""
         return self._max_failures is not None and self._in_a_row >= self._max_failures
 
     @property
     def pause_s(self) -> float:
-        """Seconds until a muted part is retried; 0 if it may be called now."""
+        """Seconds until a muted part is retried; 0 if the part may be called now."""
         return max(0.0, self._muted_until - self.clock()) if self.is_muted else 0.0
 
     def begin(self, message: Message) -> None:
@@ -72,7 +72,7 @@ class Isolated:
         self.call(message)
 
     def call(self, message: Message, *, insist: bool = False) -> bool:
-        """Call the part; False if that failed now. A call to a muted part is only counted, unless `insist` is set."""
+        """Call the part; False if the call fails. A call to a muted part is only counted, unless `insist` is set."""
         if self.pause_s and not insist:
             self.dropped += 1
             return True
@@ -106,7 +106,7 @@ class Isolated:
             self._report(message, self)
 
     def remark(self, message: str) -> None:
-        """Report something that is not a failure, now and at the end of the run."""
+        """Report a message that is not a failure, now and at the end of the run."""
         if message not in self._told:
             self._remarks.append(message)
         self.tell(message, message)
@@ -124,26 +124,26 @@ class Isolated:
 class Background(Isolated):
     """An isolated part behind a queue: `call` returns at once; calls are made in order.
 
-    Its thread is a daemon, so a call that never returns stops neither the run nor its end. The part is called by this
-    thread alone, first with the message that `begin` gives, which is repeated until it succeeds.
+    The thread is a daemon, so a call that never returns blocks neither the run nor the exit. Only this thread calls the
+    part: first with the message of `begin`, repeated until the call succeeds.
     """
 
     def __init__(self, part: Any, title: str, *, size: int, **isolation: Any):
         """
         Args:
-            size: calls that may wait; more are dropped and counted.
+            size: maximum number of waiting calls; further calls are dropped and counted.
             isolation: arguments of `Isolated`.
         """
         super().__init__(part, title, **isolation)
         self._size = size
-        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # None is the last
+        self._waiting: queue.SimpleQueue[Message | None] = queue.SimpleQueue()  # None ends the queue
         self._is_closing = threading.Event()
         self._since: float | None = None  # when the current call began
         self._is_given_up = False
         self.thread: threading.Thread | None = None
 
     def begin(self, message: Message) -> None:
-        """Start the thread; this message is delivered before those already queued."""
+        """Start the thread; delivers this message before messages already queued."""
         self.thread = threading.Thread(target=self._work, args=(message,), name=self.title, daemon=True)
         self.thread.start()
 
@@ -164,12 +164,12 @@ class Background(Isolated):
         return True
 
     def finish(self) -> None:
-        """Close the part after what is queued. Returns at once."""
+        """Close the part after the queued calls. Returns at once."""
         self._is_closing.set()
         self._waiting.put(None)
 
     def give_up(self) -> None:
-        """Abandon the part and its queue, if its thread has not ended yet."""
+        """Abandon the part and the queue, unless the thread has ended."""
         if self.thread is None or not self.thread.is_alive():
             return
         self._is_given_up = True
@@ -177,10 +177,10 @@ class Background(Isolated):
         self._waiting.put(None)
         with contextlib.suppress(Exception):  # already counted as abandoned
             self.part.abandon()
-        self.thread.join(FAREWELL_S)  # it ends soon; not during the teardown of the interpreter
+        self.thread.join(FAREWELL_S)  # so that the thread does not end during the interpreter's teardown
 
     def summary(self) -> str | None:
-        """As for `Isolated`, and whether it was abandoned."""
+        """As for `Isolated`, and whether the part was abandoned."""
         line = super().summary()
         if self._is_given_up:
             line = f"{line or self.title}; it did not finish in time at the end and was abandoned"
@@ -194,7 +194,7 @@ class Background(Isolated):
                 has_begun = True
             elif was_muted and self._is_closing.is_set():
                 break
-            self._is_closing.wait(self.pause_s)  # while it is muted
+            self._is_closing.wait(self.pause_s)  # while muted
             message = self._waiting.get() if has_begun else message
         if has_begun:
             self._deliver(lambda part: part.close())

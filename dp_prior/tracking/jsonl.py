@@ -1,8 +1,8 @@
 """The log of record: `metrics.jsonl` in the run directory, one strict JSON object per line, steps strictly increasing.
 
-A row survives a kill once `log` has returned, and a power cut once `sync` has. Numbers that are not finite are null,
-and their names are listed under "nonfinite". Pictures, files and errors go to `events.jsonl`. Rows that a resumed run
-will write again, and lines that cannot be parsed, are moved to `metrics.cut.jsonl`.
+A row survives a kill once `log` has returned, and a power cut once `sync` has returned. Numbers that are not finite are
+null, with their names under "nonfinite". Pictures, files and errors go to `events.jsonl`. Rows that a resumed run will
+write again, and lines that cannot be parsed, are moved to `metrics.cut.jsonl`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVENTS = "events.jsonl"
 
 
 class JsonlConfig(Config):
-    """The JSONL log. It is always active; listing it changes nothing."""
+    """The JSONL log, which is always active, listed or not."""
 
     type: Literal["jsonl"] = "jsonl"
 
@@ -53,7 +53,7 @@ class JsonlLogger(Logger):
         sync_directory(directory)
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Append a row, or add to the last one if it has the same step."""
+        """Append a row, or add to the last row if the step is the same."""
         row = {"step": progress.global_step, "samples_seen": progress.samples_seen}
         is_same = self._row is not None and self._row["step"] == progress.global_step
         if is_same:
@@ -67,13 +67,13 @@ class JsonlLogger(Logger):
         bad |= {name for name, value in metrics.items() if not is_finite(value)}
         if bad:
             row["nonfinite"] = sorted(bad)
-        os.ftruncate(self._file.fileno(), self._start)  # removes the row that this one extends
+        os.ftruncate(self._file.fileno(), self._start)  # removes the row to be extended
         what = f"row of step {row['step']}"
         try:
             append(self._file, _line(row), what)
         except OSError:
             if is_same:
-                append(self._file, _line(self._row), what)  # as it was, in the space that it had
+                append(self._file, _line(self._row), what)  # restore the old row, whose space is still free
             raise
         self._row = row
 
@@ -110,7 +110,7 @@ class JsonlLogger(Logger):
         append(self._events, _line(event), f"{kind} of step {progress.global_step}")
 
     def _cut_beyond(self, step: int | None) -> None:
-        """Move lines that cannot be parsed and rows after `step` to the other file."""
+        """Move lines that cannot be parsed and rows after `step` to `metrics.cut.jsonl`."""
         path = self._directory / ROWS
         self._row, self._start, end, length = None, 0, 0, 0
         kept: list[list[int]] = []  # [start, stop] offsets, which need less memory than the rows
@@ -141,7 +141,7 @@ def _line(row: dict[str, Any]) -> bytes:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The row in a complete line; None if it is not one."""
+    """Parse a line of the log; None if the line is incomplete or no row."""
     try:
         row = json.loads(line, parse_constant=_refuse) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):
@@ -175,5 +175,5 @@ def read_rows(directory: Path) -> list[dict[str, Any]]:
 
 
 def is_finite(value: float) -> bool:
-    """Whether JSON can hold a number; integers of any size it can."""
+    """Whether JSON can hold a number; an integer of any size counts as finite."""
     return isinstance(value, int) or math.isfinite(value)

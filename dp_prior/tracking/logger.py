@@ -1,4 +1,4 @@
-"""`Logger`, the base class of loggers: a subclass overrides the methods for what it can show."""
+"""`Logger`, the base class of loggers: a subclass overrides the methods for the kinds of content that it supports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Run:
     """Describes the run to a logger.
 
     Attributes:
-        directory: the run directory; a logger writes into its own folder or file in it.
+        directory: the run directory, where a logger writes into a folder or file of its own.
         config: the resolved configuration as JSON values.
-        patience_s: how long the end of the run waits for loggers.
+        patience_s: seconds that the end of the run waits for loggers.
         report: shows a message to the user, now and at the end of the run.
         metrics: descriptions of the metrics to come; `find_metric` looks one up by name.
     """
@@ -33,19 +33,20 @@ class Run:
 
 
 class Logger:
-    """Receives metrics and media; what it does not override is ignored.
+    """Receives metrics and media. Methods that a subclass does not override do nothing.
 
-    `begin` comes first, again until it succeeds, then `rewind` with the place where the run starts or resumes. All
-    calls but the constructor and `abandon` come from one thread. Metrics are shared with other loggers: do not change.
+    `begin` is called first, repeatedly until one call succeeds, then `rewind` with the clock at which the run starts or
+    resumes. All calls but the constructor and `abandon` come from one thread. Metrics are shared between loggers: do
+    not modify them.
     """
 
     name: str
 
     def begin(self, run: Run) -> None:
-        """Open it."""
+        """Open the logger."""
 
     def log(self, metrics: dict[str, float], progress: Progress) -> None:
-        """Record numbers; at one step this may be called again with more of them."""
+        """Record numbers; may be called again at the same step with more numbers."""
 
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Show files of pictures and videos."""
@@ -60,10 +61,10 @@ class Logger:
         """The run resumes here; later steps will be logged again. At step 0 nothing has been trained."""
 
     def sync(self) -> None:
-        """A checkpoint was saved: make what was logged survive a power cut."""
+        """A checkpoint is about to be saved: make all logged content survive a power cut."""
 
     def close(self) -> None:
         """Finish."""
 
     def abandon(self) -> None:
-        """Release what would delay the exit of the process. Called from another thread while a call hangs."""
+        """Release resources that would delay the exit of the process. Called from another thread while a call hangs."""

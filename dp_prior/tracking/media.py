@@ -18,7 +18,7 @@ def picture_bytes(path: Path) -> bytes:
 
     Raises:
         ValueError: the file is neither picture nor video by its name.
-        ImportError: Pillow is needed, or PyAV, and not installed.
+        ImportError: Pillow or PyAV is required and not installed.
     """
     if path.suffix.lower() in PICTURES:
         return path.read_bytes()

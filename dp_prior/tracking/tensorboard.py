@@ -1,8 +1,8 @@
 """TensorBoard: event files in the folder `tensorboard` of the run; records are never written in part.
 
 The x axis is the optimizer step. A resumed run writes a new file, which starts with a session marker: TensorBoard then
-ignores later steps of earlier files, which stay as they are. Unlike a SummaryWriter, a full disk leaves no partial
-record behind, which would hide all that follows, and files sort by age even if the clock was set back.
+ignores later steps of earlier files, and these files are not modified. Unlike torch's SummaryWriter, a full disk leaves
+no partial record, which would hide all later records, and files sort by age even if the clock was set back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TensorBoardLogger(Logger):
     name = "tensorboard"
 
     def begin(self, run: Run) -> None:
-        """Open a file that sorts after all existing ones."""
+        """Open a file whose name sorts after all existing files."""
         directory = run.directory / FOLDER
         directory.mkdir(parents=True, exist_ok=True)
         times = [int(path.name.split(".")[3]) for path in directory.glob("events.out.tfevents.[0-9]*")]
@@ -83,7 +83,7 @@ class TensorBoardLogger(Logger):
         self._write_text("errors", message, progress)
 
     def rewind(self, progress: Progress) -> None:
-        """Make readers ignore what was logged of later steps; at step 0 everything, since nothing has been trained."""
+        """Make readers ignore logged values of later steps; at step 0 of all steps, since nothing has been trained."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         step = progress.global_step + 1 if progress.global_step else 0
@@ -121,7 +121,7 @@ class TensorBoardLogger(Logger):
 
 
 def _size(data: bytes) -> tuple[int, int]:
-    """Width and height of a PNG or GIF; of others 0, which TensorBoard only displays."""
+    """Width and height of a PNG or GIF; 0 for other formats, since TensorBoard uses the size for display only."""
     if data.startswith(b"\x89PNG"):
         return struct.unpack(">II", data[16:24])
     return struct.unpack("<HH", data[6:10]) if data.startswith(b"GIF") else (0, 0)

@@ -1,8 +1,8 @@
 """The Tracker: forwards numbers, media and checkpoints to every logger and saver.
 
-It knows numbers and directories, not models. On all ranks but the first it has no loggers, so callers need not check
-the rank. The log of record and the console are called synchronously; all others have a queue and a thread, so a logger
-can neither stop nor slow training. Failures are counted and reported at the end.
+The tracker knows numbers and directories, not models. Ranks other than 0 have a tracker without loggers, so callers
+need not check the rank. The log of record and the console are called synchronously; every other logger has a queue and
+a thread, and can neither stop nor slow training. Failures are counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 RESERVED = ("step", "samples_seen", "nonfinite")
 QUIET_S = 2.0  # longer waits at the end of the run are logged
-LEAVING_S = 6.0  # time limit of a saver that is asked to give up
+LEAVING_S = 6.0  # time limit of a saver that was asked to stop
 
 log = logging.getLogger(__name__)
 
 
 class IsolatedSaver(Isolated):
-    """A saver that gets the checkpoint at which it failed again at the end.
+    """A saver that is given the checkpoints on which it failed a second time, at the end of the run.
 
     Attributes:
-        undelivered: a line for each checkpoint that it has taken and not delivered; filled by `close`.
+        undelivered: a line for each checkpoint that the saver accepted but did not deliver; filled by `close`.
     """
 
     def __init__(self, saver: Saver, report: Callable[[str, Isolated], None]):
         super().__init__(saver, f"saver {saver.name!r}", report=report)
         self.undelivered: list[str] = []
-        self._latest: Saved | None = None  # that it still owes, since no newer one was delivered
+        self._latest: Saved | None = None  # newest failed latest checkpoint, until a newer one is delivered
         self._best: Saved | None = None
 
     def save(self, saved: Saved) -> None:
-        """Pass a checkpoint on. The newest that failed as the latest, and as the best, are owed until the end."""
+        """Pass a checkpoint on. Remembers the newest failed latest and the newest failed best for the end."""
         owed = None if self.call(lambda saver: saver.save(saved)) else saved
         if saved.is_latest:
             self._latest = owed
@@ -61,7 +61,7 @@ class IsolatedSaver(Isolated):
             self._best = owed
 
     def close(self, leave: threading.Event) -> threading.Thread:
-        """Start to close the saver, which may wait for its place until `leave` is set; returns the thread."""
+        """Retry failed checkpoints, then close the saver in the returned thread; `leave` ends the saver's waiting."""
         for saved in self._owed():
             if saved.path.is_dir():
                 self.save(saved)
@@ -74,7 +74,7 @@ class IsolatedSaver(Isolated):
         return thread
 
     def summary(self) -> str | None:
-        """As for `Isolated`, and which checkpoint did not reach it."""
+        """As for `Isolated`, with the steps of checkpoints that were not delivered."""
         line, owed = super().summary(), self._owed()
         if line is None or not owed:
             return line
@@ -82,7 +82,7 @@ class IsolatedSaver(Isolated):
         return f"{line}; the checkpoint of step {steps} did not reach it"
 
     def _owed(self) -> list[Saved]:
-        """What it still owes, each checkpoint as what it failed to be: an old best does not replace a newer latest."""
+        """Undelivered checkpoints, with the roles (latest, best) still to deliver; an old best never acts as latest."""
         if self._latest is self._best:
             return [] if self._best is None else [self._best]
         latest = [] if self._latest is None else [replace(self._latest, is_best=False)]
@@ -105,9 +105,9 @@ class Tracker:
         """
         Args:
             data_path: the run directory.
-            record: its limits apply.
+            record: the limits that apply to loggers.
             loggers: called synchronously in this order; the first is the log of record.
-            background: slow loggers, each with its own thread, which starts with `begin`.
+            background: slow loggers, each called from a thread of its own, which `begin` starts.
         """
         self.data_path = data_path
         self._patience_s = record.patience_s
@@ -128,14 +128,14 @@ class Tracker:
         self._is_silent = False
 
     def begin(self, identity: Identity, config: dict[str, Any], metrics: tuple[Metric, ...] = ()) -> None:
-        """Open all loggers and start the threads. `rewind` must follow, with the place where the run starts."""
+        """Open all loggers and start the threads. Call `rewind` next, with the clock at which the run starts."""
         with self._lock:
             for logger in (*self._direct, *self._queued):
                 run = Run(self.data_path, identity, config, self._patience_s, logger.remark, metrics)
                 logger.begin(lambda part, run=run: part.begin(run))
 
     def log(self, metrics: dict[str, Any], progress: Progress) -> None:
-        """Log numbers. At one step this may be called again with more of them, but the step never decreases.
+        """Log numbers. May be called again at the same step with more numbers; the step must never decrease.
 
         Args:
             metrics: numbers, or tensors and arrays of one element; NaN and infinity are passed on.
@@ -156,7 +156,7 @@ class Tracker:
     def log_images(self, images: dict[str, Path], progress: Progress) -> None:
         """Log files of pictures and videos by name."""
         if images:
-            own = dict(images)  # loggers behind queues read it later
+            own = dict(images)  # loggers behind queues read the dict later
             self._tell(lambda logger: logger.log_images(own, progress))
 
     def log_file(self, path: Path, progress: Progress) -> None:
@@ -169,22 +169,22 @@ class Tracker:
         self._tell(lambda logger: logger.log_error(message, progress or self._progress))
 
     def rewind(self, progress: Progress) -> None:
-        """The run starts or resumes here; rows of later steps are no longer part of it."""
+        """The run starts or resumes here; rows of later steps no longer belong to the run."""
         with self._lock:
             self._progress = progress
             self._tell(lambda logger: logger.rewind(progress), insist=True)
 
     def sync(self) -> None:
-        """Make durable what has been logged: before a checkpoint from whose step on a resumed run logs again."""
+        """Make logged rows durable. Call before each save, since a resume from the checkpoint logs only later steps."""
         self._tell(lambda logger: logger.sync())
 
     def save(self, saved: Saved) -> None:
-        """Pass an immutable checkpoint to the savers. A saver that fails gets its checkpoint again at the end."""
+        """Pass an immutable checkpoint to the savers. A failed saver is given the checkpoint again at the end."""
         for saver in self._savers:
             saver.save(saved)
 
     def complete(self, directory: Path, media: dict[str, Path], scores: dict[str, float]) -> None:
-        """The run has finished: pass its best checkpoint, pictures by file name and final scores to the savers."""
+        """The run has finished: pass the best checkpoint, pictures by file name and final scores to the savers."""
         for saver in self._savers:
             saver.call(lambda one: one.complete(directory, media, scores))
 
@@ -193,7 +193,7 @@ class Tracker:
 
         Args:
             limit_s: total time limit in seconds; the part for loggers is reserved.
-            is_in_a_hurry: polled; whether to stop waiting now.
+            is_in_a_hurry: polled; returns whether to stop waiting.
 
         Returns:
             One line for each part that failed; a second call returns none.
@@ -203,7 +203,7 @@ class Tracker:
         self._is_closed = True
         end = time.monotonic() + limit_s
         leave = threading.Event()
-        closing = [saver.close(leave) for saver in self._savers]  # in parallel, since each may wait for its place
+        closing = [saver.close(leave) for saver in self._savers]  # in parallel, since each may wait for a remote place
         patience_s = max((saver.part.patience_s for saver in self._savers), default=0.0) + LEAVING_S
         if not _wait(closing, min(end - self._patience_s, time.monotonic() + patience_s), is_in_a_hurry):
             end, is_in_a_hurry = min(end, time.monotonic() + QUIET_S), lambda: False
@@ -241,10 +241,10 @@ class Tracker:
                 logger.call(message, insist=insist)
 
     def _announce(self, message: str, source: Isolated) -> None:
-        """Log a failure with all other loggers; called from any thread, which may outlive the run."""
+        """Log a failure of `source` with all other loggers. Called from any thread, also after the run has ended."""
         if self._is_silent:
             return
-        if all(logger is source for logger in self._direct[1:]):  # no other logger can show it
+        if all(logger is source for logger in self._direct[1:]):  # no other logger can show the message
             log.warning(message)
         with self._lock:
             for logger in (*self._direct, *self._queued):
@@ -253,7 +253,7 @@ class Tracker:
 
 
 def _wait(threads: list[threading.Thread], end: float, is_in_a_hurry: Callable[[], bool]) -> bool:
-    """Join threads until a time of the monotonic clock; False if that was cut short. A longer wait is logged."""
+    """Join threads until `end` on the monotonic clock; False if hurried or interrupted. Logs a wait above `QUIET_S`."""
     begun, is_told = time.monotonic(), False
     try:
         while alive := [thread for thread in threads if thread.is_alive()]:

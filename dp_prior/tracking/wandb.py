@@ -1,7 +1,7 @@
 """Weights & Biases: online, or offline for `wandb sync` later; numbers over our own clock, pictures, videos, files.
 
-Points carry `step` and `samples_seen`, which are the axes, so no point is lost when W&B's own counter is ahead of a
-resumed run. If the server cannot be reached or the key is missing, the run is logged offline.
+Points carry the axes `step` and `samples_seen`, so no point is lost when W&B's own counter is ahead of a resumed run.
+If the server cannot be reached or the key is missing, the run is logged offline.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dp_prior.redact import redact
 from dp_prior.tracking.logger import Logger, Run
 from dp_prior.tracking.media import VIDEOS, picture_bytes
 
-SHOWN = (".mp4", ".webm", ".gif")  # videos that the page plays
+SHOWN = (".mp4", ".webm", ".gif")  # videos that W&B's page plays
 LAUNCH_S = 5.0  # time limit for launching the client's process
 
 
@@ -38,7 +38,7 @@ class WandbConfig(Config):
     """User or team; null for the default of the account."""
 
     mode: Literal["online", "offline"] | None = None
-    """`offline` only writes to the run directory, for `wandb sync`; null does what `WANDB_MODE` says, else online."""
+    """`offline` only writes to the run directory, for `wandb sync`; null obeys `WANDB_MODE`, by default online."""
 
     group: str | None = None
     """Runs of one group are shown together."""
@@ -66,7 +66,7 @@ class WandbLogger(Logger):
         self._is_abandoned = False
 
     def begin(self, run: Run) -> None:
-        """Start the client's run, or resume the one of this id."""
+        """Start the client's run, or resume the run with this id."""
         self._told = run
         self._started()
 
@@ -109,7 +109,7 @@ class WandbLogger(Logger):
         self._row({"error": message}, progress)
 
     def close(self) -> None:
-        """Wait until everything is uploaded; the client times out shortly before the run does."""
+        """Wait until all content is uploaded; the client times out shortly before the run stops waiting."""
         if self._run is not None:
             try:
                 self._run.finish()
@@ -118,16 +118,16 @@ class WandbLogger(Logger):
                 raise
 
     def abandon(self) -> None:
-        """Kill the client's process, whose exit hook would delay ours without limit."""
+        """Kill the client's process; otherwise the client's exit hook could delay our exit for ever."""
         self._is_abandoned = True
         end = time.monotonic() + LAUNCH_S
         while self._is_starting and _process() is None and time.monotonic() < end:
-            time.sleep(0.02)  # the other thread is launching it
+            time.sleep(0.02)  # another thread is launching the process
         if self._is_starting or self._run is not None:
             self._discard()
 
     def _started(self) -> Any:
-        """The client's run, started if there is none or the last one was discarded."""
+        """The client's run; starts a run if there is none or the last run was discarded."""
         if self._run is not None:
             return self._run
         run, mode = self._told, self._config.mode
@@ -157,7 +157,7 @@ class WandbLogger(Logger):
         if process is not None:
             process.kill()
             process.wait()
-        with contextlib.suppress(Exception):  # it waits for the process that was just killed
+        with contextlib.suppress(Exception):  # teardown expects the process that was just killed
             wandb.teardown()
 
     def _init(self, run: Run, mode: str | None) -> Any:
@@ -207,10 +207,10 @@ class WandbLogger(Logger):
 
 
 def _process() -> Any:
-    """The client's process, None if there is none or if it is that of the process that forked this one.
+    """The client's process; None if none was started, or if it belongs to the parent that forked this process.
 
-    The client has no public API for it. If its internals change, this returns None and a hung client delays the exit
-    again; a test would fail.
+    The client has no public API for this. If the client's internals change, the result is None and a hung client delays
+    the exit again; a test would fail.
     """
     from wandb.sdk import wandb_setup
 

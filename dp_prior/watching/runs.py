@@ -1,7 +1,7 @@
-"""The runs below a directory: found, and read again when their files have changed.
+"""Finds the runs below a directory, and reads a run again when its files have changed.
 
-Nothing outside the directory is read: links to folders are not followed, and a run one of whose files is a link that
-leads out is shown as unreadable.
+Nothing outside the directory is read: links to folders are not followed, and a run with a link that leads out of the
+directory is shown as unreadable.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dp_prior.tracking.jsonl import EVENTS, ROWS
 from dp_prior.watching.summary import Summary, summarise
 
 PAGES_KEPT = 16
-"""Pages in memory; one with films has up to 8 MB."""
+"""Pages kept in memory; a page with films takes up to 8 MB."""
 
 SHARE = 0.05
-"""Most of its time that the server spends searching for runs."""
+"""Largest share of the server's time spent searching for runs."""
 
 _FILES = (CONFIG, EXIT, IDENTITY, ROWS, EVENTS, RESULT, MEDIA)
 
 Version = tuple[tuple[str, int, int, int], ...]
-"""Names, inodes, sizes and times of the files of a run; another one when a file has changed."""
+"""Names, inodes, sizes and times of the files of a run; differs once a file has changed."""
 
 
 class _Page(NamedTuple):
-    """The page of a run: when its drawing began, and what the run was then."""
+    """A rendered page, with the time at which rendering began and the run's state at this time."""
 
     begun: float
     state: tuple[Version, str]
@@ -43,15 +43,15 @@ class _Page(NamedTuple):
 
 
 class Runs:
-    """Safe to call from several threads.
+    """The runs below a directory. Safe to call from several threads.
 
-    A run is named by its place: its path below the directory, with `/`, and empty for the directory itself.
+    A run is named by its place: the path relative to the directory, with `/`; empty for the directory itself.
     """
 
     def __init__(self, root: Path):
         """Args: root: the directory."""
         self.root = root.resolve()
-        self._lock, self._drawing = threading.Lock(), threading.Lock()  # of summaries, and of pages
+        self._lock, self._drawing = threading.Lock(), threading.Lock()  # for summaries, and for pages
         self._places: tuple[str, ...] = ()
         self._next_search = 0.0
         self._known: dict[str, tuple[Version | None, Summary]] = {}
@@ -65,7 +65,7 @@ class Runs:
             return {place: summary for place, (_, summary) in self._known.items()}
 
     def one(self, place: str) -> tuple[Version | None, Summary]:
-        """The version of the files of a run, None if they are not read, and its summary.
+        """The version of a run's files, None if the run may not be read; and the run's summary.
 
         Raises:
             FileNotFoundError: there is no such run.
@@ -84,8 +84,8 @@ class Runs:
 
         Raises:
             FileNotFoundError: there is no such run.
-            PermissionError: it is not read.
-            Exception: whatever else damaged files raise.
+            PermissionError: the run may not be read.
+            Exception: any error that damaged files cause.
         """
         asked = time.monotonic()
         with self._drawing:
@@ -104,24 +104,28 @@ class Runs:
         """The path of a film or picture of a run.
 
         Raises:
-            FileNotFoundError: there is no such run or file.
-            PermissionError: the run is not read.
+            FileNotFoundError: the run or the file does not exist.
+            PermissionError: the run may not be read.
         """
         self._allowed(place)
         folder = self.root / place / MEDIA
-        if name not in os.listdir(folder):  # no separator and no `..` is the name of a file
+        if name not in os.listdir(folder):  # refuses names with a separator, and `..`
             raise FileNotFoundError(f"there is no film or picture {name!r} of the run {place!r}")
         return folder / name
 
     def _allowed(self, place: str) -> tuple[Version, str]:
-        """The version and the state of a run that may be read."""
+        """The version and the state of a run.
+
+        Raises:
+            PermissionError: the run may not be read.
+        """
         version, summary = self.one(place)
         if version is None:
             raise PermissionError(summary.problem)
         return version, summary.state
 
     def _search(self) -> None:
-        """Find the places of all runs, unless that was done a moment ago."""
+        """Find the places of all runs; at most `SHARE` of the time is spent here."""
         begin = time.monotonic()
         if begin >= self._next_search:
             self._places = tuple(self._find())
@@ -129,7 +133,7 @@ class Runs:
             self._next_search = end + (end - begin) / SHARE
 
     def _find(self) -> Iterator[str]:
-        """Runs are not searched for others, nor are hidden folders."""
+        """The places of all runs; does not search inside runs or hidden folders."""
         for folder, inside, files in os.walk(self.root):
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             if ROWS in files or EXIT in files:
@@ -150,17 +154,18 @@ class Runs:
             return known
         try:
             return version, summarise(read_story(self.root / place))
-        except Exception as error:  # files of a run may hold anything; the others are shown nevertheless
+        except Exception as error:  # files of a run may hold anything; other runs are still shown
             return version, Summary(name, problem=f"{type(error).__name__}: {error}")
 
     def _version(self, place: str) -> Version:
-        """
+        """The present version of a run's files.
+
         Raises:
             PermissionError: a file is a link that leads out of the directory, or may not be read.
             OSError: the run is gone.
         """
         run, found = self.root / place, []
-        if os.path.realpath(run) != str(run):  # since it was found
+        if os.path.realpath(run) != str(run):  # replaced by a link since the search
             raise PermissionError(f"{place} is a link; the run is not read")
         with os.scandir(run) as entries:
             for entry in entries:

@@ -1,7 +1,7 @@
-"""An HTTP server for the pages of runs. It only reads, and only answers requests that name this machine.
+"""A read-only HTTP server for the pages of runs, which answers only requests addressed to this machine.
 
-A page elsewhere can let its own host name lead to this machine (DNS rebinding) and would then read the answers; so the
-host that a request names must be an address, `localhost`, or a name of this machine.
+DNS rebinding: a foreign page can point its own host name at this machine and would then read the answers. The header
+`Host` must therefore be an IP address, `localhost`, or a name of this machine.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dp_prior.watching.runs import Runs
 from dp_prior.watching.views import index, view
 
 TYPES = {".mp4": "video/mp4", ".png": "image/png", ".gif": "image/gif"}
-"""What is served of the `media` folder of a run."""
+"""Types of the files that are served from the `media` folder of a run."""
 
 CHUNK = 1 << 16
-"""Bytes of a film that are sent at once."""
+"""Bytes of a film sent at once."""
 
 _SCRIPT = Path(__file__).parent / "watch.js"
 _HEADERS = {
@@ -58,11 +58,11 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The server's URL."""
         return f"http://{authority(self.socket)}/"
 
     def is_named(self, host: str | None) -> bool:
-        """Whether a request means this machine, by its header `Host`."""
+        """Whether the header `Host` of a request names this machine."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self.names or ipaddress.ip_address(name.partition("%")[0]) is not None
@@ -70,7 +70,7 @@ class WatchServer(ThreadingHTTPServer):
             return False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is nothing to tell; anything else is one line."""
+        """Log an error in one line; ignore clients that hang up."""
         error = sys.exception()
         if not isinstance(error, (ConnectionError, TimeoutError)):
             _LOG.warning("a request failed: %s: %s", type(error).__name__, error)
@@ -83,10 +83,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "dp_prior", ""
     timeout = 30.0
-    """Seconds after which a client that sends or reads nothing is disconnected."""
+    """Seconds after which an idle client is disconnected."""
 
     def do_GET(self) -> None:
-        """Answer with a page, a film, or one line that says why there is none."""
+        """Answer with a page or a film, or with an error in one line."""
         if not self.server.is_named(self.headers.get("Host")):
             self._text(421, "this server answers requests for an address, localhost or a name of its machine")
             return
@@ -107,7 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing is logged."""
 
     def _answer(self, path: str) -> None:
-        """
+        """Answer a request for a path.
+
         Raises:
             FileNotFoundError: there is nothing at this path.
         """
@@ -139,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _film(self, file: BinaryIO, kind: str) -> None:
-        """A file, or the part of it that the header `Range` asks for, without which some browsers play no film."""
+        """Send a file, or the range in the header `Range`; some browsers play films only from ranges."""
         size = os.fstat(file.fileno()).st_size
         start, stop = _part(self.headers.get("Range"), size)
         if start >= stop and (start, stop) != (0, size):
@@ -164,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _part(asked: str | None, size: int) -> tuple[int, int]:
-    """The bytes that a header `Range` asks for, start and exclusive stop; all of them if it is none that is known."""
+    """Start and exclusive stop of the bytes that a header `Range` requests; the whole file if the header is unknown."""
     found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", asked or "")
     if found is None or not any(found.groups()):
         return 0, size

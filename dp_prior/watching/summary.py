@@ -1,4 +1,4 @@
-"""What the table of runs says of one: how far it is, how long it still takes, and how good it is."""
+"""A row of the table of runs: progress, remaining time and score of one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from dp_prior.pages.story import Story, is_number, state_of
 
 RECENT_ROWS = 20
-"""Rows of the log whose speed gives the time left."""
+"""Newest rows of the log whose speed predicts the remaining time."""
 
 LONGEST_SETTING = 40
 """Characters of a setting in the table."""
@@ -24,15 +24,15 @@ class Summary:
     """One run.
 
     Attributes:
-        ending: of `exit.json`.
-        done: share of the budget that is spent, 0 to 1; None if unknown.
-        left_s: seconds of training until it is spent, evaluations left out; None if unknown.
-        metric: name of the score, or of the metric that selects the best weights where no score was logged.
-        newest, best: logged values of it.
+        ending: content of `exit.json`.
+        done: spent share of the budget, 0 to 1; None if unknown.
+        left_s: seconds of training left, without evaluations; None if unknown.
+        metric: name of the score; if no score was logged, of the monitored metric.
+        newest, best: logged values of `metric`.
         test: the first score of the best weights on the test seeds.
         changed: settings that differ from the defaults, by dotted key.
         look: the newest film or picture of samples, in the `media` folder.
-        problem: why the run cannot be read, or the first thing that is missing.
+        problem: why the run cannot be read, or the first missing part.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Summary:
 
     @property
     def state(self) -> str:
-        """As `Story.state`, now: a process may have died since the files were read."""
+        """As `Story.state`, but checked now: the process may have died since the files were read."""
         return state_of(self.ending)
 
 
 def summarise(story: Story) -> Summary:
-    """The summary of what a run directory tells."""
+    """The summary of a run."""
     metric, values = _score(story)
     sign = -1 if story.settings.get("train.monitor.mode") == "min" and not metric.endswith("/score") else 1
     done = _done(story)
@@ -77,7 +77,7 @@ def summarise(story: Story) -> Summary:
 
 
 def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """`key=value` of the settings of each run that not all of these runs share, the rarest first, by the run's name."""
+    """By the run's name, `key=value` for each setting that not all runs share, the rarest setting first."""
     texts = {name: {key: json.dumps(value) for key, value in settings.items()} for name, settings in changed.items()}
     counts = Counter(setting for settings in texts.values() for setting in settings.items())
     return {
@@ -91,7 +91,7 @@ def differences(changed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]
 
 
 def _tells(key: str) -> bool:
-    """Whether a setting tells runs from each other in a few words: no text, directory or list of evaluators does."""
+    """Whether a setting distinguishes runs in a few words; descriptions, trackers and lists of evaluators do not."""
     return key not in ("description", "evaluate", "test") and not key.startswith("tracker.")
 
 
@@ -101,14 +101,14 @@ def _short(text: str) -> str:
 
 
 def _score(story: Story) -> tuple[str, list[float]]:
-    """The metric that counts, and its values in the order of the log."""
+    """Name of the score, else of the monitored metric, and the values in the order of the log."""
     scores = (name for row in story.rows for name in row if name.endswith("/score"))
     metric = next(scores, None) or str(story.settings.get("train.monitor.metric") or "")
     return metric, [value for row in story.rows if (value := row.get(metric)) is not None]
 
 
 def _done(story: Story) -> float | None:
-    """By the unit in which the budget is given."""
+    """Spent share of the budget, in the unit in which the budget is given."""
     for setting, counter in (("samples", "samples_seen"), ("steps", "step"), ("epochs", "train/epoch")):
         budget = story.settings.get(f"train.{setting}")
         reached = next((row[counter] for row in reversed(story.rows) if row.get(counter) is not None), None)
@@ -118,7 +118,7 @@ def _done(story: Story) -> float | None:
 
 
 def _left_s(story: Story, done: float | None) -> float | None:
-    """What is left of the samples, at the mean speed of the newest rows."""
+    """Seconds for the remaining samples, at the mean speed of the newest rows."""
     found = (row.get("train/samples_per_second") for row in reversed(story.rows))
     rates = list(itertools.islice((rate for rate in found if rate and rate > 0), RECENT_ROWS))
     if not done or not rates:

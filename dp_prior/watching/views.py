@@ -1,4 +1,4 @@
-"""The HTML around the pages of runs: the table of all runs, and the bar above the page of one."""
+"""The HTML around the pages of runs: the table of all runs, and the bar above the page of a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FILMS = 12
 """Most films and pictures above the table."""
 
 ROOM = 48
-"""Characters of settings of a run in the table; the others are counted."""
+"""Characters of settings per run in the table; further settings are only counted."""
 
 _HERE = Path(__file__).parent
 
 
 def index(runs: Runs) -> str:
-    """The table of all runs, those that are training first, then by their newest line; above it their newest films."""
+    """The page of all runs: the newest films, then the table; running runs first, then by age of the newest log row."""
     summaries, now = runs.summaries(), time.time()
     settings = _differences(summaries)
     lines = [_line(runs.root, place, one, now, settings[place]) for place, one in summaries.items()]
@@ -48,7 +48,7 @@ def view(runs: Runs, place: str) -> str:
 
 
 def _differences(summaries: Mapping[str, Summary]) -> dict[str, list[str]]:
-    """The settings in which each run differs from those of the same task in the same folder."""
+    """The settings in which each run differs from other runs of the same task in the same folder."""
     groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for place, summary in summaries.items():
         groups.setdefault((place.rpartition("/")[0], summary.task), {})[place] = summary.changed
@@ -56,7 +56,7 @@ def _differences(summaries: Mapping[str, Summary]) -> dict[str, list[str]]:
 
 
 def _line(root: Path, place: str, summary: Summary, now: float, settings: list[str]) -> dict[str, Any]:
-    """What the templates show of a run."""
+    """The values of a run for the templates."""
     state, age_s, look = summary.state, _age_s(root / place / ROWS, now), None
     if summary.look is not None:
         address = _address("files", place, MEDIA, summary.look.name)
@@ -92,7 +92,7 @@ def _address(*parts: str) -> str:
 
 
 def _age_s(path: Path, now: float) -> float:
-    """Seconds since a file was written; infinite if it is not there."""
+    """Seconds since a file was written; infinite for a missing file."""
     try:
         return max(0.0, now - path.stat().st_mtime)
     except OSError:

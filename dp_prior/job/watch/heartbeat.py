@@ -1,8 +1,9 @@
-"""Heartbeats between ranks: each tells the others twice a second, through the job's store, how far it is.
+"""Heartbeats between ranks: twice a second each rank publishes its progress through the job's store.
 
-A rank that dies, hangs, is suspended or cut off is named, every rank writes its stacks, and the run ends on all ranks
-`timeout_s` after the last progress of the rank to blame. Three parts look: a thread that talks to the store, a thread
-that judges and never waits for anything, and the interpreter's timer in `stacks` for a rank that holds the interpreter.
+If a rank dies, hangs, is suspended or cut off, every rank names the culprit and writes its stacks, and the run ends on
+all ranks `timeout_s` after the culprit's last progress. Three watchers: a thread that exchanges messages through the
+store, a thread that judges and never blocks, and the interpreter's timer in `stacks`, for a rank in which no Python
+thread can run.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _COMMUNICATION = re.compile(r"gloo|nccl|connection (closed|reset) by peer|proces
 
 @dataclass
 class _Peer(Sighting):
-    """Another rank, as its messages tell.
+    """Another rank, as known from its messages.
 
     Attributes:
-        pulse, beats, asks: of its last message, see `Heartbeat._talk`.
+        pulse, beats, asks: from the last message, see `Heartbeat._talk`.
     """
 
     pulse: int = 0
@@ -58,12 +59,12 @@ class _Peer(Sighting):
     pidfd: int | None = None
 
     def hear(self, said: dict[str, Any], now: float) -> None:
-        """Take in a message of its."""
+        """Update from the rank's latest message."""
         if self.pulse == 0 and said["space"] == pid_namespace() and hasattr(os, "pidfd_open"):
             try:
                 self.pidfd = os.pidfd_open(said["pid"])
             except OSError:
-                self.has_ended = True  # before it could be opened
+                self.has_ended = True  # ended before the pidfd could be opened
         if said["pulse"] != self.pulse:
             self.heard = now
         if (said["marks"], said["beats"]) != (self.marks, self.beats):
@@ -74,7 +75,7 @@ class _Peer(Sighting):
 
 
 class Heartbeat:
-    """Sends heartbeats and judges those of the other ranks while inside. Every rank enters and leaves it together."""
+    """A context that sends heartbeats and judges the other ranks' heartbeats. All ranks enter and leave together."""
 
     def __init__(
         self,
@@ -129,9 +130,9 @@ class Heartbeat:
                     raise Abandoned
 
     def meet(self, may_leave: bool = False) -> None:
-        """See `Ranks.meet`. All go on or all leave: the first rank to write the outcome to the store decides.
+        """See `Ranks.meet`. All ranks go on or all leave: the first rank to write the outcome to the store decides.
 
-        Returns at once without the store, which dies with torchrun; the collectives that follow have their own limit.
+        Returns at once if the store has died with torchrun; later collectives have their own time limit.
         """
         before = self._own.phase
         self._come(f"{before}, waiting for the others")
@@ -160,7 +161,7 @@ class Heartbeat:
             raise Abandoned
 
     def _settle(self, number: int, wanted: str) -> str:
-        """The outcome of a meeting, `go` or `leave`; `wanted` if none is written yet."""
+        """The outcome of a meeting, `go` or `leave`; writes `wanted` if no rank has written an outcome."""
         return self._store.compare_set(f"{number}/way", "", wanted).decode()
 
     @contextlib.contextmanager
@@ -208,7 +209,7 @@ class Heartbeat:
             self._is_leaving.set()
             self._own.is_done = True
             self._is_over.set()
-            self._threads[0].join(2.0)  # it sends the last message before it ends
+            self._threads[0].join(2.0)  # the thread sends a last message
         finally:
             self._close()
         if lost is not None:
@@ -226,7 +227,7 @@ class Heartbeat:
             raise
 
     def _tell(self, error: BaseException) -> Verdict | None:
-        """Pass the root cause of an error to the other ranks. Returns it if it lies with another rank."""
+        """Pass the root cause of an error to the other ranks. Returns the cause if another rank is to blame."""
         self._is_leaving.set()
         lost = None
         if isinstance(error, RankLostError):
@@ -245,7 +246,7 @@ class Heartbeat:
         return type(error) is RuntimeError and _COMMUNICATION.search(str(error)) is not None  # as gloo raises it
 
     def _await_verdict(self, error: BaseException) -> Verdict:
-        """The root cause of a communication error; known within seconds, if at all."""
+        """Wait a few seconds for the root cause of a communication error."""
         end = time.monotonic() + SILENT_S + 2
         while time.monotonic() < end:
             if self.verdict is not None:
@@ -257,9 +258,9 @@ class Heartbeat:
 
     def _close(self) -> None:
         self._is_over.set()
-        self._threads[1].join(2.0)  # it must not set the timer again
+        self._threads[1].join(2.0)  # so that the judge does not restart the timer
         if self._ending is not None:
-            self._ending.join(2 * _GRACE_S)  # else a suspended rank would stay until torchrun kills it 30 s later
+            self._ending.join(2 * _GRACE_S)  # else a suspended rank stays until torchrun's kill 30 s later
         for peer in self._peers.values():
             if peer.pidfd is not None:
                 with contextlib.suppress(OSError):
@@ -293,7 +294,7 @@ class Heartbeat:
                 if store is not None:
                     self._exchange(store, json.dumps(said))
             except RuntimeError:
-                store = None  # the store is gone for good; peers fall silent, which the judge knows how to read
+                store = None  # the store is gone for good; the judge handles silent peers
             self._stop_requested = said["asks"] or any(peer.asks for peer in self._peers.values())
             if is_last:
                 return
@@ -313,7 +314,7 @@ class Heartbeat:
         while not self._is_over.wait(INTERVAL_S):
             now = time.monotonic()
             self._stacks.arm(self.timeout_s)
-            if now - last > 2 * SILENT_S:  # this process was suspended itself; no other rank is to blame for that time
+            if now - last > 2 * SILENT_S:  # this process was suspended; do not blame other ranks for the pause
                 self._own.moved = self._behind_since = now
                 for peer in self._peers.values():
                     peer.moved = peer.heard = now
@@ -323,7 +324,7 @@ class Heartbeat:
             for peer in self._peers.values():
                 if has_ended(peer.pidfd):
                     peer.has_ended = True
-            own, *peers = map(copy, (self._own, *self._peers.values()))  # the other threads go on changing theirs
+            own, *peers = map(copy, (self._own, *self._peers.values()))  # other threads modify the originals
             behind = furthest_behind(own, peers)
             if behind != self._behind:  # messages are older than a rank's own state: restart the timer
                 self._behind, self._behind_since = behind, now
@@ -334,7 +335,7 @@ class Heartbeat:
                 return
 
     def _end(self, verdict: Verdict) -> None:
-        """Write the stacks, give the main thread time to end by itself, end the blamed process, and end this one."""
+        """Write the stacks, kill the blamed process, and exit after giving the main thread time to end by itself."""
         self._stacks.disarm()
         self._write_stacks(verdict)
         peer = self._peers.get(verdict.rank)

@@ -1,4 +1,4 @@
-"""Decides from the states of all ranks whether one is lost, and which: a pure function of states and time."""
+"""Decides from the states of all ranks which rank is lost, if any: a pure function of states and time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Verdict:
     """Why a run cannot go on with all its ranks.
 
     Attributes:
-        rank: the rank to blame, the lowest if there are several.
-        code: exit code of all ranks: that of the error on the blamed rank, or 76.
-        message: what happened to which rank, and the phase in which it was last seen.
+        rank: the rank to blame, the lowest if several are to blame.
+        code: exit code of all ranks: of the blamed rank's error, or 76.
+        message: the blamed ranks, their failure, and the phase in which each was last seen.
         reason: `rank lost`, or the reason of the blamed rank's error in `exit.json`.
-        trace: the traceback of that error.
+        trace: the traceback of the blamed rank's error.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class Verdict:
 
 
 class RankLostError(RuntimeError):
-    """Another rank is lost, so this one cannot go on; `verdict` says which and why."""
+    """Another rank is lost, so this rank cannot go on; `verdict` names the rank and the reason."""
 
     def __init__(self, verdict: Verdict):
         super().__init__(verdict.message)
@@ -40,17 +40,17 @@ class RankLostError(RuntimeError):
 
 @dataclass
 class Sighting:
-    """What is known of one rank now. Times are seconds of this process's monotonic clock.
+    """The present knowledge about one rank. Times are seconds of this process's monotonic clock.
 
     Attributes:
-        marks: number of phases it has entered; all ranks enter the same phases in the same order.
-        moved: when it last made progress.
-        heard: when its process was last heard of.
-        phase: where in the loop it is.
-        process: its process and host, for messages.
-        is_done: it has left the run in order.
-        has_ended: its process is over.
-        failure: the error it has reported.
+        marks: number of phases entered; all ranks enter the same phases in the same order.
+        moved: time of the last progress.
+        heard: time of the last message.
+        phase: place in the training loop.
+        process: process and host, for messages.
+        is_done: whether the rank has left the run in order.
+        has_ended: whether the process is over.
+        failure: the reported error, if any.
     """
 
     rank: int
@@ -67,32 +67,32 @@ class Sighting:
 def judge(
     own: Sighting, peers: Collection[Sighting], now: float, *, behind_since: float, timeout_s: float
 ) -> Verdict | None:
-    """The rank that is lost, or None while all is well.
+    """The verdict on a lost rank; None while all is well.
 
     In order: an error that a peer has reported; a peer whose process has ended; ranks without progress for longer than
-    the timeout. Only the ranks that are furthest behind can stall the others, so progress counts for those alone.
-    Blame then goes to the silent peers if there are any, else to those furthest behind.
+    the timeout. Only the ranks furthest behind can stall the rest, so only their progress counts. On a stall, silent
+    peers are blamed if there are any, else the ranks furthest behind.
 
     Args:
         own: this rank.
         peers: all other ranks.
         now: the monotonic clock.
         behind_since: when `furthest_behind` last changed.
-        timeout_s: time without progress after which a rank is lost; `PATIENCE` times that before the first phase.
+        timeout_s: time without progress after which a rank is lost; before the first phase `PATIENCE` times as long.
     """
     for peer in peers:
         if peer.failure is not None:
             return peer.failure
     working = [peer for peer in peers if not peer.is_done]
     ended = [peer for peer in working if peer.has_ended]
-    if ended and now - max(peer.heard for peer in ended) > 3 * INTERVAL_S:  # its last message, if any, has arrived
+    if ended and now - max(peer.heard for peer in ended) > 3 * INTERVAL_S:  # a last message would have arrived
         return blame(own, peers, ended, "was killed or has crashed")
     if not working:
         return None
     behind = furthest_behind(own, peers)
     suspects = [one for one in (own, *working) if one.rank in behind]
     idle_s = [now - max(one.moved, behind_since) for one in suspects]
-    limit_s = timeout_s * (PATIENCE if suspects[0].marks == 0 else 1)  # before the first phase it loads its data
+    limit_s = timeout_s * (PATIENCE if suspects[0].marks == 0 else 1)  # data are loaded before the first phase
     if min(idle_s) <= limit_s:
         return None
     return blame(own, peers, silent(peers, now) or suspects, f"shows no sign of life for {max(idle_s):.0f} s")
@@ -105,12 +105,12 @@ def furthest_behind(own: Sighting, peers: Iterable[Sighting]) -> frozenset[int]:
 
 
 def silent(peers: Iterable[Sighting], now: float) -> list[Sighting]:
-    """Peers whose process is not heard any more."""
+    """Peers without a message for `SILENT_S`."""
     return [peer for peer in peers if not peer.is_done and now - peer.heard > SILENT_S]
 
 
 def blame(own: Sighting, peers: Collection[Sighting], blamed: Collection[Sighting], what: str) -> Verdict:
-    """A verdict that names the blamed ranks, and where all ranks were."""
+    """A verdict that names the blamed ranks, and the phase of every rank."""
     ranks = {one.rank: one for one in (own, *peers)}
     guilty = sorted(one.rank for one in blamed)
     lines = [f"rank {r} of {len(ranks)} {ranks[r].process} {what}; last seen in {ranks[r].phase}" for r in guilty]

@@ -11,7 +11,7 @@ import time
 
 
 def pid_namespace() -> str:
-    """Equal on two ranks exactly if their process ids mean the same."""
+    """Identifies the process id namespace: equal on two ranks if they can use each other's process ids."""
     try:
         return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -28,7 +28,7 @@ def has_ended(pidfd: int | None) -> bool:
 
 
 def end_with_stacks(pidfd: int | None) -> None:
-    """Make a process that hangs or is suspended write its stacks (SIGABRT), then kill it. Takes some seconds."""
+    """Make a hanging or suspended process write its stacks (SIGABRT), then kill the process. Takes some seconds."""
     time.sleep(1.5)
     for number, pause_s in ((signal.SIGABRT, 0.0), (signal.SIGCONT, 2.0), (signal.SIGKILL, 0.0)):
         if pidfd is None or has_ended(pidfd):

@@ -1,7 +1,7 @@
 """The stacks of a rank: `rank_N.txt` receives the stacks of all threads when the run hangs or fails.
 
-Also written by a timer of the interpreter that needs no Python thread, for a rank in which no thread gets a turn, and
-by SIGABRT from another rank.
+Stacks are also written by a timer of the interpreter, which works even if no Python thread can run, and on SIGABRT from
+another rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARGIN_S = 3.0
 
 
 class Stacks:
-    """The file of one rank, opened at once because a crash must find it open. Removed by `close` if it stays empty."""
+    """The file of one rank, opened at once because a crash cannot open files. `close` removes an empty file."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -63,4 +63,4 @@ class Stacks:
             if is_empty:
                 with contextlib.suppress(OSError):
                     self._path.unlink()
-                    self._path.parent.rmdir()  # fails until the last rank has left it
+                    self._path.parent.rmdir()  # fails while files of other ranks exist

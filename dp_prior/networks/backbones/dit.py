@@ -91,8 +91,8 @@ class Layer(nn.Module):
         x: (B, H, dim) action tokens.
         tokens: (B, N, dim) observation tokens.
         features: (B, dim) timestep and observations, through the non-linearity.
-        query_positions: those of the H actions.
-        key_positions: those of the N observations, then of the H actions.
+        query_positions: of the H actions.
+        key_positions: of the N observations, then of the H actions.
         """
         shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(features)[:, None].chunk(6, dim=-1)
         queries, keys, values = self.queries_keys_values(modulate(x, shift_1, scale_1)).chunk(3, dim=-1)
@@ -115,7 +115,7 @@ class DiT(nn.Module):
         self, config: DiTConfig, sizes: Sizes, positions: Tensor | None = None, *, checkpointing: bool = False
     ):
         """Args:
-        positions: (H, axes) of the tokens; None for 0, 1, ... on one axis. Token i of the condition is at i on each.
+        positions: (H, axes) of the tokens; None for 0, 1, ... on one axis. Condition token i is at i on every axis.
         checkpointing: see `recomputed`.
         """
         super().__init__()

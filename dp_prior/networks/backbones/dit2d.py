@@ -1,7 +1,7 @@
 """Diffusion transformer over the patches of an image (Peebles and Xie 2023, arXiv:2212.09748).
 
-The layers are those of `dit`. Rotary positions have two axes: half the features of a head turn with the row of a patch,
-half with its column. The label modulates every layer and is a token that patches attend to.
+Uses the layers of `dit`. Rotary positions have two axes: half the features of a head turn with the row of a patch, half
+with the column. The label modulates every layer and is a token that patches attend to.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class DiT2DConfig(ImageBackboneRecord, DiTConfig):
     """Attention heads; embed_dim is a multiple of four times their number."""
 
     checkpointing: bool = False
-    """Compute the layers again in the backward pass instead of keeping what they computed: less memory, a third more
-    time, the same numbers. Compiled code chooses itself what it keeps."""
+    """Recompute the layers in the backward pass instead of keeping intermediate values: less memory, a third more time,
+    the same numbers. No effect in compiled code, where torch.compile decides."""
 
     def faults(self) -> Iterator[str]:
         return heads_faults(self.embed_dim, self.n_heads, features=4)  # pairs, on two axes

@@ -1,8 +1,8 @@
 """The transformer of a diffusion prior (Ramesh et al. 2022, arXiv:2204.06125, section 2.2): decoder-only and causal.
 
 Tokens in order: text, time, the network's own estimate (with self-conditioning), the noisy embedding, and a learned
-query, whose output is the prediction. With `rotary`, `norm_in` and `normformer` false it computes what the unCLIP prior
-in diffusers computes, as a test shows; docs/prior.md lists the differences from DALLE2-pytorch's.
+query, whose output is the prediction. With `rotary`, `norm_in` and `normformer` false the network equals diffusers'
+unCLIP prior, as a test shows; docs/prior.md lists the differences from DALLE2-pytorch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class PriorTransformerConfig(BackboneRecord):
     """Norm of the query's token after the last layer."""
 
     final_proj: bool = True
-    """A linear map from the query's token to the prediction; without it embed_dim must be that of the embeddings."""
+    """Whether a linear map follows from the query's token to the prediction; if false, embed_dim must be the
+    embeddings' size."""
 
     normformer: bool = False
     """Norms after attention and inside the feed-forward too (Shleifer et al. 2021, arXiv:2110.09456, no head scale)."""
@@ -77,7 +78,7 @@ class PriorTransformerConfig(BackboneRecord):
 
 
 class Layer(nn.Module):
-    """Causal attention, then a feed-forward; each on the normed stream and added to it."""
+    """Causal attention, then a feed-forward; each reads the normed stream and is added to the stream."""
 
     def __init__(self, config: PriorTransformerConfig):
         super().__init__()

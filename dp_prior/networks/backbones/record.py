@@ -1,4 +1,4 @@
-"""What the record of every backbone declares, and the network it makes."""
+"""Base classes of the records of backbones, and the interface of the networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dp_prior.config import Config
 
 
 class Sizes(NamedTuple):
-    """What a network reads and returns; see `BackboneRecord.create`."""
+    """Shapes of a network's inputs and output; see `BackboneRecord.create`."""
 
     x_shape: tuple[int, ...]
     cond_shape: tuple[int, int]
@@ -32,17 +32,17 @@ class Sizes(NamedTuple):
 class BackboneRecord(Config):
     """The record of a network `forward(x_t (B, *x_shape), t (B,), cond (B, N, D))` -> raw output of x's shape.
 
-    A member of the family has a `type` and `create`, or, as those in this folder, `network`, which `create` calls. The
-    network draws dropout with `networks.dropout.Dropout`.
+    A member of the family has a `type` and implements `create`, or `network`, which `create` calls, like all members in
+    this folder. The network draws dropout with `networks.dropout.Dropout`.
     """
 
     @property
     def length_factor(self) -> int:
-        """The horizon must be a multiple of this."""
+        """The horizon must be a multiple of this number."""
         return 1
 
     def horizon_faults(self, horizon: int) -> Iterator[str]:
-        """Why the network cannot work on chunks of this length, if it cannot."""
+        """Reasons why the network cannot work on chunks of this length."""
         factor = self.length_factor
         if horizon % factor:
             above = horizon + factor - horizon % factor
@@ -52,7 +52,7 @@ class BackboneRecord(Config):
             )
 
     def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
-        """Why the network cannot work on samples of this shape, if it cannot."""
+        """Reasons why the network cannot work on samples of this shape."""
         return self.horizon_faults(x_shape[0])
 
     def create(
@@ -67,11 +67,11 @@ class BackboneRecord(Config):
         Args:
             x_shape: of one sample; chunks are (H, A), embeddings (D,).
             cond_shape: (N, D), number and size of the condition tokens.
-            output_channels_factor: the last dimension of the output is this many times that of x_shape.
-            input_channels_factor: the last dimension of x_t likewise.
+            output_channels_factor: last dimension of the output, as a multiple of the last of x_shape.
+            input_channels_factor: last dimension of x_t, as a multiple of the last of x_shape.
 
         Raises:
-            ValueError: such a network does not fit samples or conditions of this shape.
+            ValueError: the network does not fit samples or conditions of this shape.
         """
         for fault in self.shape_faults(x_shape):
             raise ValueError(fault)
@@ -83,7 +83,7 @@ class BackboneRecord(Config):
 
 
 class ImageBackboneRecord(BackboneRecord):
-    """The record of a network of images (H, W, C); `cond` has one token, the embedded label, or none."""
+    """The record of a network of images (H, W, C); `cond` has one token, the embedded label, or no token."""
 
     @property
     def cond_dim(self) -> int:
@@ -102,7 +102,7 @@ class ImageBackboneRecord(BackboneRecord):
 
 
 def heads_faults(embed_dim: int, n_heads: int, features: int) -> Iterator[str]:
-    """Whether `embed_dim` can be divided into heads, each with a multiple of so many features."""
+    """Checks that `embed_dim` can be divided into heads whose width is a multiple of `features`."""
     if embed_dim % (features * n_heads):
         nearest = features * n_heads * max(1, round(embed_dim / (features * n_heads)))
         yield (

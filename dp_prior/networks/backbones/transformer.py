@@ -1,7 +1,7 @@
 """The transformer of Diffusion Policy (Chi et al. 2023, section III): one token per action, attending to observations.
 
 An encoder reads the timestep and the observation tokens; a decoder turns the noisy actions into the output, attending
-to the encoder's tokens. Function and parameters are those of the published network; see `rename_published`.
+to the encoder's tokens. Function and parameters equal the published network's; see `rename_published`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class TransformerConfig(BackboneRecord):
     """Layers of the encoder of timestep and observations; 0 for a two-layer MLP on each token."""
 
     is_causal: bool = True
-    """Whether an action sees only actions before it and observations up to its own step."""
+    """Whether an action sees only earlier actions, and observations up to the action's step."""
 
     embed_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Probability of dropping a feature of a token as it enters, in training."""
+    """Probability of dropping a feature of an input token, in training."""
 
     dropout: float = Field(default=0.01, ge=0.0, lt=1.0)
     """Probability of dropping an attention weight or a feature inside a layer, in training."""
@@ -70,7 +70,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then feed-forward, each on the normed stream and added to it."""
+    """Attention, then feed-forward; each reads the normed stream and is added to the stream."""
 
     def __init__(self, *, dim: int, n_heads: int, dropout: float):
         super().__init__()
@@ -185,10 +185,10 @@ _PUBLISHED_NAMES = (
 
 
 def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of Diffusion Policy's `TransformerForDiffusion` under the names they have here.
+    """Weights of Diffusion Policy's `TransformerForDiffusion` under our names.
 
     Args:
-        weights: its state dict (in the published checkpoints under `model.`, without that prefix).
+        weights: the state dict; in published checkpoints the tensors under `model.`, without this prefix.
     """
     renamed = rename(weights, _PUBLISHED_NAMES)
     for name in {"positions.weight", "cond_positions.weight"} & renamed.keys():

@@ -1,7 +1,7 @@
 """Conditional one-dimensional UNet: the convolutional backbone of Diffusion Policy (Chi et al. 2023, section III).
 
 Convolutions run over the positions of the chunk; the timestep and all condition tokens, flattened to one vector,
-modulate every residual block by FiLM. Function and parameters are those of the published network, so its weights load;
+modulate every residual block by FiLM. Function and parameters equal the published network's, so published weights load;
 see `UNet1D.load_published`.
 """
 
@@ -23,7 +23,7 @@ from dp_prior.networks.encoders.pretrained import rename
 from dp_prior.networks.layers import FiLM, GroupNorm, StepEmbedding, compute_dtype, mish
 
 PUBLISHED_HEAD_GROUPS = 8
-"""Diffusion Policy's and LeRobot's networks pass n_groups to every block but the last, which keeps its default."""
+"""Groups of the head in Diffusion Policy's and LeRobot's networks, which pass n_groups to every block but the last."""
 
 
 class UNet1DConfig(BackboneRecord):
@@ -32,7 +32,7 @@ class UNet1DConfig(BackboneRecord):
     type: Literal["unet1d"] = "unet1d"
 
     down_dims: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(256, 512, 1024), min_length=1)
-    """Channels of each level; every level after the first works at half the positions of the one before."""
+    """Channels of each level; every level after the first has half the positions of the previous level."""
 
     kernel_size: int = Field(default=5, ge=1)
     """Positions a convolution sees; odd."""
@@ -41,13 +41,13 @@ class UNet1DConfig(BackboneRecord):
     """Groups of the group norm; divides every level's channels."""
 
     head_groups: int | None = Field(default=None, ge=1)
-    """Groups of the head's group norm; null for n_groups. Published weights need 8, whatever their n_groups."""
+    """Groups of the head's group norm; null for n_groups. Published weights always need 8."""
 
     step_embed_dim: int = Field(default=256, ge=4, multiple_of=2)
     """Features of the embedded timestep."""
 
     film_scale: bool = True
-    """Whether the condition predicts a scale and a bias for every channel, or (false) a bias alone."""
+    """Whether the condition predicts a scale and a bias for every channel, or (false) only a bias."""
 
     def faults(self) -> Iterator[str]:
         if self.kernel_size % 2 == 0:
@@ -180,7 +180,7 @@ class UNet1D(nn.Module):
         dtype = compute_dtype(self.head.out.weight)
         x, modulating = self._inputs(x_t.to(dtype), cond.to(dtype))
         features = torch.cat([self.step_embedding(t).to(dtype), modulating], dim=1)
-        features = mish(features)  # every block's modulation starts with it
+        features = mish(features)  # computed once here for all blocks
         skips = []
         for level in self.down:
             x = level(x, features)
@@ -193,10 +193,10 @@ class UNet1D(nn.Module):
         return self.head(x)
 
     def load_published(self, weights: Mapping[str, Tensor]) -> None:
-        """Load the weights of a published network; see `rename_published`. n_groups must be that of its training.
+        """Load the weights of a published network; see `rename_published`. n_groups must be as in its training.
 
         Raises:
-            ValueError: the head's group norm has other groups than the published one, which no tensor would show.
+            ValueError: the number of groups of the head's group norm differs; shapes of tensors would not show this.
             RuntimeError: names or shapes do not fit.
         """
         groups = self.head.norm.num_groups
@@ -213,7 +213,7 @@ class UNet1D(nn.Module):
 
 
 class LocalResidualBlock(ResidualBlock):
-    """A residual block of x_t, plus one of the local condition, which is in the last channels."""
+    """The sum of two residual blocks: of x_t, and of the local condition, which is in the last channels."""
 
     def __init__(
         self, config: UNet1DConfig, in_channels: int, local_channels: int, out_channels: int, *, cond_dim: int
@@ -231,7 +231,7 @@ class LocalResidualBlock(ResidualBlock):
 class LocalUNet1D(UNet1D):
     """See `LocalUNet1DConfig`; arguments and `forward` as `UNet1D`.
 
-    Diffusion Policy's network holds a second such block for the way up, which never runs; it is left out.
+    Diffusion Policy's network holds another local block, for the way up, which never runs and is left out here.
     """
 
     is_local = True
@@ -254,7 +254,7 @@ _PUBLISHED_NAMES = (
     (r"^(down|up)_modules\.(\d+)\.2\.(conv\.)?", r"\1.\2.resample."),
     (r"^mid_modules\.", "mid."),
     (r"^local_cond_encoder\.0\.", "down.0.first.local."),
-    (r"^local_cond_encoder\.1\.", None),  # never runs there
+    (r"^local_cond_encoder\.1\.", None),  # never runs in the published network
     (r"^final_conv\.0\.block\.0\.", "head.conv."),
     (r"^final_conv\.0\.block\.1\.", "head.norm."),
     (r"^final_conv\.1\.", "head.out."),
@@ -268,10 +268,10 @@ _PUBLISHED_NAMES = (
 
 
 def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a published network under the names they have here; the tensors themselves fit as they are.
+    """Weights of a published network under our names; the tensors are unchanged.
 
     Args:
-        weights: state dict of Diffusion Policy's `ConditionalUnet1D` (in its checkpoints under `model.`) or of
-            LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`), without that prefix.
+        weights: state dict, without prefix, of Diffusion Policy's `ConditionalUnet1D` (in checkpoints under `model.`)
+            or of LeRobot's `DiffusionConditionalUnet1d` (under `diffusion.unet.`).
     """
     return rename(weights, _PUBLISHED_NAMES)

@@ -1,7 +1,7 @@
 """The UNet of images of Dhariwal and Nichol (arXiv:2102.09672, arXiv:2105.05233), by diffusers' `UNet2DModel`.
 
-With `scale_shift` and `resample` "conv" it computes what improved-diffusion's UNetModel computes; docs/networks.md says
-how its settings are called there. The last layer of every residual branch starts at zero, as it does there.
+With `scale_shift` and `resample` "conv" the network equals improved-diffusion's UNetModel; docs/networks.md translates
+the settings. The last layer of every residual branch starts at zero, as in improved-diffusion.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class UNet2DConfig(ImageBackboneRecord):
     """Channels of each level, as multiples of `channels`; every level but the first halves height and width."""
 
     n_res_blocks: int = Field(default=2, ge=1)
-    """Residual blocks of a level on the way down; on the way up there is one more."""
+    """Residual blocks per level on the way down; one more per level on the way up."""
 
     attention_resolutions: tuple[Annotated[int, Field(ge=1)], ...] = (16, 8)
-    """Heights at which every block is followed by attention; the middle of the network has one in any case."""
+    """Heights at which attention follows every block; the middle of the network always has attention."""
 
     head_dim: int = Field(default=64, ge=1)
     """Channels of an attention head."""
@@ -43,17 +43,17 @@ class UNet2DConfig(ImageBackboneRecord):
     """Groups of the group norms."""
 
     scale_shift: bool = True
-    """The timestep and the label scale and shift the features after the second norm; false: they are added before."""
+    """Timestep and label scale and shift the features after the second norm; false: are added before the norm."""
 
     resample: Literal["conv", "resnet"] = "conv"
-    """What halves and doubles: a convolution, or a residual block."""
+    """Layer that halves and doubles the resolution: a convolution, or a residual block."""
 
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Probability of dropping a feature inside a residual block, in training."""
 
     checkpointing: bool = False
-    """Compute residual blocks again in the backward pass instead of keeping what they computed: less memory, about a
-    third more time, the same numbers. Compiled code chooses itself what it keeps."""
+    """Recompute residual blocks in the backward pass instead of keeping intermediate values: less memory, about a third
+    more time, the same numbers. No effect in compiled code, where torch.compile decides."""
 
     def faults(self) -> Iterator[str]:
         odd = [width for width in self.widths if width % self.n_groups]
@@ -76,7 +76,7 @@ class UNet2DConfig(ImageBackboneRecord):
         return 4 * self.channels
 
     def shape_faults(self, x_shape: tuple[int, ...]) -> Iterator[str]:
-        """See `BackboneRecord`; attention must be at heights that there are."""
+        """See `BackboneRecord`; attention must be at heights that the network has."""
         yield from super().shape_faults(x_shape)
         heights = [x_shape[0] >> level for level in range(len(self.widths))]
         unknown = sorted(set(self.attention_resolutions) - set(heights))
@@ -129,7 +129,7 @@ class UNet2D(nn.Module):
         self._zero_last_layers()
 
     def _zero_last_layers(self) -> None:
-        """Every residual branch and the output start at zero, which diffusers leaves out."""
+        """Zero the last layer of every residual branch and of the output, which diffusers does not do."""
         for name, parameter in self.unet.named_parameters():
             if ".conv2." in name or ".to_out.0." in name or name.startswith("conv_out."):
                 nn.init.zeros_(parameter)

@@ -1,7 +1,7 @@
-"""Encoders of one observation key, and their union. `observation.py` concatenates their features to condition tokens.
+"""Encoders of one observation key, and their union. `observation.py` concatenates the features to condition tokens.
 
-A record has `create(shape)`, which takes the shape of one step and returns an `Encoder`; `reads` lists the kinds of
-keys that it encodes, and `needs_data_units` says whether values must reach it unscaled (the identity normalizer).
+A record has `create(shape)`, which takes the shape of one step and returns an `Encoder`. `reads` lists the supported
+kinds of keys; `needs_data_units` says whether the encoder needs unscaled values (the identity normalizer).
 """
 
 from dp_prior.config import family

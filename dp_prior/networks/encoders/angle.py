@@ -24,7 +24,7 @@ class AngleEncoderConfig(Config):
     needs_data_units: ClassVar[bool] = True
 
     def create(self, shape: tuple[int, ...]) -> AngleEncoder:
-        """Build it for observations of `shape`, the shape at one step."""
+        """The encoder of observations of `shape`, the shape at one step."""
         return AngleEncoder(shape=shape)
 
 

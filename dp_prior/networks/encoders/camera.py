@@ -1,4 +1,4 @@
-"""What the encoders of camera frames share: the fields of their records, and the way from frames to images."""
+"""Shared by all encoders of camera frames: fields of the records, and the conversion of frames to network inputs."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class CameraEncoderConfig(Config):
     """Learning rate of the backbone as a multiple of the optimizer's."""
 
     freeze: bool = False
-    """Whether the backbone keeps its pretrained weights; the layers after it learn."""
+    """Whether the backbone keeps its pretrained weights; later layers still learn."""
 
     def resolve(self) -> Self:
-        """The record with all that its weights' files say about the architecture; itself where nothing is missing."""
+        """The record, completed with facts about the architecture from the files of the weights, if any are missing."""
         return self
 
     def camera(self, shape: tuple[int, ...], *, mean: Rgb, std: Rgb) -> Camera:
-        """The way from frames of `shape` (height, width, 3) to images."""
+        """The conversion of frames of `shape` (height, width, 3) to images."""
         return Camera(crop=self.cropping(shape), jitter=self.jitter, mean=mean, std=std)
 
     def cropping(self, shape: tuple[int, ...]) -> Crop:
-        """The crop of frames of `shape` (height, width, 3). A data path may apply it to training frames by itself.
+        """The crop of frames of `shape` (height, width, 3). The data path may already crop training frames.
 
         Raises:
-            ValueError: these are not RGB frames, or the crop is larger than they are.
+            ValueError: `shape` is not of RGB frames, or the crop is larger than the frames.
         """
         if len(shape) != 3 or shape[-1] != 3:
             if len(shape) == 3 and shape[0] == 3:
@@ -88,8 +88,8 @@ class Camera(nn.Module):
         """(B, n_obs_steps, height, width, 3) uint8 -> (B * n_obs_steps, 3, *crop.size) float32.
 
         Args:
-            random: B rows in training, None when acting. Frames that the data path has cropped already, which it may
-                in training only, pass as they are.
+            random: B rows in training, None when acting. In training, frames already cropped by the data path are not
+                cropped again.
         """
         self._check(frames, random)
         if tuple(frames.shape[2:4]) != self.crop.size:
@@ -103,7 +103,7 @@ class Camera(nn.Module):
         return images.view(*rows.shape[:2], -1, 3).permute(0, 3, 1, 2)
 
     def _check(self, frames: Tensor, random: Randomness | None) -> None:
-        """Refuse what is not the camera that the encoder was built for."""
+        """Refuse frames of another type or size than the encoder was built for."""
         if frames.dtype != torch.uint8:
             raise ValueError(f"camera frames are {frames.dtype}; expected torch.uint8 RGB from 0 to 255")
         expected = {self.crop.frame} if random is None else {self.crop.frame, self.crop.size}

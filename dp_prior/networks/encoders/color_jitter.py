@@ -36,7 +36,7 @@ class ColorJitterConfig(Config):
 class ColorJitter(nn.Module):
     """See `ColorJitterConfig`.
 
-    Contrast pivots on mid-grey rather than on the frame's own mean, so the map is a function of the random row alone.
+    Contrast pivots on mid-grey rather than on the frame's mean, so the map is a function of the random row only.
     """
 
     def __init__(self, config: ColorJitterConfig):
@@ -71,7 +71,7 @@ class ColorJitter(nn.Module):
         return torch.cat([linear, offset], dim=-1)
 
     def forward(self, pixels: Tensor, random: Randomness) -> Tensor:
-        """(B, n_obs_steps, H, W, 3) float32 in [0, 255] -> the same, recoloured and clamped to that range."""
+        """(B, n_obs_steps, H, W, 3) float32 in [0, 255] -> the same shape, recoloured and clamped to [0, 255]."""
         matrices = self.matrices(random)
         linear, offset = matrices[..., :3].transpose(1, 2), 255 * matrices[:, None, :, 3]
         recoloured = torch.baddbmm(offset, pixels.reshape(len(pixels), -1, 3), linear)

@@ -25,7 +25,7 @@ class Encoder(nn.Module):
         """(B, n_obs_steps, *shape) -> (B, n_obs_steps, output_dim).
 
         Args:
-            random: B rows, one per sample, in training; None in evaluation and inference. Draw only from it, so that a
-                sample's draw depends on neither batch nor rank.
+            random: B rows, one per sample, in training; None in evaluation and inference. The only permitted source of
+                random numbers, so that a sample's draw depends on neither batch nor rank.
         """
         raise NotImplementedError

@@ -20,7 +20,7 @@ class LabelToken(nn.Module):
         """(B,) int64 -> (B, 1, D).
 
         Args:
-            kept: (B,) 1 where a sample keeps its label and 0 where it gets the token for none; None keeps all.
+            kept: (B,) 1 to keep a sample's label, 0 to replace it by the token for a dropped label; None keeps all.
         """
         number = label if kept is None else torch.where(kept.bool(), label, self.n_classes)
         return self.tokens(number)[:, None]

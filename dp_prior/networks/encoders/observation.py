@@ -46,7 +46,7 @@ class ObservationEncoder(nn.Module):
         """(B, n_obs_steps, *shape) by key -> (B, n_obs_steps, D).
 
         Args:
-            kept: (B,) by key, 1 where a sample keeps the key's features and 0 where it gets zeros; None keeps all.
+            kept: (B,) by key, 1 to keep a sample's features of the key, 0 to replace them by zeros; None keeps all.
             random: B rows; an encoder that draws gets the stream of its key. None in evaluation and inference.
         """
         features = []

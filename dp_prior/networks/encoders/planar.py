@@ -40,7 +40,7 @@ class PlanarEncoderConfig(Config):
     """Distance from the agent that maps to 1."""
 
     def create(self, shape: tuple[int, ...]) -> PlanarEncoder:
-        """Build it for observations of `shape`, the shape at one step, which must be (5,)."""
+        """The encoder of observations of `shape`, the shape at one step, which must be (5,)."""
         if shape != (5,):
             raise ValueError(
                 f"the planar encoder reads (agent x, agent y, object x, object y, angle), but the observation has "

@@ -1,4 +1,4 @@
-"""Partial initialisation: parts of a model that start from a file, learn more slowly than the rest, or not at all."""
+"""Partial initialisation: parts of a model that start from a file, and learn more slowly or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 Renaming = tuple[tuple[str, str | None], ...]
-"""Pairs of a pattern and its replacement, applied to a name in this order; None drops the tensor."""
+"""Pairs (pattern, replacement), applied to a name in this order; the replacement None drops the tensor."""
 
 
 class FineTuned(nn.Module):
@@ -27,11 +27,11 @@ class Pretrained(nn.Module):
     """A module that can start from published weights.
 
     Building the module reads no file: a model loaded from a checkpoint or export has its weights already, and the
-    published file need not exist any more.
+    published file may be gone.
     """
 
     def load_pretrained(self) -> None:
-        """Read the weights that the record names; without any, keep the random ones."""
+        """Read the weights that the record names, if any; otherwise the random weights stay."""
         raise NotImplementedError
 
 
@@ -43,11 +43,11 @@ def load_pretrained(model: nn.Module) -> None:
 
 
 def read_weights(path: str | Path, prefix: str = "") -> dict[str, Tensor]:
-    """Tensors of a safetensors file whose names begin with `prefix`, under their names without it.
+    """Tensors of a safetensors file whose names begin with `prefix`, by the rest of the name.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is not a safetensors file, or no name begins with the prefix.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not a safetensors file, or no name begins with the prefix.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -92,15 +92,15 @@ def rename(weights: Mapping[str, Tensor], renaming: Renaming) -> dict[str, Tenso
 
 
 def load_parts(module: nn.Module, weights: Mapping[str, Tensor], parts: Iterable[str], *, source: str) -> None:
-    """Copy weights into some children of `module`; its other children keep theirs.
+    """Copy weights into some children of `module`; other children are unchanged.
 
     Args:
-        weights: by the names that `module` has for them, for all parts and nothing else.
+        weights: tensors by their names in `module`, for all of `parts` and nothing else.
         parts: names of the children.
         source: where the weights come from, for the error.
 
     Raises:
-        ValueError: a tensor is missing, unknown or has another shape; all of them are listed, and nothing is copied.
+        ValueError: a tensor is missing, unknown or has another shape; lists all faults and copies nothing.
     """
     parts = set(parts)
     own = module.state_dict()

@@ -1,6 +1,6 @@
 """ResNet encoder of camera frames with group norm and spatial softmax, as in Diffusion Policy (Chi et al. 2023).
 
-Function and parameter names of the backbone are torchvision's (and timm's), so published weights load: those for
+Function and parameter names of the backbone are torchvision's (and timm's), so published weights load: weights for
 ImageNet, and the encoders of Stanford's and LeRobot's image policies; see `rename_published`.
 """
 
@@ -23,7 +23,7 @@ from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
 
 CHANNELS_PER_GROUP = 16  # of the group norm, as in Diffusion Policy
-_EXPANSION = 4  # channels of a bottleneck's output for one of its middle
+_EXPANSION = 4  # channels of a bottleneck's output, as a multiple of its middle
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 Norm = Literal["group", "frozen_batch"]
@@ -42,7 +42,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     """Channels of the first level; each further level has twice as many."""
 
     blocks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(2, 2, 2, 2), min_length=1)
-    """Residual blocks of each level; every level after the first works at half the resolution of the one before.
+    """Residual blocks of each level; every level after the first has half the resolution of the previous level.
     [2, 2, 2, 2] is ResNet-18, [3, 4, 6, 3] is ResNet-34, or ResNet-50 with bottleneck."""
 
     bottleneck: bool = False
@@ -62,7 +62,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
     """Keypoints of the spatial softmax."""
 
     output_dim: int | None = Field(default=64, ge=1)
-    """Features that come out, through a linear layer and ReLU; null: the pooled features as they are."""
+    """Number of output features, through a linear layer and ReLU; null: the pooled features unchanged."""
 
     mean: Rgb | None = None
     """Mean of RGB in [0, 1], which is subtracted; null: 0.5 each, with frozen_batch ImageNet's."""
@@ -72,7 +72,7 @@ class ResNetEncoderConfig(CameraEncoderConfig):
 
     weights: str | None = None
     """Path of a safetensors file to start from: a torchvision or timm ResNet, or an image policy of Stanford's or
-    LeRobot's. Read when a run is created, not needed after that."""
+    LeRobot's. Read when a run is created; not needed later."""
 
     weights_prefix: str = ""
     """Only tensors of `weights` whose names begin with this are read, for example "diffusion.rgb_encoder."."""
@@ -92,14 +92,14 @@ class ResNetEncoderConfig(CameraEncoderConfig):
                     yield f"{field} needs pretrained weights, but weights is null. Give a safetensors file"
 
     def create(self, shape: tuple[int, ...]) -> ResNetEncoder:
-        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
+        """The encoder of frames of `shape` (height, width, 3), with random weights; see `Pretrained`."""
         mean, std = (IMAGENET_MEAN, IMAGENET_STD) if self.norm == "frozen_batch" else ((0.5,) * 3, (0.5,) * 3)
         camera = self.camera(shape, mean=self.mean or mean, std=self.std or std)
         return ResNetEncoder(self, camera)
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch norm by fixed statistics, which come with pretrained weights; scale and bias are learned."""
+    """Batch norm with fixed statistics from the pretrained weights; scale and bias are learned."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -126,7 +126,7 @@ def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> 
 class Block(nn.Module):
     """A residual block of two 3x3 convolutions or, as a bottleneck, of 1x1, 3x3 and 1x1.
 
-    The stride of a bottleneck is that of its middle convolution, as in torchvision.
+    In a bottleneck the middle convolution has the stride, as in torchvision.
     """
 
     def __init__(self, config: ResNetEncoderConfig, in_channels: int, out_channels: int, *, stride: int):
@@ -191,7 +191,7 @@ class ResNet(FineTuned):
         return height, width
 
     def pixels(self, cells: Tensor) -> Tensor:
-        """The middle, in pixels of an image's row or column, of what a cell of the feature maps sees."""
+        """Index of a cell of the feature maps -> centre of its receptive field, in pixels along the same axis."""
         stride = 4 * 2 ** (self.n_levels - 1)
         return stride * cells + (1.5 if self.is_patch else 0.0)
 
@@ -244,18 +244,18 @@ class ResNetEncoder(Pretrained):
         return self.backbone.pixels(cells) + torch.tensor([left, top], device=maps.device)
 
     def load_pretrained(self) -> None:
-        """See `Pretrained`. A file without pooling or projection leaves those random."""
+        """See `Pretrained`. Pooling and projection stay random if the file does not have them."""
         if self.weights is not None:
             load_published(self, read_weights(self.weights, self.weights_prefix), source=self.weights)
 
 
 _PUBLISHED_NAMES: Renaming = (
     (r"^fc\.|num_batches_tracked$|(^|\.)(pos_grid|pos_x|pos_y|temperature)$", None),
-    # robomimic's VisualCore, which names every tensor twice
+    # robomimic's VisualCore, whose state dict holds every tensor under two names
     (r"^(nets\.0|backbone)\.nets\.", "backbone."),
     (r"^nets\.1\.nets\.", "pool.conv."),
     (r"^nets\.3\.", "project."),
-    # LeRobot's DiffusionRgbEncoder, its backbone numbered like robomimic's
+    # LeRobot's DiffusionRgbEncoder, with a backbone numbered like robomimic's
     (r"^pool\.nets\.", "pool.conv."),
     (r"^out\.", "project."),
     (r"^backbone\.0\.", "backbone.conv1."),
@@ -267,7 +267,7 @@ _PUBLISHED_NAMES: Renaming = (
 
 
 def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a published encoder under the names they have here; the tensors themselves fit as they are.
+    """Weights of a published encoder under our names; the tensors are unchanged.
 
     Args:
         weights: state dict, without a prefix, of a torchvision or timm ResNet (also Stanford's `MultiImageObsEncoder`,
@@ -275,7 +275,7 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
             (`obs_encoder.obs_nets.KEY.`), or of LeRobot's `DiffusionRgbEncoder` (`diffusion.rgb_encoder.`).
 
     Raises:
-        ValueError: its spatial softmax has a learned temperature, which there is not here.
+        ValueError: the spatial softmax has a learned temperature, which is not supported here.
     """
     learned = [name for name, value in weights.items() if name.endswith("temperature") and bool((value != 1).any())]
     if learned:
@@ -286,10 +286,10 @@ def rename_published(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def load_published(encoder: ResNetEncoder, weights: Mapping[str, Tensor], *, source: str) -> None:
     """Start the encoder from published weights; see `rename_published`.
 
-    The backbone must be complete; pooling and projection are taken where the weights have them.
+    The backbone must be complete; pooling and projection are optional.
 
     Raises:
-        ValueError: the weights do not fit, with every tensor that does not.
+        ValueError: the weights do not fit; lists every faulty tensor.
     """
     renamed = rename_published(weights)
     has_statistics = any(name.endswith("running_var") for name in renamed)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 class SpatialSoftmax(nn.Module):
     """A 1x1 convolution to one map per keypoint, then the mean position under each map's softmax.
 
-    Positions run from -1 to 1 on numpy's grid, whose float32 values the published policies were trained with (torch's
-    own linspace differs in the last bit). They are computed in float32 even under autocast: bfloat16 would round a
-    keypoint to 1/256 of the frame.
+    Positions run from -1 to 1 on numpy's float32 grid, as in the training of published policies (torch's linspace
+    differs in the last bit). Keypoints are computed in float32 even under autocast: bfloat16 would round a keypoint to
+    1/256 of the frame.
 
     Args:
         channels: of the feature maps.

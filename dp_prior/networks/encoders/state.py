@@ -1,4 +1,4 @@
-"""State encoder: the numbers themselves, or a small MLP per observation step."""
+"""State encoder: passes the numbers on unchanged, or through a small MLP per observation step."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dp_prior.randomness import Randomness
 
 
 class StateEncoderConfig(Config):
-    """Encodes a state vector of robot or scene, or the embedding of a text. By default it passes through unchanged, as
-    in Chi et al. 2023."""
+    """Encodes a state vector of robot or scene, or the embedding of a text. By default the vector passes through
+    unchanged, as in Chi et al. 2023."""
 
     type: Literal["state"] = "state"
 
@@ -30,10 +30,10 @@ class StateEncoderConfig(Config):
     """Widths of hidden layers, each followed by Mish; none by default."""
 
     output_dim: int | None = Field(default=None, ge=1)
-    """Number of output features; null for the last hidden layer's, or without one the numbers themselves."""
+    """Number of output features, through a last linear layer; null for no such layer."""
 
     def create(self, shape: tuple[int, ...]) -> StateEncoder:
-        """Build it for observations of `shape`, the shape at one step."""
+        """The encoder of observations of `shape`, the shape at one step."""
         return StateEncoder(self, shape)
 
 

@@ -1,4 +1,4 @@
-"""Text conditions -> condition tokens: one for each encoding of a text, then those of its embedding."""
+"""Text conditions -> condition tokens: a token for each encoding of a text, then the tokens of the embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMBEDDING, ENCODINGS = "text", "text_encodings"
 
 
 class TextTokens(nn.Module):
-    """Projects encodings and embedding to tokens; learned tokens replace dropped ones and padding.
+    """Projects encodings and embedding to tokens; learned tokens replace dropped conditions and padding.
 
     An encoding of zeros is padding, as in DALLE2-pytorch.
 
@@ -41,7 +41,7 @@ class TextTokens(nn.Module):
         """(B, *shape) by key -> (B, N, D).
 
         Args:
-            kept: (B,) by key, 1 where a sample keeps it and 0 where it gets the learned tokens; None keeps all.
+            kept: (B,) by key, 1 to keep a sample's condition, 0 to replace it by the learned tokens; None keeps all.
         """
         tokens = []
         for key in self.keys:

@@ -1,8 +1,8 @@
 """Vision transformer encoder of camera frames: a pretrained model of transformers, pooled to one or several tokens.
 
 A downloaded file is data here, never code: `resolve` reads the sizes of a listed architecture from its config.json into
-the record, the class comes from the list below, and the weights must be safetensors. The resolved record and the run's
-own checkpoint are all that loading a policy needs; it asks no network.
+the record, the class comes from the list below, and the weights must be safetensors. Loading a policy needs only the
+resolved record and the run's own checkpoint, and no network access.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dp_prior.randomness import Randomness
 
 
 class Family(NamedTuple):
-    """One architecture of transformers: its usual normalisation, and whether it has a class token."""
+    """One architecture of transformers: the usual normalisation, and whether there is a class token."""
 
     mean: Rgb
     std: Rgb
@@ -43,17 +43,17 @@ FAMILIES = {
     "clip_vision_model": Family(*_CLIP, has_cls=True),
     "siglip_vision_model": Family(*_HALF, has_cls=False),
 }
-"""By `model_type`. SigLIP 2 models of a fixed resolution are of the type siglip, too."""
+"""Architectures by `model_type`. SigLIP 2 models of a fixed resolution also have the type siglip."""
 
 _WITH_TEXT = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # their config.json holds a vision_config
-_SIZES = (  # what may be said of a model; nothing here names code, as attn_implementation could
+_SIZES = (  # permitted keys of a model's configuration; none can name code, as attn_implementation could
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "mlp_ratio", "hidden_act"),
     *("layer_norm_eps", "image_size", "patch_size", "num_channels", "num_register_tokens", "layerscale_value"),
     *("qkv_bias", "query_bias", "key_bias", "value_bias", "proj_bias", "mlp_bias", "use_swiglu_ffn", "use_gated_mlp"),
     "rope_theta",
 )
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
-_FIXED = {  # nothing draws from torch's generator, no parameter goes without gradient
+_FIXED = {  # no draws from torch's generator, no parameters without gradient
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "attention_dropout": 0.0,
@@ -73,8 +73,8 @@ class VitEncoderConfig(CameraEncoderConfig):
     type: Literal["vit"] = "vit"
 
     weights: str
-    """Folder as `save_pretrained` leaves it, or Hub id with an optional @revision; DINOv2, DINOv3, CLIP or SigLIP. Read
-    when training starts, not needed to act."""
+    """Folder as written by `save_pretrained`, or Hub id with an optional @revision; DINOv2, DINOv3, CLIP or SigLIP.
+    Read when training starts, not needed to act."""
 
     architecture: dict[str, bool | int | float | str | list[int] | None] | None = None
     """model_type and sizes of the model; null: taken from `weights` when a run is created."""
@@ -89,7 +89,7 @@ class VitEncoderConfig(CameraEncoderConfig):
     """Queries of the attention pooling, one token each."""
 
     output_dim: int | None = Field(default=None, ge=1)
-    """Features of each token, through a linear layer; null: as many as the model has."""
+    """Features of each token, through a linear layer; null: the model's features, without such a layer."""
 
     mean: Rgb | None = None
     """Mean of RGB in [0, 1], which is subtracted; null: the model's own."""
@@ -127,11 +127,11 @@ class VitEncoderConfig(CameraEncoderConfig):
             yield f"image_size is {size}, no multiple of the model's patch size {patch}. Take {nearest}"
 
     def resolve(self) -> VitEncoderConfig:
-        """The record with `architecture`, `mean` and `std` read from `weights`; itself once it has them.
+        """The record with `architecture`, `mean` and `std` read from `weights`; unchanged if already resolved.
 
         Raises:
-            FileNotFoundError: there is no such model, or it is not in the cache and the Hub is out of reach.
-            ValueError: it is not of a listed architecture, or its files are damaged.
+            FileNotFoundError: the model does not exist, or is not cached and the Hub is out of reach.
+            ValueError: the architecture is not listed, or the files are damaged.
         """
         if self.architecture is not None:
             return self
@@ -149,7 +149,7 @@ class VitEncoderConfig(CameraEncoderConfig):
         )
 
     def create(self, shape: tuple[int, ...]) -> VitEncoder:
-        """Build it for frames of `shape` (height, width, 3), with random weights; see `Pretrained`.
+        """The encoder of frames of `shape` (height, width, 3), with random weights; see `Pretrained`.
 
         Raises:
             ValueError: the architecture contradicts itself.
@@ -178,7 +178,7 @@ class Source(NamedTuple):
         """An existing folder wins; otherwise user/name[@revision] is a Hub repository.
 
         Raises:
-            FileNotFoundError: it is neither.
+            FileNotFoundError: `weights` is neither.
         """
         if weights and Path(weights).is_dir():
             return cls(weights, None)
@@ -188,7 +188,7 @@ class Source(NamedTuple):
         return cls(name, revision or "main")
 
     def read_json(self, file: str) -> dict[str, Any] | None:
-        """The contents of one of its JSON files; None where it has no such file.
+        """The content of a JSON file of the model; None if the file does not exist.
 
         Raises:
             FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.
@@ -250,7 +250,7 @@ def _transformers() -> Any:
 
 
 class VisionTransformer(FineTuned):
-    """A model of transformers as a function from images to tokens, the class token first where it has one."""
+    """A model of transformers as a function from images to tokens; a class token, if any, comes first."""
 
     def __init__(self, architecture: dict[str, Any], *, image_size: int):
         super().__init__()
@@ -264,10 +264,10 @@ class VisionTransformer(FineTuned):
         self.options = {"interpolate_pos_encoding": True} if is_other_size else {}
         self.dim = architecture["hidden_size"]
         self.n_special = int(FAMILIES[model_type].has_cls) + architecture.get("num_register_tokens", 0)
-        """Tokens before those of the patches: class token and registers."""
+        """Number of tokens before the patches: class token and registers."""
 
     def requires_grad_(self, requires_grad: bool = True) -> VisionTransformer:
-        """All but the token of masked patches, which nothing here uses and which would never get a gradient."""
+        """All parameters but the token of masked patches, which is unused here and would never get a gradient."""
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(requires_grad and not name.endswith("mask_token"))
         return self
@@ -275,14 +275,14 @@ class VisionTransformer(FineTuned):
     def forward(self, images: Tensor) -> Tensor:
         """(N, 3, image_size, image_size) -> (N, n_special + patches, dim), after the model's last norm."""
         tokens = self.model(pixel_values=images, **self.options).last_hidden_state
-        return self.model.post_layernorm(tokens) if self.is_clip else tokens  # CLIP's own norms its class token only
+        return self.model.post_layernorm(tokens) if self.is_clip else tokens  # CLIP itself norms only the class token
 
     def load(self, source: Source) -> None:
         """Take the weights of a published model of this architecture.
 
         Raises:
-            FileNotFoundError: they cannot be found or are not safetensors.
-            ValueError: they do not fit the architecture.
+            FileNotFoundError: the weights cannot be found or are not safetensors.
+            ValueError: the weights do not fit the architecture.
         """
         try:
             published, report = type(self.model).from_pretrained(
@@ -323,7 +323,7 @@ class VitEncoder(Pretrained):
     """Camera, backbone, pooling, projection; see `VitEncoderConfig`.
 
     Attributes:
-        n_tokens: tokens of each observation step; `forward` gives them one after the other in the last axis.
+        n_tokens: tokens of each observation step, which `forward` concatenates in the last axis.
     """
 
     draws: ClassVar[bool] = True

@@ -11,15 +11,15 @@ from torch.autograd.function import once_differentiable
 
 _ONEDNN_LINEAR = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
-# Below this many multiplications the dispatch of oneDNN's operator (10 microseconds) costs more than it saves.
+# With fewer multiplications the dispatch of oneDNN's operator (10 microseconds) costs more than the product saves.
 _LEAST_FOR_ONEDNN = 2**20
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """(M, K) @ (N, K)^T + (N,), by the faster library; b is contiguous or the transpose of a contiguous matrix.
 
-    Single precision on a CPU goes to oneDNN, as bfloat16 does in torch itself: it reaches 440 to 480 GFLOP/s on two
-    cores where torch's choice, MKL, reaches 215. oneDNN is about 1000x slower when b is a strided slice, hence the
+    Single precision on a CPU goes to oneDNN, as bfloat16 does in torch itself: oneDNN reaches 440 to 480 GFLOP/s on two
+    cores; torch's choice, MKL, reaches 215. oneDNN is about 1000x slower when b is a strided slice, hence the
     contiguity check.
     """
     is_plain = b.is_contiguous() or b.t().is_contiguous()
@@ -29,7 +29,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def uses_onednn(x: Tensor) -> bool:
-    """Whether `product` may go to oneDNN for this input; torch's compiler takes its operator with constants only."""
+    """Whether `product` may go to oneDNN for this input; torch.compile accepts the operator with constants only."""
     is_eager = not torch.compiler.is_compiling()
     return x.dtype is torch.float32 and x.device.type == "cpu" and _ONEDNN_LINEAR is not None and is_eager
 
@@ -52,7 +52,7 @@ class _LinearProduct(torch.autograd.Function):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear`, through `product` where that is faster: enough work, float32, no autocast, on a CPU."""
+    """`F.linear`, through `product` where faster: enough work, float32, no autocast, on a CPU."""
     is_cast = torch.is_autocast_enabled(x.device.type)
     if not uses_onednn(x) or is_cast or weight.dtype is not torch.float32:
         return F.linear(x, weight, bias)

@@ -1,4 +1,4 @@
-"""One-dimensional convolutions of sequences (B, H, C) on a CPU as matrix products: one per tap, or one in all."""
+"""One-dimensional convolutions of sequences (B, H, C) on a CPU as matrix products: one product per tap, or in total."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Taps(NamedTuple):
 class TapProducts(torch.autograd.Function):
     """A one-dimensional convolution as one matrix product per tap, over the positions where the tap meets input.
 
-    The memory layout is positions first, so that a range of positions is a matrix without a copy. Unfolding the input
-    copies it once per tap and multiplies the padding too, which is 30 % of a kernel of 5 over 4 positions.
+    The memory layout is positions first, so that a range of positions is a matrix without a copy. Unfolding, in
+    contrast, copies the input once per tap and multiplies the padding, 30 % of a kernel of 5 over 4 positions.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, taps: Taps) -> Tensor:
-        """(B, sources * n, C) -> (B, targets * n, O), both in the dtype to compute in; casts weight and bias to it."""
+        """(B, sources * n, C) -> (B, targets * n, O), in the dtype of x, to which weight and bias are cast."""
         matrices = weight.permute(taps.tap_first).to(x.dtype).contiguous()
         bias = bias.to(x.dtype)
         x = _deal(x, taps.sources)
@@ -87,11 +87,11 @@ def _convolve(x: Tensor, matrices: Tensor, taps: tuple[Tap, ...], targets: int, 
 
 
 def _weight_gradient(grad: Tensor, x: Tensor, taps: Taps, shape: torch.Size) -> Tensor:
-    """The gradient of the weight, in the weight's own order of dimensions."""
+    """The gradient of the weight, in the weight's order of dimensions."""
     grad_weight = x.new_empty(shape)
     grad = grad.flatten(1, 2).transpose(1, 2)  # (targets, O, n * B)
     if uses_onednn(grad):
-        grad = grad.contiguous()  # else oneDNN would transpose it for every tap
+        grad = grad.contiguous()  # else oneDNN would transpose `grad` for every tap
     n, batch = x.shape[1:3]
     for tap, into in zip(taps.taps, grad_weight.permute(taps.tap_first), strict=True):
         targets, sources = _overlap(n, tap.offset)
@@ -117,7 +117,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _overlap(n: int, offset: int) -> tuple[slice, slice]:
-    """The positions whose neighbour at `offset` exists, and those neighbours."""
+    """The positions whose neighbour at `offset` exists, and the positions of these neighbours."""
     reach = min(abs(offset), n)
     kept, shifted = slice(0, n - reach), slice(reach, n)
     return (kept, shifted) if offset >= 0 else (shifted, kept)
@@ -164,8 +164,8 @@ def transposed_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     batch, n, channels = x.shape
     parts = product(x.reshape(batch * n, channels), weight.flatten(0, 1)).view(batch, n, 4 * channels)
     parts = F.pad(parts, (0, 0, 1, 1)).view(batch, n + 2, 4, channels)
-    # The phase of even positions sums tap 3 of the position before and tap 1 of the same, that of odd ones tap 2 of
-    # the same and tap 0 of the next: in memory, both times, 2 taps on and one position.
+    # Even outputs sum tap 3 of the previous position and tap 1 of the same position; odd outputs sum tap 2 of the same
+    # position and tap 0 of the next. In memory the terms of a sum are 2 * channels apart, the phases 3 * channels.
     terms = parts.as_strided(
         (batch, n, 2, 2, channels),
         ((n + 2) * 4 * channels, 4 * channels, 3 * channels, 2 * channels, 1),
