@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
     | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
-    | {"resize", "rich_text", "rotations", "schema", "slices"},
+    | {"locks", "resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
