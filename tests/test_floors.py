@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
     | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
-    | {"locks", "resize", "rich_text", "rotations", "schema", "slices"},
+    | {"hub_files", "locks", "resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -64,9 +64,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "pages/page.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
-    + ["data/episodes/hub.py", "embedders/transformers.py"],
-    "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
+    "huggingface_hub": ["hub_files.py", "places/hub.py", "places/card.py"],
+    "httpx2": ["hub_files.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],

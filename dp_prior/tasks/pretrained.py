@@ -20,7 +20,8 @@ from dp_prior.batch import Spec
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
-from dp_prior.places.hub import REPO, publish
+from dp_prior.hub_files import HubRepository
+from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
@@ -222,8 +223,8 @@ def vacant(directory: str | Path) -> Path:
 def _hub_or_path(name: str, revision: str | None) -> str:
     """An existing path wins; otherwise `user/name` is a Hub repository."""
     if "://" not in name and not Path(name).expanduser().exists():
-        repo, _, _ = name.partition("@")
-        if REPO.fullmatch(repo) and not Path(repo).expanduser().exists():
+        repository = HubRepository.parse(name)
+        if repository is not None and not Path(repository.name).expanduser().exists():
             name = f"hf://{name}"
     if revision is None:
         return name
