@@ -48,7 +48,7 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
-    "h5py": ["data/episodes/robomimic.py", "data/convert/robomimic.py"],
+    "h5py": ["data/hdf5.py", "data/episodes/robomimic.py"],
     "PIL": [
         "data/frames/",
         "data/image_sets/decode.py",
