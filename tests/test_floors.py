@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
     | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
-    | {"hub_files", "locks", "resize", "rich_text", "rotations", "schema", "slices"},
+    | {"hub_files", "locks", "picture_files", "video_files", "resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -49,15 +49,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
     "h5py": ["data/hdf5.py", "data/episodes/robomimic.py"],
-    "PIL": [
-        "data/frames/",
-        "data/image_sets/decode.py",
-        "inspection/pictures.py",
-        "data/convert/lerobot.py",
-        "evaluation/grid.py",
-        "tracking/media.py",
-    ],
-    "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
+    "PIL": ["picture_files.py", "data/image_sets/decode.py"],
+    "av": ["video_files.py", "data/frames/video.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],

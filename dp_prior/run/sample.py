@@ -41,12 +41,13 @@ from dp_prior.durable import (
     temporary_directory,
     unseal,
 )
-from dp_prior.evaluation.grid import import_pillow, save_png
+from dp_prior.evaluation.grid import save_png
 from dp_prior.evaluation.samples import Part, pick_samples
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.job.watch.judge import PATIENCE
 from dp_prior.locks import FileLock, NoLocksError, holder_of
+from dp_prior.picture_files import import_pillow
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.regular_files import read_small
