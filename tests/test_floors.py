@@ -16,7 +16,7 @@ FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*
 FLOORS = [
     {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
     | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
-    | {"resize", "rich_text", "rotations", "schema", "slices"},
+    | {"hub_files", "locks", "picture_files", "video_files", "resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
@@ -48,25 +48,17 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
-    "h5py": ["data/episodes/robomimic.py", "data/convert/robomimic.py"],
-    "PIL": [
-        "data/frames/",
-        "data/image_sets/decode.py",
-        "inspection/pictures.py",
-        "data/convert/lerobot.py",
-        "evaluation/grid.py",
-        "tracking/media.py",
-    ],
-    "av": ["data/frames/video.py", "evaluation/video.py", "tracking/media.py"],
+    "h5py": ["data/hdf5.py", "data/episodes/robomimic.py"],
+    "PIL": ["picture_files.py", "data/image_sets/decode.py"],
+    "av": ["video_files.py", "data/frames/video.py"],
     "accelerate": [*AT_THE_TOP["accelerate"], "tracking/accelerate.py"],  # the one adapter over its trackers
     "wandb": ["tracking/wandb.py", "places/wandb.py"],
     "tensorboard": ["tracking/tensorboard.py"],
     "mlflow": ["tracking/accelerate.py"],  # pictures and files, which accelerate's tracker does not hand over
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "pages/page.py"],
-    "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
-    + ["data/episodes/hub.py", "embedders/transformers.py"],
-    "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
+    "huggingface_hub": ["hub_files.py", "places/hub.py", "places/card.py"],
+    "httpx2": ["hub_files.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],

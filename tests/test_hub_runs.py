@@ -120,7 +120,7 @@ def _push(run):
 def test_an_empty_repository_is_that_of_a_run_which_has_not_saved_yet(tmp_path, hub):
     changes = {"train__steps": 2, "tracker__load": {"type": "remote", "reference": "hf://me/tiny"}}
     first = train(write(tmp_path, **changes))
-    assert first.exit_code == 0 and "the Hub has no repository me/tiny" in first.output
+    assert first.exit_code == 0 and "me/tiny is no repository on the Hub" in first.output
     other = tmp_path / "other"
     other.mkdir()
     assert train(write(other, **changes), "--resume", "must").exit_code == 64

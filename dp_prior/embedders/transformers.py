@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dp_prior.config import Config
+from dp_prior.hub_files import HubError, locate
 
 FILES = ("*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*.json")
 """Patterns of the files of a model's folder that are read and hashed."""
@@ -159,21 +159,15 @@ class Pretrained:
 
 
 def _folder(model: str) -> Path:
-    """The folder with the model's files; downloads a repository. An existing folder wins."""
-    if model and Path(model).is_dir():
-        return Path(model)
-    name, _, revision = model.partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
-        raise FileNotFoundError(f"{model} is no folder, and no Hub id such as openai/clip-vit-base-patch32")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
+    """Where the model's files lie; downloads them if it is a repository. An existing folder wins."""
+    found = locate(model, "model")
+    if isinstance(found, Path):
+        return found
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        return found.snapshot(FILES)
+    except HubError as error:
         raise FileNotFoundError(
-            f"model {model} is not in the local cache and cannot be downloaded: {error}. Download it first "
-            f"(hf download {name}), or give a local folder"
+            f"model {error}. Download it first (hf download {found.name}), or give a local folder"
         ) from error
 
 

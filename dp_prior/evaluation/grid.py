@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dp_prior.durable import replacing
+from dp_prior.picture_files import import_pillow
 
 SIDE = 64
 """Images are enlarged by the largest whole factor that keeps their height at most this many pixels."""
 
 GAP = 2  # pixels between images
-
-
-def import_pillow() -> Any:
-    """Pillow's module Image, or an ImportError that names the extra."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(f'pictures need Pillow ({error}): pip install "dp_prior[plots]"') from error
-    return Image
 
 
 def save_png(path: Path, image: np.ndarray) -> None:

@@ -35,7 +35,6 @@ from dp_prior.evaluation.models import evaluation_mode, pick_models
 from dp_prior.evaluation.picture import draw_rollouts, import_figure
 from dp_prior.evaluation.samples import SplitData, heartbeat, rank_and_size
 from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
-from dp_prior.evaluation.video import import_av
 from dp_prior.evaluation.view import CameraView, cameras
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import MergeConfig, Prefix, delay_fault
@@ -45,6 +44,7 @@ from dp_prior.metrics import Ranks
 from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.video_files import import_av
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class RolloutConfig(Config):
         """
         is_filmed = self.videos > 0 and output_dir is not None
         if is_filmed:
-            import_av()
+            import_av("; or set videos to 0")
             import_figure()
         try:
             env = self.env.model_copy(update={"n_envs": 1}).create()

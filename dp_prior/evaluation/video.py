@@ -12,18 +12,10 @@ from typing import Any, Self
 import numpy as np
 
 from dp_prior.durable import replacing
-from dp_prior.evaluation.grid import import_pillow
+from dp_prior.picture_files import import_pillow
+from dp_prior.video_files import import_av, opened_video
 
 GIF_WIDTH, GIF_STRIDE, GIF_FRAMES = 320, 2, 400
-
-
-def import_av() -> Any:
-    """PyAV, or an ImportError that names the extra."""
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError(f'videos need PyAV ({error}): pip install "dp_prior[video]"; or set videos to 0') from error
-    return av
 
 
 class VideoWriter:
@@ -72,8 +64,7 @@ def write_gif(video: Path, path: Path) -> None:
     Takes every `GIF_STRIDE`-th frame, at most `GIF_FRAMES`, scaled to `GIF_WIDTH` pixels.
     """
     image_of = import_pillow()
-    with import_av().open(str(video)) as container:
-        stream = container.streams.video[0]
+    with opened_video(video) as (container, stream):
         fps, size = float(stream.average_rate), (GIF_WIDTH, round(stream.height * GIF_WIDTH / stream.width))
         frames = itertools.islice(container.decode(stream), 0, GIF_STRIDE * GIF_FRAMES, GIF_STRIDE)
         arrays = (frame.to_ndarray(format="rgb24") for frame in frames)

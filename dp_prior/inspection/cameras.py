@@ -12,11 +12,11 @@ from dp_prior.data.episodes.lerobot import LeRobotStore
 from dp_prior.data.errors import DataError, first_few
 from dp_prior.data.frames import FrameSource, Part
 from dp_prior.data.frames.lerobot import videos_of
-from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.frames.source import open_source
 from dp_prior.inspection.faults import MOST_NAMED, Finding
 from dp_prior.inspection.pictures import address
 from dp_prior.inspection.survey import Survey
+from dp_prior.picture_files import import_pillow
 from dp_prior.resize import Fit
 
 EPISODES, STILLS, STILL_HEIGHT = 3, 8, 120
@@ -70,7 +70,7 @@ def look(seen: Survey, keys: Collection[str], *, are_named: bool) -> tuple[list[
             if missing := list(_missing_videos(seen, key, are_named)):
                 findings += missing
                 continue
-            need_pillow()
+            import_pillow()
             source = open_source(seen.store, key, seen.ends)
             parts = _spread(source.parts)
             found = [_strip(key, source, part, seen, has_clip=part is parts[0]) for part in parts]

@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from dp_prior.evaluation.video import VideoWriter
+from dp_prior.picture_files import import_pillow
 
 
 def address(picture: np.ndarray) -> str:
     """(H, W, 3) uint8 -> an address that holds it as a JPEG."""
-    from PIL import Image
-
     stream = io.BytesIO()
-    Image.fromarray(picture).save(stream, "JPEG", quality=80)
+    import_pillow().fromarray(picture).save(stream, "JPEG", quality=80)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 

@@ -7,11 +7,10 @@ were compared with the manifest, and is never executed. A checkpoint in the cach
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +25,7 @@ from dp_prior.checkpoints.format import (
 )
 from dp_prior.checkpoints.scan import STEP
 from dp_prior.durable import replace_file, sync_directory
+from dp_prior.locks import POLL_S, FileLock
 from dp_prior.places.pointer import LARGEST_POINTER, Pointer
 from dp_prior.places.source import NoPlaceError, RemoteError, Source, is_intact
 
@@ -127,8 +127,7 @@ def _follow(source: Source, text: str, pointer: Pointer | None) -> tuple[str, by
     return pointer.folder, data
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _locked(path: Path) -> FileLock:
+    while (lock := FileLock.take(path)) is None:
+        time.sleep(POLL_S)
+    return lock

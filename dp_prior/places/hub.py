@@ -8,7 +8,7 @@ replaces all root files, so every revision of the repository is a complete model
 
 from __future__ import annotations
 
-import re
+import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +19,7 @@ from pydantic import Field
 
 from dp_prior.checkpoints.format import MANIFEST, MODEL_FILES
 from dp_prior.durable import link_or_copy
+from dp_prior.hub_files import REPO, HubError, HubRepository, too_large
 from dp_prior.places.card import model_card
 from dp_prior.places.destination import Report, delivered, folders
 from dp_prior.places.parcel import Parcel
@@ -29,7 +30,6 @@ from dp_prior.places.upload import UploadConfig
 if TYPE_CHECKING:
     from huggingface_hub import HfApi, RepoFile
 
-REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 CARD, MEDIA = "README.md", "media"
 
 
@@ -66,7 +66,7 @@ class HubDestination:
 
     def check(self) -> str:
         """Whether the token may write; creates the repository."""
-        with _translated():
+        with _translated(self.record.repo):
             user = self._api.whoami()["name"]
             self._head()
             self._api.auth_check(self.record.repo, write=True)
@@ -74,7 +74,7 @@ class HubDestination:
 
     def deliver(self, parcel: Parcel, spend: Callable[[], None]) -> Report:
         """Upload the folder, verify it, move the pointer, tag; see `Destination`."""
-        with _translated():
+        with _translated(self.record.repo):
             folder, is_there = self._folder(parcel, self._head())
             if not is_there:
                 spend()
@@ -145,7 +145,7 @@ class HubDestination:
     def _best(self, revision: str) -> Pointer | None:
         with tempfile.TemporaryDirectory() as cache:
             try:
-                source = HubSource(self.record.repo, revision, cache_dir=cache)
+                source = HubSource(HubRepository(self.record.repo, revision), cache_dir=cache)
                 return Pointer.parse(source.read("best.json", LARGEST_POINTER))
             except FileNotFoundError:
                 return None
@@ -169,26 +169,26 @@ class HubSource:
     HF_HUB_OFFLINE is set, files come from the client's cache.
     """
 
-    def __init__(self, repo: str, revision: str | None, **options: Any):
+    def __init__(self, repository: HubRepository, **options: Any):
         """
         Args:
             options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
         """
-        self._repo = repo
-        self._revision = revision
+        self._repository = repository
         self._options = options
 
     @property
     def revision(self) -> str | None:
         """The commit, once a file was found; before the first file the requested revision."""
-        return self._revision
+        return self._repository.revision
 
     def read(self, path: str, most: int) -> bytes:
         """See `Source`."""
         found = self._fetch(path, most)
-        self._revision = found.parents[path.count("/")].name  # the client's cache holds snapshots/COMMIT/PATH
+        commit = found.parents[path.count("/")].name  # the client's cache holds snapshots/COMMIT/PATH
+        self._repository = dataclasses.replace(self._repository, revision=commit)
         if (size := found.stat().st_size) > most:
-            raise self._too_large(path, size, most)
+            raise RemoteError(f"hf://{self._repository} {too_large(path, size, most)}")
         return found.read_bytes()
 
     def download(self, path: str, size: int, target: Path, *, anew: bool) -> None:
@@ -197,48 +197,22 @@ class HubSource:
         link_or_copy(self._fetch(path, size, anew=anew).resolve(), target)
 
     def _fetch(self, path: str, most: int, *, anew: bool = False) -> Path:
-        from huggingface_hub import hf_hub_download
+        from huggingface_hub import get_token
 
         options = {**self._options, "force_download": anew or self._options.get("force_download", False)}
-        with self._told(path):
-            found = hf_hub_download(self._repo, path, revision=self._revision, dry_run=True, **options)
-            if not found.is_cached and found.file_size is not None and found.file_size > most:
-                raise self._too_large(path, found.file_size, most)
-            return Path(hf_hub_download(self._repo, path, revision=self._revision, **options))
-
-    def _too_large(self, path: str, size: int, most: int) -> RemoteError:
-        return RemoteError(f"hf://{self._repo}: {path} has {size} bytes, expected at most {most}")
-
-    @contextmanager
-    def _told(self, path: str) -> Iterator[None]:
-        """Raise errors of the client as RemoteError or FileNotFoundError."""
-        import httpx2
-        from huggingface_hub import errors, get_token
-
-        name = f"hf://{self._repo}" + (f"@{self._revision}" if self._revision else "")
         try:
-            yield
-        except errors.LocalEntryNotFoundError:
-            raise RemoteError(
-                f"{name}: the Hub cannot be reached, and {path} is not in the cache (nor is {self._repo} a path here)"
-            ) from None
-        except errors.RemoteEntryNotFoundError:
-            raise FileNotFoundError(f"{name} has no {path}") from None
-        except errors.GatedRepoError:
-            raise RemoteError(f"{name} is gated; accept its conditions on its page first") from None
-        except errors.RevisionNotFoundError:
-            raise NoPlaceError(f"{name}: the repository has no such revision") from None
-        except (errors.RepositoryNotFoundError, errors.HFValidationError):
-            raise NoPlaceError(
-                f"the Hub has no repository {self._repo}, or hides it from this token, and there is no such path here; "
-                f"check the name, or set HF_TOKEN",
-                may_be_hidden=not (self._options.get("token") or get_token()),
-            ) from None
-        except errors.HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else "nothing"
-            raise RemoteError(f"{name}: the Hub answered {status} to {path}") from None
-        except httpx2.HTTPError as error:
-            raise RemoteError(f"{name}: the Hub cannot be reached ({type(error).__name__})") from None
+            return self._repository.file(path, most, **options)
+        except HubError as error:
+            found = f"hf://{error}"
+            if error.reason == "no file":
+                raise FileNotFoundError(found) from None
+            if error.reason in ("no repository", "uncached"):
+                found += f" (nor is {self._repository.name} a path here)"
+            if error.reason == "no repository":
+                raise NoPlaceError(found, may_be_hidden=not (self._options.get("token") or get_token())) from None
+            if error.reason == "no revision":
+                raise NoPlaceError(found) from None
+            raise RemoteError(found) from None
 
 
 def publish(
@@ -258,7 +232,7 @@ def publish(
     """
     from huggingface_hub import CommitOperationAdd
 
-    with _translated():
+    with _translated(repo):
         api = _connect(token)
         api.create_repo(repo, private=private, exist_ok=True)
         if branch is not None:
@@ -299,29 +273,19 @@ def _differences(parcel: Parcel, listing: dict[str, RepoFile]) -> list[str]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """Raise errors of the client as RemoteError, without their text, which may quote a secret."""
-    import httpx2
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
+def _translated(repo: str) -> Iterator[None]:
+    """Raise what the Hub answers to an upload as RemoteError."""
     try:
-        yield
-    except RemoteError:
-        raise
-    except Exception as caught:
-        error: BaseException = caught
-        while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
-            error = error.__cause__
-        if isinstance(error, HfHubHTTPError) and error.response is not None:
-            status = error.response.status_code
-            if status in (408, 409, 412, 425, 429) or status >= 500:
-                asked = error.response.headers.get("Retry-After", "")  # the Hub states seconds, never a date
-                pause = float(asked) if asked.isdigit() else None
-                raise RemoteError(f"the Hub answered {status}", retry_after=pause) from None
-            raise RemoteError(_REFUSALS.get(status, f"the Hub answered {status}"), "refused") from None
-        if isinstance(error, (httpx2.HTTPError, LocalEntryNotFoundError)):
-            raise RemoteError(f"the Hub cannot be reached ({type(error).__name__})") from None
-        raise
+        with HubRepository(repo).translated():
+            yield
+    except HubError as error:
+        status = error.status
+        if status is None:
+            is_refused = error.reason == "no repository"
+            raise RemoteError(str(error), "refused" if is_refused else "unavailable") from None
+        if status in (408, 409, 412, 425, 429) or status >= 500:
+            raise RemoteError(f"the Hub answered {status}", retry_after=error.retry_after) from None
+        raise RemoteError(_REFUSALS.get(status, f"the Hub answered {status}"), "refused") from None
 
 
 _REFUSALS = {

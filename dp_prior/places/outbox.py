@@ -8,14 +8,13 @@ an entry that is being sent.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, DamagedError, delete_checkpoint, parse_manifest
 from dp_prior.checkpoints.scan import STEP
@@ -28,6 +27,7 @@ from dp_prior.durable import (
     temporary_directory,
     unseal,
 )
+from dp_prior.locks import FileLock, NoLocksError
 from dp_prior.places.parcel import CARD, INTENT, Parcel
 from dp_prior.regular_files import read_small
 
@@ -116,16 +116,13 @@ class Outbox:
                 self._coalesce(parcel.directory)
                 _delete(parcel.directory)
 
-    def exclusively(self) -> BinaryIO | None:
-        """The exclusive right to send, until the result is closed; None while another process holds it."""
+    def exclusively(self) -> FileLock | None:
+        """The exclusive right to send, until it is released; None while another process holds it."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        file = open(self.directory / _LOCK, "ab")  # noqa: SIM115
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
+            return FileLock.take(self.directory / _LOCK)
+        except NoLocksError:
             return None
-        return file
 
     def read_state(self) -> dict[str, Any]:
         """The state that the sender wrote last; {} if unreadable."""

@@ -20,9 +20,10 @@ from typing import Any
 from dp_prior.checkpoints.format import MANIFEST, CheckpointError, read_manifest
 from dp_prior.checkpoints.retention import monitored, ranked
 from dp_prior.checkpoints.scan import STEP, Stored, scan
+from dp_prior.hub_files import HubRepository
 from dp_prior.places.cache import CACHE, Prefer, cached, fetch
 from dp_prior.places.fsspec import Folder
-from dp_prior.places.hub import REPO, HubSource
+from dp_prior.places.hub import HubSource
 from dp_prior.places.source import Source
 from dp_prior.places.wandb import ArtifactSource, RunSource
 from dp_prior.places.web import WebSource
@@ -72,9 +73,8 @@ def _open(text: str, prefer: Prefer, **hub: Any) -> tuple[Source, str | None]:
         before, which = text, None
     if scheme in ("http", "https"):
         return WebSource(text), None
-    if scheme == "hf" and REPO.fullmatch(rest.partition("@")[0]):
-        repo, _, revision = before.removeprefix("hf://").partition("@")
-        return HubSource(repo, revision or None, **hub), which
+    if scheme == "hf" and (repository := HubRepository.parse(before.removeprefix("hf://"))):
+        return HubSource(repository, **hub), which
     if scheme == "wandb":
         parts = rest.split("/")
         if len(parts) > 3 and parts[2] == "runs":

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from dp_prior.checkpoints.format import MODEL_FILES
 from dp_prior.checkpoints.store import Saved
 from dp_prior.config import Config
+from dp_prior.locks import FileLock
 from dp_prior.places.destination import Destination, Report
 from dp_prior.places.outbox import OUTBOX, Outbox
 from dp_prior.places.saver import Saver
@@ -124,7 +125,7 @@ class UploadSaver(Saver):
         self._news = threading.Event()
         self._saves = 0
         self._thread: threading.Thread | None = None
-        self._right: BinaryIO | None = None
+        self._right: FileLock | None = None
         self._is_checked = False
         self._is_closed = False
         self._stop_at = math.inf  # of the wall clock; set at the end of the run
@@ -252,7 +253,7 @@ class UploadSaver(Saver):
 
     def _release(self) -> None:
         if self._right is not None:
-            self._right.close()
+            self._right.release()
             self._right = None
 
     def _note(self, report: Report) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from dp_prior.checkpoints.snapshot import file_tensors
 from dp_prior.config import Config, ConfigError
-from dp_prior.places.hub import REPO, HubSource
+from dp_prior.hub_files import HubRepository
+from dp_prior.places.hub import HubSource
 from dp_prior.places.source import NoPlaceError
 from dp_prior.regular_files import SMALL, UnfitError, read_small
 
@@ -46,10 +47,10 @@ class PublishedFiles:
                 f"scripts/export_diffusion_policy.py makes one"
             )
         if not self._directory.is_dir():
-            repo, _, revision = reference.removeprefix("hf://").partition("@")
-            if not REPO.fullmatch(repo):
+            repository = HubRepository.parse(reference.removeprefix("hf://"))
+            if repository is None:
                 raise FileNotFoundError(f"{reference!r} is neither a directory nor a repository of the Hub, user/name")
-            self._hub, self.place = HubSource(repo, revision or None), f"hf://{repo}"
+            self._hub, self.place = HubSource(repository), f"hf://{repository.name}"
 
     @property
     def revision(self) -> str | None:

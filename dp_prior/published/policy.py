@@ -19,7 +19,7 @@ from dp_prior.networks.backbones.unet1d import rename_published as rename_unet
 from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
 from dp_prior.published.scaling import Scaling
-from dp_prior.tasks.bounded import Bounded
+from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
 from dp_prior.tasks.pretrained import load_weights
 
@@ -135,12 +135,15 @@ class Published:
                 missing, unknown, of another shape, not floating-point or not finite.
         """
         source = f"{self.place}, converted"
+
+        def create() -> DiffusionPolicy:
+            record = PolicyConfig.from_json(json.dumps(self.configuration()["task"]), source=source)
+            return record.create(Spec.from_json(json.dumps(self._spec()), source=source))
+
         try:
             tensors = self._converted()
-            with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
-                record = PolicyConfig.from_json(json.dumps(self.configuration()["task"]), source=source)
-                model = record.create(Spec.from_json(json.dumps(self._spec()), source=source))
-            self._permute(tensors, model.encoder, record)
+            model = build_bounded(create, tensors.values())
+            self._permute(tensors, model.encoder, model.record)
             load_weights(model, tensors, f"{self.place}/{WEIGHTS} does not fit its configuration", "Names are ours.")
         except ConfigError:
             raise

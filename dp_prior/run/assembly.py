@@ -7,10 +7,12 @@ import json
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dp_prior.checkpoints.documents import CONFIG, DATA, SPEC
 from dp_prior.checkpoints.snapshot import Snapshot
@@ -28,6 +30,7 @@ from dp_prior.run_files.config import TrainConfig, run_directory
 from dp_prior.run_files.directory import RunDirectory
 from dp_prior.run_files.exit_file import ExitFile, explain
 from dp_prior.run_files.scores import MEDIA
+from dp_prior.tasks.bounded import build_bounded
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.trainer import PolicyTrainer
 
@@ -68,8 +71,19 @@ class Assembly:
     """
 
     def __init__(
-        self, config: TrainConfig, ranks: Ranks, *, report: Callable[[str], None], directory: Path | None = None
+        self,
+        config: TrainConfig,
+        ranks: Ranks,
+        *,
+        report: Callable[[str], None],
+        directory: Path | None = None,
+        weights: Iterable[Tensor] | None = None,
     ):
+        """
+        Args:
+            weights: of the checkpoint that `config` was stored in; they bound the size of the model, see
+                `build_bounded`.
+        """
         self.directory = directory or run_directory(config)
         config = with_local_data(config, ranks)
         config = config.model_copy(update={"task": config.task.resolve()})
@@ -81,7 +95,8 @@ class Assembly:
         ranks.decide(self.integrity.check, PATIENCE * config.train.dist_timeout)
         self.data = config.open_data()
         torch.manual_seed(derive_seed(config.seed, "weights"))
-        self.model = config.task.create(self.data.spec)
+        create = partial(config.task.create, self.data.spec)
+        self.model = create() if weights is None else build_bounded(create, weights)
         self.data.build_caches(self.report, ranks.check_before_training)
         self.data.to(ranks.device)
         self.loader = self.data.loader(

@@ -26,6 +26,7 @@ from dp_prior.run.stored import read_stored
 from dp_prior.run_files.config import TrainConfig
 from dp_prior.run_files.directory import refuse_checkpoint
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card
+from dp_prior.tasks.bounded import UnbuildableError
 from dp_prior.tasks.policy import DiffusionPolicy
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.measure import measure
@@ -65,7 +66,11 @@ def evaluate_checkpoint(
         }
         unmeasured = config.model_copy(update={"evaluate": (), "test": (), **small})
         ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
-        parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place))
+        weights = snapshot.tensors[MODEL_FILES[0]].values()
+        try:
+            parts = Assembly(unmeasured, ranks, report=lambda line: None, directory=Path(place), weights=weights)
+        except UnbuildableError as error:
+            raise ConfigError(source, [str(error)]) from error
         ranks.decide(lambda: _check_empty(out))
         evaluators = [record.create(parts.data, out) for record in (*config.evaluate, *config.test)]
         if is_imported:

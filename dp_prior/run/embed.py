@@ -18,12 +18,13 @@ from dp_prior.data.embeddings.metadata import read_table
 from dp_prior.data.embeddings.written import COLUMN, EmbeddingsRecord, Job, write_embeddings
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import reading
-from dp_prior.data.frames.pictures import need_pillow, read_rgb
+from dp_prior.data.frames.pictures import read_rgb
 from dp_prior.data.images import ImageConfig, build_caches
 from dp_prior.data.language import LanguageConfig, read_texts
 from dp_prior.data.selection import ACTION, read_selected
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders import Embedder, named
+from dp_prior.picture_files import import_pillow
 from dp_prior.run_files.config import TrainConfig
 
 PICTURES_REMEMBERED = 64
@@ -52,7 +53,7 @@ def embed_pictures(model: str, out: Path, table: Path, column: str, report: Call
         FileExistsError: see `write_embeddings`.
         ImportError: Pillow is not installed.
     """
-    need_pillow()
+    import_pillow()
     columns, names = _read(table, column)
     missing = [(row, path) for row, name in enumerate(names) if not (path := table.parent / name).is_file()]
     if missing:

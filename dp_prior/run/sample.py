@@ -12,12 +12,10 @@ target is moved out. So a target beside a folder that is done and no longer hold
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import json
 import os
 import shutil
-import socket
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -43,11 +41,13 @@ from dp_prior.durable import (
     temporary_directory,
     unseal,
 )
-from dp_prior.evaluation.grid import import_pillow, save_png
+from dp_prior.evaluation.grid import save_png
 from dp_prior.evaluation.samples import Part, pick_samples
 from dp_prior.job.ranks import Ranks
 from dp_prior.job.stop import Abandoned
 from dp_prior.job.watch.judge import PATIENCE
+from dp_prior.locks import FileLock, NoLocksError, holder_of
+from dp_prior.picture_files import import_pillow
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
 from dp_prior.regular_files import read_small
@@ -213,34 +213,30 @@ def _alone(request: Request) -> Iterator[None]:
         FileExistsError: another process holds it.
     """
     folder = request.unfinished
-    while True:
-        make_directory(folder)
+    with _take(request) or contextlib.nullcontext():
         try:
-            file = open(folder / LOCK, "a+b")  # noqa: SIM115 (closed below)
+            yield
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it holds batches
+                folder.rmdir()
+
+
+def _take(request: Request) -> FileLock | None:
+    """The lock of the unfinished folder, which is made; None on a file system without locks."""
+    path = request.unfinished / LOCK
+    while True:
+        make_directory(path.parent)
+        try:
+            lock = FileLock.take(path)
+        except NoLocksError:
+            return None
         except FileNotFoundError:  # another call, which has just finished, removed the folder
             continue
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read(300).decode(errors="replace") or "another process"
-                found = f"{holder} is drawing to {request.out}; wait for it or stop it, or name another --out"
-                raise FileExistsError(found) from None
-            except OSError:  # a file system without locks
-                pass
-            if os.fstat(file.fileno()).st_nlink == 0:  # removed by that call
-                continue
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on host {socket.gethostname()}".encode())
-            file.flush()
-            try:
-                yield
-            finally:
-                (folder / LOCK).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # it holds batches
-                    folder.rmdir()
-            return
+        if lock is None:
+            found = f"{holder_of(path)[0]} is drawing to {request.out}; wait for it or stop it, or name another --out"
+            raise FileExistsError(found)
+        return lock
 
 
 def _begin(request: Request, job: dict[str, Any]) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import errno
-import fcntl
 import os
 import socket
 import threading
@@ -28,6 +27,7 @@ from dp_prior.data.errors import DataError, UnreadableError
 from dp_prior.durable import encode_document, is_alive, replace_file
 from dp_prior.job.stop import StoppedEarly
 from dp_prior.job.watch.judge import LOST, RankLostError, Verdict
+from dp_prior.locks import POLL_S, FileLock, NoLocksError
 from dp_prior.places.source import RemoteError
 from dp_prior.regular_files import read_object
 from dp_prior.training.divergence import DivergedError
@@ -151,20 +151,12 @@ class ExitFile:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Lock the run directory against other ranks, for at most two seconds, where the file system supports it."""
-        descriptor = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            end = time.monotonic() + 2
-            while time.monotonic() < end:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    time.sleep(0.02)
-                except OSError:
-                    break
+        lock, end = None, time.monotonic() + 2
+        with contextlib.suppress(NoLocksError):
+            while (lock := FileLock.take(self.path.parent, folder=True)) is None and time.monotonic() < end:
+                time.sleep(POLL_S)
+        with lock or contextlib.nullcontext():
             yield
-        finally:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,11 +22,30 @@ _FACTORIES = (
 )
 
 
-class TooLargeError(ValueError):
-    """A configuration describes more than the weights beside it."""
+Model = TypeVar("Model")
 
 
-class Bounded(TorchFunctionMode):
+class UnbuildableError(ValueError):
+    """A configuration describes more than the weights beside it, or what no memory can hold."""
+
+
+def build_bounded(create: Callable[[], Model], weights: Iterable[Tensor]) -> Model:
+    """The model that `create` makes of a stored configuration; torch's random state is left as it was.
+
+    Args:
+        weights: the tensors beside the configuration, which bound the size.
+
+    Raises:
+        UnbuildableError: it describes a larger model, or none that can be built.
+    """
+    with torch.random.fork_rng(devices=[]), _Bounded(weights):
+        try:
+            return create()
+        except (RuntimeError, OverflowError, MemoryError) as error:  # for example a size that no tensor can have
+            raise UnbuildableError(f"no model can be built of it ({error})") from error
+
+
+class _Bounded(TorchFunctionMode):
     """A context that limits the tensors and elements created to those of the given weights, plus a margin."""
 
     def __init__(self, weights: Iterable[Tensor]):
@@ -60,8 +79,8 @@ class Bounded(TorchFunctionMode):
         self._elements += size
         self._tensors += 1
         if self._elements > self._most_elements or self._tensors > self._most_tensors:
-            raise TooLargeError(f"the configuration describes a larger model than the weights, which are "
-                                f"{self._described}")  # fmt: skip
+            raise UnbuildableError(f"the configuration describes a larger model than the weights, which are "
+                                   f"{self._described}")  # fmt: skip
 
 
 def _broadcast(shapes: list[torch.Size]) -> int:

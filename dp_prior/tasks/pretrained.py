@@ -20,11 +20,12 @@ from dp_prior.batch import Spec
 from dp_prior.checkpoints.errors import GoneError
 from dp_prior.checkpoints.format import Manifest, Snapshot, read_checkpoint, read_manifest, write_checkpoint
 from dp_prior.config import PARTS, Config, an, changed_code, members, unknown_type
-from dp_prior.places.hub import REPO, publish
+from dp_prior.hub_files import HubRepository
+from dp_prior.places.hub import publish
 from dp_prior.places.parcel import Parcel
 from dp_prior.places.reference import resolve
 from dp_prior.places.source import RemoteError
-from dp_prior.tasks.bounded import Bounded, TooLargeError
+from dp_prior.tasks.bounded import UnbuildableError, build_bounded
 
 TRAINING = "training.safetensors"
 
@@ -123,15 +124,16 @@ class Pretrained(nn.Module):
         name, tensors = _read_weights(directory, weights, _averages(directory, config))
         what = f"{directory / name} does not fit its config.json"
         hint = f"Were files of two runs mixed?{changed_code(config.get(PARTS))}"
+
+        def create() -> Self:
+            record = record_type.from_json(json.dumps(task), source=source)
+            shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
+            return record.create(shapes)
+
         try:
-            with torch.random.fork_rng(devices=[]), Bounded(tensors.values()):
-                record = record_type.from_json(json.dumps(task), source=source)
-                shapes = Spec.from_json(json.dumps(files.documents["spec.json"]), source=str(directory / "spec.json"))
-                model = record.create(shapes)
-        except TooLargeError as error:
-            raise ValueError(f"{what}: {error}. {hint}") from None
-        except (RuntimeError, OverflowError, MemoryError) as error:  # for example a size that no tensor can have
-            raise ValueError(f"{what}: no model can be built of it ({error})") from error
+            model = build_bounded(create, tensors.values())
+        except UnbuildableError as error:
+            raise ValueError(f"{what}: {error}. {hint}") from error
         load_weights(model, tensors, what, hint)
         return model
 
@@ -222,8 +224,8 @@ def vacant(directory: str | Path) -> Path:
 def _hub_or_path(name: str, revision: str | None) -> str:
     """An existing path wins; otherwise `user/name` is a Hub repository."""
     if "://" not in name and not Path(name).expanduser().exists():
-        repo, _, _ = name.partition("@")
-        if REPO.fullmatch(repo) and not Path(repo).expanduser().exists():
+        repository = HubRepository.parse(name)
+        if repository is not None and not Path(repository.name).expanduser().exists():
             name = f"hf://{name}"
     if revision is None:
         return name

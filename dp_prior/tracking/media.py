@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from dp_prior.picture_files import import_pillow, opened_picture
+from dp_prior.video_files import opened_video
+
 PICTURES = (".png", ".jpg", ".jpeg", ".gif")
 VIDEOS = (".mp4", ".webm", ".mkv", ".mov", ".avi")
 GIF_WIDTH, GIF_FPS, GIF_FRAMES = 240, 10.0, 120  # of a GIF: pixels, frames per second and frames at most
@@ -29,22 +32,18 @@ def picture_bytes(path: Path) -> bytes:
 
 def pixels(path: Path) -> np.ndarray:
     """A picture, or the first frame of a video, as (height, width, 3) uint8."""
-    return np.asarray(_pillow().open(io.BytesIO(picture_bytes(path))).convert("RGB"))
+    with opened_picture(picture_bytes(path)) as picture:
+        return np.asarray(picture.convert("RGB"))
 
 
 def _gif(video: Path) -> bytes:
     """A small GIF of a video: the same duration, fewer frames. Takes about a second."""
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError(f'to show {video} PyAV is needed ({error}): pip install "dp_prior[video]"') from error
     frames: list[Any] = []
-    image_of = _pillow()
-    with av.open(str(video)) as container:
-        stream = container.streams.video[0]
+    image_of = import_pillow()
+    with opened_video(video) as (container, stream):
         rate = float(stream.average_rate or GIF_FPS)
         every = max(1, round(rate / GIF_FPS), -(-stream.frames // GIF_FRAMES))
-        for number, frame in enumerate(container.decode(video=0)):
+        for number, frame in enumerate(container.decode(stream)):
             if number % every == 0:
                 height = max(1, round(frame.height * GIF_WIDTH / frame.width))
                 pixels = frame.to_ndarray(format="rgb24", width=GIF_WIDTH, height=height)
@@ -55,11 +54,3 @@ def _gif(video: Path) -> bytes:
     duration_ms = round(1000 * every / rate)
     frames[0].save(output, format="GIF", save_all=True, append_images=frames[1:], duration=duration_ms, loop=0)
     return output.getvalue()
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(f'pictures need Pillow ({error}): pip install "dp_prior[plots]"') from error
-    return Image

@@ -84,7 +84,7 @@ def test_the_hash_names_the_model_wherever_it_lies_and_no_other(tmp_path):
 
 
 def test_what_is_missing_is_named(tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="is no folder, and no Hub id such as openai/clip"):
+    with pytest.raises(FileNotFoundError, match="is no folder, and no Hub id user/name"):
         load(tmp_path / "no")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "empty").mkdir()

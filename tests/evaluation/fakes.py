@@ -12,7 +12,7 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.clock import Progress
 from dp_prior.diffusion.process import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
-from dp_prior.evaluation.video import import_av
+from dp_prior.video_files import import_av
 
 NOW = Progress(samples_seen=1600, global_step=100)
 

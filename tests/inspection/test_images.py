@@ -80,7 +80,7 @@ def test_every_fault_is_told_with_the_image(tmp_path):
     (seen,) = found.galleries
     assert len(seen.numbers) == 59
     assert said(found) == [
-        ("error", f"source: {root}/cat/010.png: is no readable image: {seen.problems[0].partition('image: ')[2]}"),
+        ("error", f"source: {root}/cat/010.png: is no readable picture: {seen.problems[0].partition('picture: ')[2]}"),
         ("warning", "source: 1 of 59 images, first cat/003.png, are of one colour throughout"),
         (
             "warning",
@@ -91,7 +91,7 @@ def test_every_fault_is_told_with_the_image(tmp_path):
         ("note", "source: 1 of 59 images, first cat/009.png, are smaller than data.size, 8 x 8, and enlarged"),
         ("note", "source: classes 'dog' (5) have few images, 'cat' has 55"),
     ]
-    with pytest.raises(Exception, match="cat/010.png: is no readable image"):
+    with pytest.raises(Exception, match="cat/010.png: is no readable picture"):
         write_config([found], tmp_path / "first.json")
 
 

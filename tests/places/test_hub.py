@@ -9,6 +9,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
+from dp_prior.hub_files import HubRepository
 from dp_prior.places.destination import Report
 from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfig
 from dp_prior.places.source import RemoteError
@@ -51,7 +52,7 @@ class Sending:
 def test_the_commit_is_known_wherever_the_client_has_its_cache(tmp_path, hub):
     hub.create("me/x", files={"a.json": b"{}", "checkpoints/one/b.json": b"[]"})
     for path, content in (("a.json", b"{}"), ("checkpoints/one/b.json", b"[]")):
-        source = HubSource("me/x", None, cache_dir=tmp_path / "snapshots" / "of" / "mine")
+        source = HubSource(HubRepository("me/x"), cache_dir=tmp_path / "snapshots" / "of" / "mine")
         assert source.read(path, 100) == content
         assert source.revision == hub.repos["me/x"].head
 

@@ -126,7 +126,7 @@ def test_one_process_at_a_time_sends(outbox):
     if child == 0:
         os._exit(0 if Outbox(outbox.directory).exclusively() is None else 1)
     assert os.waitpid(child, 0)[1] == 0
-    right.close()
+    right.release()
     assert outbox.exclusively() is not None
 
 

@@ -305,7 +305,7 @@ def test_push_does_not_wait_for_a_training_that_sends_by_itself(run):
     right = place.saver.outbox.exclusively()
     [best, latest] = place.saver.drain(1000.0)
     assert "another process, perhaps the training itself, is about to send it" in best and place.jobs == []
-    right.close()
+    right.release()
     assert place.saver.drain(1000.0) == [] and len(place.jobs) == 1
 
 

@@ -108,7 +108,7 @@ def test_a_repository_of_the_hub_is_imported_at_one_commit_and_sent_back(tmp_pat
         load_policy("me/copy").backbone.head.out.bias, load_policy(tmp_path / "run").backbone.head.out.bias
     )
     missing = command("import", "lerobot/nothing", "--out", tmp_path / "other")
-    assert missing.exit_code == 64 and "the Hub has no repository lerobot/nothing" in missing.output
+    assert missing.exit_code == 64 and "lerobot/nothing is no repository on the Hub" in missing.output
     other = command("import", "lerobot/diffusion_pusht@v1", "--out", tmp_path / "other")
     assert other.exit_code == 64 and "no such revision" in other.output
 

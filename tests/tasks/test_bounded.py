@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 
-from dp_prior.tasks.bounded import Bounded
+from dp_prior.tasks.bounded import UnbuildableError, build_bounded
 from dp_prior.tasks.policy import PolicyConfig
 from tests.tasks.test_policy import SMALL, SPEC
 
@@ -12,5 +13,26 @@ from tests.tasks.test_policy import SMALL, SPEC
 @pytest.mark.slow
 def test_as_many_timesteps_as_a_schedule_takes_can_be_loaded_with_a_small_network():
     schedule = {"type": "linear", "steps": 1_000_000}
-    with Bounded([]):
-        PolicyConfig.from_json(json.dumps({**SMALL, "diffusion": {"schedule": schedule}})).create(SPEC)
+    build_bounded(
+        lambda: PolicyConfig.from_json(json.dumps({**SMALL, "diffusion": {"schedule": schedule}})).create(SPEC), []
+    )
+
+
+@pytest.mark.parametrize(
+    ("create", "problem"),
+    [
+        (lambda: torch.empty(1 << 40), "larger model than the weights, which are 3 numbers in 1 tensors"),
+        (lambda: torch.zeros(1 << 40, 1) + torch.zeros(1, 1 << 20), "larger model than the weights"),
+        (lambda: [torch.zeros(1) for _ in range(1 << 15)], "larger model than the weights"),
+        (lambda: torch.zeros(2) @ torch.zeros(3), "no model can be built of it"),
+    ],
+)
+def test_what_is_larger_than_its_weights_or_cannot_be_built_is_refused(create, problem):
+    with pytest.raises(UnbuildableError, match=problem):
+        build_bounded(create, [torch.zeros(3)])
+
+
+def test_the_random_state_is_left_alone():
+    before = torch.random.get_rng_state()
+    assert build_bounded(lambda: torch.randn(5), []).shape == (5,)
+    assert torch.equal(torch.random.get_rng_state(), before)

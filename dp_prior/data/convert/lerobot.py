@@ -14,8 +14,8 @@ import numpy as np
 from dp_prior.data.convert.recording import COUNTED, TASK, Recording
 from dp_prior.data.convert.zarr import publish
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.durable import temporary_directory
+from dp_prior.picture_files import import_pillow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,7 +40,7 @@ def write_lerobot(recording: Recording, path: Path) -> None:
     except ImportError:
         raise ImportError('writing LeRobot data needs pyarrow: pip install "dp_prior[lerobot]"') from None
     if recording.cameras:
-        need_pillow()
+        import_pillow()
     recording = _renamed(recording)
     arrays = {name: recording.read(name) for name in recording.keys}
     arrays |= _counted(recording, arrays.pop(TASK, None))
@@ -151,12 +151,11 @@ def _column(values: np.ndarray) -> pyarrow.Array:
 
 def _pictures(frames: np.ndarray) -> pyarrow.Array:
     import pyarrow as pa
-    from PIL import Image
 
     encoded = []
     for frame in frames:
         stream = io.BytesIO()
-        Image.fromarray(frame).save(stream, "PNG", compress_level=1)
+        import_pillow().fromarray(frame).save(stream, "PNG", compress_level=1)
         encoded.append({"bytes": stream.getvalue(), "path": None})
     return pa.array(encoded, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from dp_prior.data.convert.recording import Recording
 from dp_prior.data.episodes.robomimic import ACTIONS, METADATA
 from dp_prior.data.errors import DataError
+from dp_prior.data.hdf5 import import_h5py
 from dp_prior.durable import replacing
 
 STORED = {"compression": "gzip", "fletcher32": True}
@@ -21,10 +22,7 @@ def write_robomimic(recording: Recording, path: Path) -> None:
         DataError: `path` is no name of such a file, or the names of the keys are none of the layout.
         ImportError: h5py is not installed.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ImportError('writing robomimic data needs h5py: pip install "dp_prior[hdf5]"') from None
+    h5py = import_h5py()
     if path.suffix not in (".hdf5", ".h5"):
         raise DataError(str(path), ["is no name of a robomimic file; end it with .hdf5"])
     _check_names(recording)

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.hub_files import HubError, HubRepository
 
+_ADVICE = {
+    "no revision": "; check data.episodes.revision",
+    "no repository": "; check data.episodes.repo (user/name)",
+    "uncached": "; try again, or give a directory as path",
+}
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -25,32 +31,16 @@ def download(repo: str, revision: str | None, patterns: Iterable[str]) -> tuple[
         DataError: there is no such data set or revision, or it is gated.
         UnreadableError: the Hub cannot be reached and the cache does not have the data set.
     """
-    import httpx2
-    from huggingface_hub import errors, snapshot_download
-
+    repository = HubRepository(repo, revision, kind="dataset")
     where = f"https://huggingface.co/datasets/{repo}" + (f" at {revision}" if revision else "")
-
-    def get(**how: bool) -> Path:
-        names = {"revision": revision, "allow_patterns": list(patterns)}
-        return Path(snapshot_download(repo, repo_type="dataset", **names, **how))
-
     try:
-        try:
-            path = get()
-        except httpx2.TransportError:  # of which the client takes only some for a missing network
-            path = get(local_files_only=True)
-    except errors.GatedRepoError:  # a RepositoryNotFoundError too, so it comes first
-        problem = "is gated; accept its conditions on its page and set HF_TOKEN"
-        raise DataError(where, [problem]) from None
-    except errors.RevisionNotFoundError:
-        raise DataError(where, ["has no such revision; check data.episodes.revision"]) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        problem = "is no data set on the Hub, or a private one; check data.episodes.repo (user/name) and HF_TOKEN"
-        raise DataError(where, [problem]) from None
-    except errors.LocalEntryNotFoundError:
-        problem = "is not in the local cache, and the Hub cannot be reached; try again, or give a directory as path"
+        path = repository.snapshot(patterns)
+    except HubError as error:
+        problem = f"{error.problem}{_ADVICE.get(error.reason, '')}"
+        if error.reason in ("gated", "no revision", "no repository"):
+            raise DataError(where, [problem]) from None
         raise UnreadableError(f"{where} {problem}") from None
-    except (errors.HfHubHTTPError, OSError) as error:
+    except OSError as error:
         raise UnreadableError(f"{where} cannot be downloaded: {error}") from None
     if not _COMMIT.fullmatch(path.name):
         raise DataError(where, [f"was downloaded to {path}, which is no snapshot of a commit"])

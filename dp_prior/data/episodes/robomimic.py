@@ -6,7 +6,6 @@ their numbers, demo_10 after demo_9.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import re
@@ -18,7 +17,8 @@ import numpy as np
 
 from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
-from dp_prior.data.files import check_is_file, decoding
+from dp_prior.data.files import check_is_file
+from dp_prior.data.hdf5 import import_h5py, opened_hdf5
 
 if TYPE_CHECKING:
     import h5py
@@ -50,10 +50,7 @@ class RobomimicStoreConfig(Config):
         Raises:
             ImportError: h5py is not installed.
         """
-        try:
-            import h5py  # noqa: F401
-        except ImportError:
-            raise ImportError('reading robomimic data needs h5py: pip install "dp_prior[hdf5]"') from None
+        import_h5py()
         return RobomimicStore(**self.arguments())
 
 
@@ -64,7 +61,7 @@ class RobomimicStore:
         self.path = path = path.expanduser()
         self._filter = filter
         check_is_file(path, ".hdf5")
-        with self._reading("data") as file:
+        with opened_hdf5(self.path, "data") as file:
             group = file.get("data")
             known = [name for name in group or () if _DEMO.fullmatch(name)]
             names = sorted(known, key=lambda name: (int(name.removeprefix("demo_")), name))
@@ -109,7 +106,7 @@ class RobomimicStore:
             raise DataError(str(self.path), [f"data/{self.demonstrations[0]} has no {key!r}. {hint}"])
         (_, *feature), dtype = self._keys[key]
         problems = []
-        with self._reading(key) as file:
+        with opened_hdf5(self.path, key) as file:
             for name, rows in zip(self.demonstrations, np.diff(self.episode_ends, prepend=0), strict=True):
                 array, expected = _array(file["data"][name], key), (int(rows), *feature)
                 if array is None:
@@ -140,7 +137,7 @@ class RobomimicStore:
         begin = 0
         for name, end in zip(self.demonstrations, self.episode_ends.tolist(), strict=True):
             for row in range(max(first, begin), min(stop, end), step):
-                with self._reading(f"{name}/{key}") as file:
+                with opened_hdf5(self.path, f"{name}/{key}") as file:
                     block = file["data"][name][key][row - begin : min(row + step, stop, end) - begin]
                 yield block
             begin = end
@@ -160,15 +157,8 @@ class RobomimicStore:
 
     def metadata(self) -> dict[str, Any]:
         """`fps`, `tasks` and `names` of a file that `dp-prior convert` wrote; empty for others."""
-        with self._reading(f"attribute {METADATA} of data") as file:
+        with opened_hdf5(self.path, f"attribute {METADATA} of data") as file:
             return json.loads(file["data"].attrs.get(METADATA, "{}"))
-
-    @contextlib.contextmanager
-    def _reading(self, what: str) -> Iterator[h5py.File]:
-        import h5py
-
-        with decoding(self.path, f"{what} cannot be read"), h5py.File(self.path, "r") as file:
-            yield file
 
 
 def _filtered(path: Path, file: h5py.File, filter: str, names: list[str]) -> list[str]:

@@ -25,10 +25,11 @@ from dp_prior.data.frames import FrameSource
 from dp_prior.data.frames.build import BuildProgress, Plan, build, duration
 from dp_prior.data.frames.layout import INDEX, JOURNAL, OFFSET_BYTES, CacheIndex, Encoding, read_index
 from dp_prior.data.frames.lock import build_lock
-from dp_prior.data.frames.pictures import decode_picture, need_pillow
+from dp_prior.data.frames.pictures import decode_picture
 from dp_prior.data.frames.rows import FrameRows
 from dp_prior.data.integrity import Verify
 from dp_prior.durable import sync_directory
+from dp_prior.picture_files import import_pillow
 from dp_prior.resize import Fit
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class FrameCache:
         if not len(source.ends) or source.ends[-1] <= 0:
             raise DataError(str(source.root), ["has no frames"])
         if encoding.type == "jpeg":
-            need_pillow()
+            import_pillow()
         identity = {
             "format": CacheIndex.model_fields["format"].default,
             "source": source.describe(),

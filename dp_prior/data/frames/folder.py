@@ -12,9 +12,11 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import reading
 from dp_prior.data.frames import Part, frames_per_block
-from dp_prior.data.frames.pictures import decode_picture, need_pillow
-from dp_prior.data.frames.video import need_av, read_video, size_of
+from dp_prior.data.frames.pictures import decode_picture
+from dp_prior.data.frames.video import read_video, size_of
+from dp_prior.picture_files import import_pillow
 from dp_prior.regular_files import open_regular
+from dp_prior.video_files import import_av
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 VIDEOS = (".mp4", ".mkv", ".webm", ".avi", ".mov")
@@ -40,10 +42,10 @@ class FolderFrames:
         self.parts = [Part(str(entry), (episode,)) for episode, entry in enumerate(entries)]
         self._pictures: dict[str, list[Path]] = {}
         if self._is_video:
-            need_av()
+            import_av()
             self.size = size_of(entries[0])
             return
-        need_pillow()
+        import_pillow()
         problems = []
         for entry, length in zip(entries, self._lengths, strict=True):
             self._pictures[str(entry)] = files = _listed(entry)

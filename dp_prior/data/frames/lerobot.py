@@ -13,8 +13,10 @@ from dp_prior.data.episodes.lerobot import LeRobotStore, as_count, fill, read_co
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part, frames_per_block
-from dp_prior.data.frames.pictures import decode_picture, need_pillow
-from dp_prior.data.frames.video import called, need_av, read_video, size_of
+from dp_prior.data.frames.pictures import decode_picture
+from dp_prior.data.frames.video import called, read_video, size_of
+from dp_prior.picture_files import import_pillow
+from dp_prior.video_files import import_av
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
@@ -50,7 +52,7 @@ class LeRobotVideo:
     """See `FrameSource`."""
 
     def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
-        need_av()
+        import_av()
         self.root, self.ends = store.path, ends
         self._key, self._version = key, store.version
         self._names = [str(number) for number in store.lengths]  # by the number in the order of rows
@@ -86,7 +88,7 @@ class LeRobotPictures:
     """See `FrameSource`."""
 
     def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
-        need_pillow()
+        import_pillow()
         self.root, self.ends = store.path, ends
         self._key, self._files = key, [file.path for file in store.tables]
         numbers = {name: number for number, name in enumerate(store.lengths)}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
-import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from dp_prior.data.errors import DataError
+from dp_prior.locks import POLL_S, FileLock, NoLocksError, holder_of
 
-_POLL_S = 0.1
 _TELL_EVERY_S = 10.0
 
 
@@ -34,43 +29,21 @@ def build_lock(
         DataError: the file cannot be created or locked.
     """
     next_line = time.monotonic()
-    while (file := _locked(path)) is None:
+    while (lock := _take(path)) is None:
         check()
         if time.monotonic() >= next_line:
-            tell(f"waiting for the frame cache that {_holder(path)} builds: {how_far()}")
+            tell(f"waiting for the frame cache that {holder_of(path)[0]} builds: {how_far()}")
             next_line = time.monotonic() + _TELL_EVERY_S
-        time.sleep(_POLL_S)
-    with file:
-        with contextlib.suppress(OSError):  # a full disk spoils only the line about who builds
-            file.truncate(0)
-            file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
-            file.flush()
+        time.sleep(POLL_S)
+    with lock:
         yield
 
 
-def _locked(path: Path) -> BinaryIO | None:
-    """The lock file, locked; None if another process has the lock, or has just removed the file with its cache."""
+def _take(path: Path) -> FileLock | None:
     try:
-        file = open(path, "a+b")  # noqa: SIM115 (the caller closes it)
+        return FileLock.take(path)
+    except NoLocksError as error:
+        problem = f"cannot be locked ({error.strerror}); name a directory on a file system that supports flock"
     except OSError as error:
         problem = f"cannot be written ({error.strerror}); name another directory for the frame cache"
-        raise DataError(str(path), [problem]) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        problem = f"cannot be locked ({error.strerror}); name a directory on a file system that supports flock"
-        raise DataError(str(path), [problem]) from None
-    file.close()
-    return None
-
-
-def _holder(path: Path) -> str:
-    try:
-        found = json.loads(path.read_bytes())
-        return f"process {found['pid']} on host {found['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+    raise DataError(str(path), [problem])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.files import decoding
+from dp_prior.data.files import reading
+from dp_prior.picture_files import PictureError, opened_picture
+from dp_prior.regular_files import open_regular
 
 _REFUSED = {
     "1": "black and white",
@@ -23,39 +24,19 @@ _REFUSED = {
 }
 
 
-def need_pillow(extra: str = "plots") -> None:
-    """Args: extra: the one to install.
-
-    Raises:
-        ImportError: Pillow is not installed.
-    """
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise ImportError(f'reading pictures needs Pillow: pip install "dp_prior[{extra}]"') from None
-
-
 def read_rgb(path: Path) -> np.ndarray:
     """(H, W, 3) uint8 RGB of a picture file of any mode, converted as CLIP's own preprocessing does it.
 
     Raises:
         DataError: it cannot be read or decoded.
     """
-    from PIL import Image
-
-    with decoding(path, "is no readable picture"), Image.open(path) as picture:
-        return np.array(picture.convert("RGB"))
-
-
-def undecodable(error: Exception, data: bytes) -> str:
-    """Why Pillow cannot decode `data`. Of bytes in no format it would name the Python object that holds them."""
-    from PIL import UnidentifiedImageError
-
-    if not data:
-        return "it is empty"
-    if isinstance(error, UnidentifiedImageError):
-        return f"Pillow knows no format that begins with {data[:16]!r}"
-    return str(error) or type(error).__name__
+    with reading(path), open_regular(path) as file:
+        data = file.read()
+    try:
+        with opened_picture(data) as picture:
+            return np.array(picture.convert("RGB"))
+    except PictureError as error:
+        raise DataError(str(path), [str(error)]) from None
 
 
 def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.ndarray:
@@ -64,15 +45,13 @@ def decode_picture(data: bytes, where: str, size: tuple[int, int] | None) -> np.
     Raises:
         DataError: it cannot be decoded, is no 8 bit RGB, or has another size.
     """
-    from PIL import Image
-
     try:
-        with Image.open(io.BytesIO(data)) as picture:
+        with opened_picture(data) as picture:
             mode, found = picture.mode, (picture.height, picture.width)
             if mode == "RGB" and (size is None or found == size):
                 return np.array(picture)
-    except Exception as error:  # Pillow's plugins raise all kinds on pictures that are damaged
-        raise DataError(where, [f"is no readable picture: {undecodable(error, data)}"]) from None
+    except PictureError as error:
+        raise DataError(where, [str(error)]) from None
     if mode != "RGB":
         kind = _REFUSED.get(mode, "16 bit, perhaps depth" if mode.startswith("I;16") else "unknown")
         raise DataError(where, [f"has mode {mode} ({kind}); expected 8 bit RGB"])

@@ -16,19 +16,11 @@ import numpy as np
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import raise_refusal
 from dp_prior.data.frames import frames_per_block
+from dp_prior.regular_files import UnfitError
+from dp_prior.video_files import opened_video
 
 if TYPE_CHECKING:
     import av
-
-
-def need_av() -> None:
-    """Raises:
-    ImportError: PyAV is not installed.
-    """
-    try:
-        import av  # noqa: F401
-    except ImportError:
-        raise ImportError('reading video needs PyAV: pip install "dp_prior[video]"') from None
 
 
 def size_of(path: Path) -> tuple[int, int]:
@@ -89,11 +81,7 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
         raise DataError(str(path), ["no such file; the copy of the data set is incomplete"])
     number = 0
     try:
-        with av.open(str(path)) as container:
-            streams = container.streams.video
-            if len(streams) != 1:
-                raise DataError(str(path), [f"holds {len(streams)} video streams; expected 1"])
-            stream = streams[0]
+        with opened_video(path) as (container, stream):
             stream.codec_context.thread_count = 1  # files are decoded side by side instead
             stream.codec_context.options = {"err_detect": "explode"}  # or damage would be painted over
             for frame in container.decode(stream):
@@ -105,6 +93,8 @@ def _frames(path: Path) -> Iterator[av.VideoFrame]:
                 number += 1
     except DataError:
         raise
+    except UnfitError as error:
+        raise DataError(str(path), [error.problem]) from None
     except (av.FFmpegError, OSError, ValueError, IndexError, MemoryError) as error:
         raise_refusal(path, error)
         raise DataError(

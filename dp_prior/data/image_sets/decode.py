@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.pictures import undecodable
+from dp_prior.picture_files import PictureError, opened_picture
 
 ENDINGS = tuple(
     ending
@@ -29,10 +27,10 @@ def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -
     Raises:
         DataError: it cannot be decoded, or has another size.
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     try:
-        with Image.open(io.BytesIO(data)) as opened:
+        with opened_picture(data) as opened:
             image = ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):
                 pixels = _of_16_bits(np.asarray(image), image.info.get("transparency"))
@@ -40,8 +38,8 @@ def decode_image(data: bytes, where: str, size: tuple[int, int] | None = None) -
                 raise ValueError("holds floating-point numbers; expected 8 or 16 bit")
             else:
                 pixels = np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
-    except Exception as error:  # Pillow's plugins raise all kinds on images that are damaged
-        raise DataError(where, [f"is no readable image: {undecodable(error, data)}"]) from None
+    except PictureError as error:
+        raise DataError(where, [str(error)]) from None
     if size is not None and pixels.shape[:2] != size:
         found = f"is {pixels.shape[0]} x {pixels.shape[1]}, but the first image is {size[0]} x {size[1]}"
         raise DataError(where, [f"{found}; set data.size, to which all are resized"])

@@ -15,9 +15,9 @@ from dp_prior.data.embeddings.files import find_files
 from dp_prior.data.errors import DataError
 from dp_prior.data.files import decoding, reading
 from dp_prior.data.frames import Part
-from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.image_sets.decode import ENDINGS, decode_image
 from dp_prior.data.image_sets.source import ImageSource, numbered
+from dp_prior.picture_files import import_pillow
 from dp_prior.regular_files import open_regular
 
 
@@ -62,7 +62,7 @@ class FolderImages(ImageSource):
     """See `FolderImagesConfig`. Any thread reads any chunk."""
 
     def __init__(self, config: FolderImagesConfig, labelled: bool, uniform: bool):
-        need_pillow("image")
+        import_pillow("image")
         root = config.path.expanduser()
         if not root.is_dir():
             raise DataError(str(root.absolute()), ["there is no such folder of images"])

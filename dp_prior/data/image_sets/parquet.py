@@ -16,9 +16,9 @@ from dp_prior.data.embeddings.files import Files, find_files
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
 from dp_prior.data.frames import Part
-from dp_prior.data.frames.pictures import need_pillow
 from dp_prior.data.image_sets.decode import decode_image
 from dp_prior.data.image_sets.source import ImageSource, numbered
+from dp_prior.picture_files import import_pillow
 
 ROWS_AT_ONCE = 64
 
@@ -50,7 +50,7 @@ class ParquetImages(ImageSource):
     """See `ParquetImagesConfig`. A thread reads one file from its beginning to its end."""
 
     def __init__(self, config: ParquetImagesConfig, labelled: bool, uniform: bool):
-        need_pillow("image")
+        import_pillow("image")
         self._column, self._files = config.image, find_files(str(config.path), (".parquet",))
         footers = self._files.each(self._footer)
         for path, (_, columns, _) in zip(self._files.paths, footers, strict=True):

@@ -8,7 +8,6 @@ resolved record and the run's own checkpoint, and no network access.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -19,10 +18,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dp_prior.config import an
+from dp_prior.hub_files import HubError, HubRepository, locate
 from dp_prior.networks.encoders.camera import Camera, CameraEncoderConfig, PositiveRgb, Rgb
 from dp_prior.networks.encoders.pretrained import FineTuned, Pretrained
 from dp_prior.networks.layers import Linear, compute_dtype
 from dp_prior.randomness import Randomness
+from dp_prior.regular_files import SMALL, read_small
+
+_CONFIG = "config.json"
 
 
 class Family(NamedTuple):
@@ -135,10 +138,10 @@ class VitEncoderConfig(CameraEncoderConfig):
         """
         if self.architecture is not None:
             return self
-        source = Source.of(self.weights)
+        source = locate(self.weights, "weights:")
         architecture = _architecture(source)
         family = FAMILIES[architecture["model_type"]]
-        processor = source.read_json("preprocessor_config.json") or {}
+        processor = _read_object(source, "preprocessor_config.json") or {}
         found = {
             "architecture": architecture,
             "mean": self.mean or processor.get("image_mean") or family.mean,
@@ -167,75 +170,42 @@ class VitEncoderConfig(CameraEncoderConfig):
             raise ValueError(f"architecture: no model can be built of it: {problem}") from error
 
 
-class Source(NamedTuple):
-    """Where a published model lies: a local folder (no revision), or a repository of the Hub."""
+def _read_object(source: Path | HubRepository, file: str) -> dict[str, Any] | None:
+    """The contents of one of a model's JSON files; None where it has no such file.
 
-    name: str
-    revision: str | None
-
-    @classmethod
-    def of(cls, weights: str) -> Source:
-        """An existing folder wins; otherwise user/name[@revision] is a Hub repository.
-
-        Raises:
-            FileNotFoundError: `weights` is neither.
-        """
-        if weights and Path(weights).is_dir():
-            return cls(weights, None)
-        name, _, revision = weights.partition("@")
-        if not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
-            raise FileNotFoundError(f"weights: {weights} is no folder, and no Hub id such as facebook/dinov2-small")
-        return cls(name, revision or "main")
-
-    def read_json(self, file: str) -> dict[str, Any] | None:
-        """The content of a JSON file of the model; None if the file does not exist.
-
-        Raises:
-            FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.
-        """
-        if self.revision is None:
-            path = Path(self.name, file)
-            return _read_object(path) if path.is_file() else None
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-
-        try:
-            path = Path(hf_hub_download(self.name, file, revision=self.revision))
-        except LocalEntryNotFoundError as error:
-            if file != "config.json":
-                return None
-            raise FileNotFoundError(
-                f"weights: {self.name}@{self.revision} is not in the local cache, and the Hub is out of reach. "
-                f"Download it first (hf download {self.name}), or give a local folder"
-            ) from error
-        except EntryNotFoundError:
-            return None
-        except (HfHubHTTPError, OSError) as error:
-            raise FileNotFoundError(f"weights: {self.name}@{self.revision} cannot be read: {error}") from error
-        return _read_object(path)
-
-
-def _read_object(path: Path) -> dict[str, Any]:
+    Raises:
+        FileNotFoundError: the repository does not exist, or the Hub is out of reach and the file not cached.
+        ValueError: the file does not hold a JSON object.
+    """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError
+        path = source / file if isinstance(source, Path) else source.file(file, SMALL)
+        found = json.loads(read_small(path))
+    except HubError as error:
+        if error.reason == "no file" or (error.reason == "uncached" and file != _CONFIG):
+            return None
+        raise FileNotFoundError(
+            f"weights: {error}. Download it first (hf download {source.name}), or give a local folder"
+        ) from error
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
         raise ValueError(f"weights: {path} is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"weights: {path} holds {an(type(found).__name__)}; expected an object {{...}}")
     return found
 
 
-def _architecture(source: Source) -> dict[str, Any]:
+def _architecture(source: Path | HubRepository) -> dict[str, Any]:
     """model_type and sizes of a published model."""
-    config = source.read_json("config.json")
+    config = _read_object(source, _CONFIG)
     if config is None:
-        raise FileNotFoundError(f"weights: {source.name} has no config.json; expected a model as save_pretrained does")
+        raise FileNotFoundError(f"weights: {source} has no {_CONFIG}; expected a model as save_pretrained does")
     model_type = config.get("model_type")
     if model_type in _WITH_TEXT:
         model_type, config = _WITH_TEXT[model_type], config.get("vision_config") or {}
     if model_type not in FAMILIES:
         known = ", ".join([*FAMILIES, *_WITH_TEXT])
-        raise ValueError(f"weights: {source.name} is of model type {model_type!r}; expected one of {known}")
+        raise ValueError(f"weights: {source} is of model type {model_type!r}; expected one of {known}")
     defaults = _transformers().CONFIG_MAPPING[model_type]().to_dict()
     architecture = {name: config.get(name, defaults[name]) for name in _SIZES if name in defaults}
     return {"model_type": model_type, **architecture}
@@ -277,29 +247,30 @@ class VisionTransformer(FineTuned):
         tokens = self.model(pixel_values=images, **self.options).last_hidden_state
         return self.model.post_layernorm(tokens) if self.is_clip else tokens  # CLIP itself norms only the class token
 
-    def load(self, source: Source) -> None:
+    def load(self, source: Path | HubRepository) -> None:
         """Take the weights of a published model of this architecture.
 
         Raises:
             FileNotFoundError: the weights cannot be found or are not safetensors.
             ValueError: the weights do not fit the architecture.
         """
+        name, revision = (str(source), None) if isinstance(source, Path) else (source.name, source.revision)
         try:
             published, report = type(self.model).from_pretrained(
-                source.name,
-                **({} if source.revision is None else {"revision": source.revision}),
+                name,
+                **({} if revision is None else {"revision": revision}),
                 config=self.model.config,
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
         except OSError as error:
-            raise FileNotFoundError(f"weights: {source.name} cannot be read as safetensors: {error}") from error
+            raise FileNotFoundError(f"weights: {source} cannot be read as safetensors: {error}") from error
         missing = sorted(report["missing_keys"])
         mismatched = [str(name) for name in report["mismatched_keys"]]
         if missing or mismatched:
             raise ValueError(
-                f"weights: {source.name} does not fit the architecture of the record: missing: {missing}; of another "
+                f"weights: {source} does not fit the architecture of the record: missing: {missing}; of another "
                 f"shape: {mismatched}"
             )
         self.model.load_state_dict(published.state_dict())
@@ -365,4 +336,4 @@ class VitEncoder(Pretrained):
 
     def load_pretrained(self) -> None:
         """See `Pretrained`. Pooling and projection stay random."""
-        self.backbone.load(Source.of(self.weights))
+        self.backbone.load(locate(self.weights, "weights:"))

@@ -72,9 +72,13 @@ def test_transparent_grey_of_16_bits_is_white_like_that_of_8():
 @pytest.mark.parametrize(
     ("data", "size", "message"),
     [
-        (b"", None, "a.png: 1 problem\n  is no readable image: it is empty"),
-        (b"<!DOCTYPE html>", None, "is no readable image: Pillow knows no format that begins with b'<!DOCTYPE html>'"),
-        (saved(Image.fromarray(RGB))[:60], None, "is no readable image"),
+        (b"", None, "a.png: 1 problem\n  is no readable picture: it is empty"),
+        (
+            b"<!DOCTYPE html>",
+            None,
+            "picture: Pillow knows no format that begins with b'<!DOCTYPE html>'",
+        ),
+        (saved(Image.fromarray(RGB))[:60], None, "is no readable picture"),
         (saved(Image.fromarray(GREY.astype(np.float32)), format="TIFF"), None, "holds floating-point numbers"),
         (saved(Image.fromarray(GREY.astype(np.int32) * 70000), format="TIFF"), None, "expected 0 to 65535"),
         (saved(Image.fromarray(RGB)), (3, 5), "is 5 x 3, but the first image is 3 x 5; set data.size"),

@@ -110,5 +110,5 @@ def test_corrupt_and_unequal_images_are_named(tmp_path):
         (1, 3, 4, 3),
     ]
     other.write_bytes(other.read_bytes()[:50])
-    with pytest.raises(DataError, match=r"cat/001.png: 1 problem\s+is no readable image: "):
+    with pytest.raises(DataError, match=r"cat/001.png: 1 problem\s+is no readable picture: "):
         list(found.read(found.parts[0], 0))

@@ -62,7 +62,7 @@ def test_columns_of_other_names_and_labels_as_texts(tmp_path):
             {"image": [{"bytes": None, "path": "x"}], "label": [1]},
             "row 0: 1 problem\\s+holds no bytes; store the images",
         ),
-        ({"image": [{"bytes": b"x"}], "label": [1]}, "a.parquet, row 0: 1 problem\\s+is no readable image"),
+        ({"image": [{"bytes": b"x"}], "label": [1]}, "a.parquet, row 0: 1 problem\\s+is no readable picture"),
     ],
 )
 def test_files_that_are_refused(columns, message, tmp_path):

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from dp_prior.networks.encoders.color_jitter import ColorJitterConfig
 from dp_prior.networks.encoders.pretrained import FineTuned, load_pretrained
-from dp_prior.networks.encoders.vit import FAMILIES, Source, VitEncoderConfig
+from dp_prior.networks.encoders.vit import FAMILIES, VitEncoderConfig
 from dp_prior.randomness import Randomness
 
 transformers = pytest.importorskip("transformers")
@@ -241,17 +241,9 @@ def test_weights_of_another_architecture_are_refused(folder, tmp_path):
             load_pretrained(wrong.create(SHAPE))
 
 
-@pytest.mark.parametrize("weights", ["nowhere", "/nowhere/at/all", "../a/b", "a/b/c", ""])
-def test_what_is_neither_folder_nor_hub_id_is_refused(weights):
-    with pytest.raises(FileNotFoundError, match="is no folder, and no Hub id"):
-        Source.of(weights)
-
-
-def test_a_folder_wins_over_a_hub_id_and_a_revision_follows_an_at(folder, monkeypatch):
-    monkeypatch.chdir(folder.parent.parent)
-    assert Source.of(f"{folder.parent.name}/model") == (f"{folder.parent.name}/model", None)
-    assert Source.of("facebook/dinov2-small") == ("facebook/dinov2-small", "main")
-    assert Source.of("facebook/dinov2-small@abc") == ("facebook/dinov2-small", "abc")
+def test_what_is_neither_folder_nor_hub_id_is_refused():
+    with pytest.raises(FileNotFoundError, match="weights: 'nowhere' is no folder, and no Hub id"):
+        VitEncoderConfig(weights="nowhere").resolve()
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
@@ -291,9 +283,9 @@ for weights in ("other/vit", "some/vit@v2"):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["dinov2 True"] * 2 + [
-        f"weights: {name} is not in the local cache, and the Hub is out of reach. Download it first "
+        f"weights: {name} has no config.json in the local cache, and the Hub cannot be reached. Download it first "
         f"(hf download {name.partition('@')[0]}), or give a local folder"
-        for name in ("other/vit@main", "some/vit@v2")
+        for name in ("other/vit", "some/vit@v2")
     ]
 
 

@@ -1,0 +1,161 @@
+"""Files on the Hugging Face Hub: references `user/name[@revision]`, downloads into the client's cache, and its errors.
+
+HF_TOKEN, HF_ENDPOINT, HF_HUB_CACHE and HF_HUB_OFFLINE are obeyed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+Reason = Literal["no repository", "no revision", "no file", "gated", "too large", "uncached", "unreachable", "answer"]
+"""Uncached: the Hub cannot be reached, nor does the cache answer. Unreachable: a connection broke. Answer: another
+status of HTTP."""
+
+
+class HubError(OSError):
+    """The Hub does not give, or take, what was asked for.
+
+    Attributes:
+        reason: the kind of failure.
+        problem: one line without the name of the repository. The client's own texts may quote a secret.
+        status: of the Hub's answer; None if it gave none.
+        retry_after: seconds that the Hub asks to wait before the next attempt.
+    """
+
+    def __init__(self, where: str, problem: str, reason: Reason, status: int | None = None, pause: float | None = None):
+        super().__init__(f"{where} {problem}")
+        self.reason, self.problem, self.status, self.retry_after = reason, problem, status, pause
+
+
+@dataclass(frozen=True)
+class HubRepository:
+    """A repository of the Hub.
+
+    Attributes:
+        name: `user/name`.
+        revision: branch, tag or commit; None for the newest commit.
+        kind: what it holds.
+    """
+
+    name: str
+    revision: str | None = None
+    kind: Literal["model", "dataset"] = "model"
+
+    @classmethod
+    def parse(cls, text: str) -> HubRepository | None:
+        """The repository that `user/name[@revision]` names; None if the text has another form."""
+        name, _, revision = text.partition("@")
+        return cls(name, revision or None) if REPO.fullmatch(name) else None
+
+    def __str__(self) -> str:
+        return self.name + (f"@{self.revision}" if self.revision else "")
+
+    def snapshot(self, patterns: Iterable[str]) -> Path:
+        """The folder of all files of one commit whose names match; those that are not in the cache are downloaded.
+
+        Without network, they are those in the cache.
+
+        Args:
+            patterns: with `*`.
+
+        Raises:
+            HubError: the Hub does not give them.
+            OSError: they cannot be stored.
+        """
+        import httpx2
+        from huggingface_hub import snapshot_download
+
+        wanted = {"repo_type": self.kind, "revision": self.revision, "allow_patterns": list(patterns)}
+        with self.translated():
+            try:
+                return Path(snapshot_download(self.name, **wanted))
+            except httpx2.TransportError:  # of which the client takes only some for a missing network
+                return Path(snapshot_download(self.name, local_files_only=True, **wanted))
+
+    def file(self, path: str, most: int, **options: Any) -> Path:
+        """One file in the client's cache, downloaded if it is not there.
+
+        Args:
+            most: bytes of it that are downloaded.
+            options: keywords of `hf_hub_download`, such as `token` and `cache_dir`.
+
+        Raises:
+            HubError: the Hub does not give it, or it is larger.
+            OSError: it cannot be stored.
+        """
+        from huggingface_hub import hf_hub_download
+
+        wanted = {"repo_type": self.kind, "revision": self.revision, **options}
+        with self.translated(path):
+            found = hf_hub_download(self.name, path, dry_run=True, **wanted)
+            if not found.is_cached and found.file_size is not None and found.file_size > most:
+                raise HubError(str(self), too_large(path, found.file_size, most), "too large")
+            return Path(hf_hub_download(self.name, path, **wanted))
+
+    @contextmanager
+    def translated(self, path: str | None = None) -> Iterator[None]:
+        """A context in which errors of the client are raised as HubError.
+
+        Args:
+            path: the file that is asked for, if it is one.
+        """
+        import httpx2
+        from huggingface_hub import errors
+
+        what, cached = {"model": "repository", "dataset": "data set"}[self.kind], f"has no {path}" if path else "is not"
+        from_token = " from this token; check the name, or set HF_TOKEN"
+        kinds: dict[type[Exception], tuple[Reason, str]] = {  # the first match counts
+            errors.LocalEntryNotFoundError: ("uncached", f"{cached} in the local cache, and the Hub cannot be reached"),
+            errors.RemoteEntryNotFoundError: ("no file", f"has no {path}"),
+            errors.GatedRepoError: ("gated", "is gated; accept its conditions on its page, and set HF_TOKEN"),
+            errors.RevisionNotFoundError: ("no revision", "has no such revision"),
+            errors.RepositoryNotFoundError: ("no repository", f"is no {what} on the Hub, or hidden{from_token}"),
+            errors.HFValidationError: ("no repository", f"is no {what} on the Hub; its name must be user/name"),
+            errors.HfHubHTTPError: ("answer", "cannot be read: the Hub answered"),
+            httpx2.HTTPError: ("unreachable", "cannot be reached on the Hub"),
+        }
+        try:
+            yield
+        except (RuntimeError, *kinds) as caught:
+            error: BaseException = caught
+            while isinstance(error, RuntimeError) and error.__cause__ is not None:  # the client's threads wrap theirs
+                error = error.__cause__
+            reason, problem = next((told for kind, told in kinds.items() if isinstance(error, kind)), (None, ""))
+            if reason is None:
+                raise
+            answer = error.response if isinstance(error, errors.HfHubHTTPError) else None
+            status = None if answer is None else answer.status_code
+            asked = "" if answer is None else answer.headers.get("Retry-After", "")  # the Hub states seconds, not dates
+            if reason in ("answer", "unreachable"):
+                problem += f" {status}" if status else f" ({type(error).__name__})"
+            pause = float(asked) if asked.isdigit() else None
+            raise HubError(str(self), problem, reason, status, pause) from None
+
+
+def too_large(path: str, size: int, most: int) -> str:
+    """The problem of a file with too many bytes."""
+    return f"has {size} bytes in {path}; expected at most {most}"
+
+
+def locate(reference: str, what: str) -> Path | HubRepository:
+    """An existing folder wins; otherwise `user/name[@revision]` is a repository of the Hub.
+
+    Args:
+        what: names the reference in the error.
+
+    Raises:
+        FileNotFoundError: it is neither.
+    """
+    if reference and Path(reference).is_dir():
+        return Path(reference)
+    if (found := HubRepository.parse(reference)) is None:
+        form = "user/name[@revision], such as openai/clip-vit-base-patch32"
+        raise FileNotFoundError(f"{what} {reference!r} is no folder, and no Hub id {form}")
+    return found
