@@ -257,13 +257,13 @@ class PolicyTrainer:
         """
         self.ranks.mark("agreement", self.progress.global_step)
         self.stop.deadline.stepped()
-        own = self.stop.encode(self.ranks.process_index), self._report_skipped(), self.stopwatch.read()
+        own = self.stop.encode(self.ranks.process_index), *self._report_skipped(), self.stopwatch.read()
         all_ranks = self.ranks.exchange(*own, *self.divergence.read())
-        asked, skipped = all_ranks[:, :2].amax(0).long().tolist()
-        self.stopwatch.agree(all_ranks[0, 2].item())
+        asked, skipped, begins = all_ranks[:, :3].amax(0).long().tolist()
+        self.stopwatch.agree(all_ranks[0, 3].item())
         if skipped:
-            raise self._too_many_skipped(skipped)
-        self._report_divergence(LossSum(*all_ranks[:, 3:].sum(0).tolist()))
+            raise self._too_many_skipped(skipped, begins)
+        self._report_divergence(LossSum(*all_ranks[:, 4:].sum(0).tolist()))
         return self.stop.accept(asked)
 
     def _report_divergence(self, total: LossSum) -> None:
@@ -277,21 +277,20 @@ class PolicyTrainer:
         if self.ranks.is_main_process:
             log.warning("%s", found)
 
-    def _report_skipped(self) -> int:
-        """Log steps that were skipped. Returns the step at which there were too many in a row, else 0."""
+    def _report_skipped(self) -> tuple[int, int]:
+        """Log steps that were skipped. Returns the step at which there were too many in a row, and the clock before the
+        first of these; else 0, 0."""
         for step, samples_seen, in_a_row in self.guard.look():
             if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
                 ids = self.loader.ids(samples_seen).tolist()
                 what = f"step {step} was skipped, the {in_a_row}. in a row: its gradient was not finite"
                 self.tracker.log_error(f"{what}; its samples: {ids}", self.progress)
             if in_a_row >= self.config.nonfinite_limit:
-                return step
-        return 0
+                return step, self.guard.row_begins
+        return 0, 0
 
-    def _too_many_skipped(self, step: int) -> NotFiniteError:
-        limit, behind = self.config.nonfinite_limit, self.progress.global_step - step
-        first = self.progress.samples_seen - (behind + limit) * self.loader.global_batch_size
-        ids = self.loader.ids(max(0, first)).tolist()
+    def _too_many_skipped(self, step: int, begins: int) -> NotFiniteError:
+        limit, ids = self.config.nonfinite_limit, self.loader.ids(begins).tolist()
         return NotFiniteError(
             f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them "
             f"changed the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them "
