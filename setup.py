@@ -41,9 +41,12 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8") if (HERE / "README.md").exists() else "",
     long_description_content_type="text/markdown",
     license="MIT",
-    packages=find_packages(include=["dp_prior", "dp_prior.*"]),
+    packages=[*find_packages(include=["dp_prior", "dp_prior.*"]), "dp_prior.configs"],
+    package_dir={"dp_prior.configs": "configs"},  # a clone has them beside the package
     py_modules=["dp_prior_command"],
     package_data={
+        "dp_prior": ["py.typed"],
+        "dp_prior.configs": ["*.json", "*/*.json"],
         "dp_prior.places": ["card.md"],
         "dp_prior.pages": ["page.html", "style.css"],
         "dp_prior.watching": ["*.html", "watch.css", "watch.js"],

@@ -20,6 +20,7 @@ CONFIGS = sorted((ROOT / "configs").glob("*/*.json"))
 def test_shipped_configuration_is_valid_described_and_points_to_the_schema(path):
     config = TrainConfig.from_json_path(path)
     assert config.description
+    assert TrainConfig(**json.loads(config.to_json())) == config
     schema = json.loads(path.read_text(encoding="utf-8"))["$schema"]
     assert (path.parent / schema).resolve() == ROOT / "configs" / "train_config.schema.json"
 

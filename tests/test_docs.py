@@ -325,8 +325,25 @@ def test_a_robot_acts_in_real_time_as_told(embedded):
     assert np.shape(Robot.sent) == (20, 2) and np.isfinite(Robot.sent).all()
 
 
+def test_runs_trackers_and_trainers_work_from_python_as_told(place, monkeypatch, capsys):
+    text = text_of("docs/python.md")
+    for long, short in (("100_000", "128"), ('"n_episodes": 25', '"n_episodes": 2'), ("5_000", "500")):
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    names: dict = {"__name__": "python.md"}
+    for code in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
+        exec(compile(code, "docs/python.md", "exec"), names)
+    assert names["outcome"].status == "finished" and names["outcome"].samples_seen == 128 and names["losses"]
+    assert names["action"].shape == (2,)
+    assert "step 100  100 samples  loss 0.01" in capsys.readouterr().out
+    assert len((place / "runs/loop/metrics.csv").read_text().splitlines()) == 101
+    assert names["average"](names["Pairs"]().fetch(torch.arange(9))).shape == (9,)
+    trainer = names["trainer"]
+    assert trainer.progress.samples_seen == 10_000 and trainer.best.step > 10 and trainer.best.value < 0.1
+
+
 def test_every_page_with_python_is_run():
-    names = ("acting", "own_data", "networks", "prior", "images", "hub", "realtime")
+    names = ("acting", "own_data", "networks", "prior", "images", "hub", "realtime", "python")
     run = {"README.md", *(f"docs/{name}.md" for name in names)}
     snippets = {page for page in PAGES for _, _, text in blocks(page, "python") if not text.startswith("# ")}
     assert snippets == run

@@ -31,6 +31,7 @@ FLOORS = [
 FREE_AMONG_THEMSELVES = (0, len(FLOORS) - 1)
 EVERYWHERE = {"torch", "numpy", "pydantic", "pydantic_core"}
 AT_THE_TOP = {  # imported with the module: where
+    "dp_prior_command": ["__main__.py"],
     "accelerate": ["job/ranks.py"],
     "click": ["cli/"],
 }
@@ -75,6 +76,7 @@ NEVER = {"eval", "exec", "__import__", "breakpoint", "torch.load", "torch.save",
 ENDS_WITHOUT_RETURNING = "job/watch/heartbeat.py"  # a rank whose main thread is stuck cannot end otherwise
 NEVER_IMPORTED = {"pickle", "dill", "cloudpickle", "marshal", "shelve", "importlib"}
 METADATA = {  # of installed packages: their records, and a version; only the command line names a module
+    ("importlib", "__init__.py"),  # of a fixed table of our own
     ("importlib", "cli/command.py"),
     ("importlib.metadata", "config/families.py"),
     ("importlib.metadata", "config/origins.py"),

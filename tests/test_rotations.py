@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from dp_prior.client.rotation_check import is_rotation, not_a_rotation
+from dp_prior.config import ConfigError
 from dp_prior.rotations import (
     FORMS,
     ORDERS,
@@ -149,5 +149,5 @@ def test_a_layout_keeps_other_numbers_in_their_order_and_is_its_own_inverse():
     ],
 )
 def test_records_of_no_rotation_are_refused(change, words):
-    with pytest.raises(ValidationError, match=words):
+    with pytest.raises(ConfigError, match=words):
         RotationSlice(**{"slice": (3, 6), "form": "axis_angle", **change})

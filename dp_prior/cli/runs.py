@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @late_modules_option
-@click.option("--config_file", required=True, type=click.Path(path_type=Path), help="JSON file that describes the run.")
+@click.option(
+    "--config_file",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="JSON file that describes the run, or a name that `dp-prior configs` lists.",
+)
 @overrides_option
 @click.option("--check", is_flag=True, help="Try everything once in a temporary directory, print the plan.")
 @click.option(
@@ -69,10 +74,11 @@ def train(
         from dp_prior.run.check import check as check_run
         from dp_prior.run.run import Run
         from dp_prior.run_files.config import TrainConfig
+        from dp_prior.run_files.configurations import find_configuration
         from dp_prior.run_files.exit_file import STOPPED
 
         import_modules(modules)
-        config = TrainConfig.from_json_path(config_file, overrides)
+        config = TrainConfig.from_json_path(find_configuration(config_file), overrides)
         if check:
             ranks = Ranks(make_accelerator(config.train.precision, config.train.dist_timeout))
             found = check_run(config, ranks, say, allow_change)
@@ -117,8 +123,9 @@ def sweep(
     from dp_prior.pages.report import write_report
     from dp_prior.run.sweep import run_trials, trials
     from dp_prior.run_files.config import run_directory
+    from dp_prior.run_files.configurations import find_configuration
 
-    found = trials(config_file, varied, seeds, overrides)
+    found = trials(find_configuration(config_file), varied, seeds, overrides)
     if only_print:
         click.echo("\n".join(trial.command(modules) for trial in found))
         return
@@ -208,6 +215,15 @@ def schema() -> None:
     from dp_prior.schema import json_schema
 
     click.echo(json.dumps(json_schema(TrainConfig), indent=2))
+
+
+@click.command(cls=Command)
+def configs() -> None:
+    """List the configurations that come with the package, each with its file; `train` takes their names."""
+    from dp_prior.run_files.configurations import configurations
+
+    for name, path in configurations().items():
+        click.echo(f"{name:<24} {path}")
 
 
 def _farewell(outcome: Outcome, config: TrainConfig, modules: tuple[str, ...]) -> str:

@@ -13,6 +13,9 @@ from dp_prior.config.errors import ConfigError, an, short
 EXTENDS = "extends"
 """Key of a configuration file: path of the file to lay this file over, relative to this file's directory."""
 
+SCHEMA = "$schema"
+"""Key of a configuration that editors read; it is ignored here."""
+
 MOST_CHARACTERS = 4_000_000
 """Maximum length of a configuration; at this length, checking a file of unknown keys takes seconds."""
 
@@ -42,13 +45,13 @@ def files_of(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def parse_object(text: str, source: str) -> dict[str, Any]:
-    """Parse a JSON object and drop `$schema`."""
+    """A JSON object without its `SCHEMA`."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(source, [f"holds {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"])
     data = parse_json(text, source)
     if not isinstance(data, dict):
         raise ConfigError(source, [f"holds {an(type(data).__name__)}; expected an object {{...}}"])
-    data.pop("$schema", None)
+    data.pop(SCHEMA, None)
     return data
 
 

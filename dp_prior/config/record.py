@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -16,11 +16,29 @@ from dp_prior.config.layers import Layers
 from dp_prior.config.origins import PARTS, origins_of
 from dp_prior.config.overrides import apply_override, rank_of_override
 from dp_prior.config.problems import describe
-from dp_prior.config.read import EXTENDS, TOO_DEEP, files_of, parse_object
+from dp_prior.config.read import EXTENDS, SCHEMA, TOO_DEEP, files_of, parse_object
 
 
 class Config(Record):
     """A frozen record that refuses unknown keys. Subclasses declare the fields, with defaults and descriptions."""
+
+    def __init__(self, /, **fields: Any):
+        """
+        Args:
+            fields: values as in JSON, where records may stand for objects: `TrainConfig(task={"horizon": 16}, ...)`.
+
+        Raises:
+            ConfigError: they do not describe this record.
+        """
+        data = _plain(fields)
+        origins, _ = data.pop(PARTS, {}), data.pop(SCHEMA, None)
+        self.complete(data)
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise self._refusal(error, Layers(data, type(self).__name__), origins) from None
+
+    __init__.__pydantic_base_init__ = True  # else pydantic also calls it, without `strict`, for records inside JSON
 
     @classmethod
     def from_json_path(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
@@ -63,14 +81,7 @@ class Config(Record):
         try:
             record = cls.model_validate_json(json.dumps(data, ensure_ascii=False).encode(), strict=True)
         except ValidationError as error:
-            faults = error.errors(include_url=False)
-            if faults[0]["type"] == "json_invalid":  # Python parsed the text, so pydantic's depth limit is the cause
-                raise ConfigError(source, [TOO_DEEP]) from None
-            lines = []
-            for fault in faults[:MOST_PROBLEMS]:
-                path, found = describe(cls, data, fault, origins)
-                lines += [line + layers.remark(path) for line in found]
-            raise ConfigError(source, problems + lines, more=max(0, len(faults) - MOST_PROBLEMS)) from None
+            raise cls._refusal(error, layers, origins, problems) from None
         except UnicodeEncodeError:
             raise ConfigError(source, ["holds text that is not Unicode: half of a surrogate pair"]) from None
         except RecursionError:
@@ -78,6 +89,20 @@ class Config(Record):
         if problems:
             raise ConfigError(source, problems)
         return record
+
+    @classmethod
+    def _refusal(
+        cls, error: ValidationError, layers: Layers, origins: dict[str, str], problems: Sequence[str] = ()
+    ) -> ConfigError:
+        """The error about an object that is no such record, after problems that are known already."""
+        faults = error.errors(include_url=False)
+        if faults[0]["type"] == "json_invalid":  # Python parsed it, so it is pydantic's depth limit
+            return ConfigError(layers.top, [TOO_DEEP])
+        lines = list(problems)
+        for fault in faults[:MOST_PROBLEMS]:
+            path, found = describe(cls, layers.data, fault, origins)
+            lines += [line + layers.remark(path) for line in found]
+        return ConfigError(layers.top, lines, more=max(0, len(faults) - MOST_PROBLEMS))
 
     def to_json(self) -> str:
         """The resolved record, defaults included, as indented JSON; with `PARTS` if records are other packages'."""
@@ -88,3 +113,10 @@ class Config(Record):
         """SHA-256 of the resolved record, independent of the order of keys."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A copy of objects and lists, as JSON has them; other values, such as records, are shared."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

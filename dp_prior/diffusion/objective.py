@@ -10,18 +10,17 @@ x_t = alpha x_0 + sigma eps and solved for x_0:
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import Field
 from torch import Tensor
 
-from dp_prior.config import Config
+from dp_prior.config import Config, family
 from dp_prior.diffusion.table import NoiseTable
 
 Level = TypeVar("Level", float, Tensor)
 
 
-class _Objective(Config):
+class Objective(Config):
     """An objective; levels may be numbers or tensors that broadcast against x."""
 
     @abstractmethod
@@ -64,7 +63,7 @@ class _Objective(Config):
             )
 
 
-class Eps(_Objective):
+class Eps(Objective):
     """The noise (Ho et al. 2020); error_scale is the SNR."""
 
     type: Literal["eps"] = "eps"
@@ -74,7 +73,7 @@ class Eps(_Objective):
         return 1.0, 0.0
 
 
-class X0(_Objective):
+class X0(Objective):
     """The clean sample."""
 
     type: Literal["x0"] = "x0"
@@ -84,7 +83,7 @@ class X0(_Objective):
         return 0.0, 1.0
 
 
-class V(_Objective):
+class V(Objective):
     """The velocity on the circle, alpha eps - sigma x_0 (Salimans and Ho 2022)."""
 
     type: Literal["v"] = "v"
@@ -94,7 +93,7 @@ class V(_Objective):
         return alpha, -sigma
 
 
-class FlowVelocity(_Objective):
+class FlowVelocity(Objective):
     """The velocity on the straight path, eps - x_0 (Liu et al. 2022; Lipman et al. 2022)."""
 
     type: Literal["flow"] = "flow"
@@ -104,4 +103,4 @@ class FlowVelocity(_Objective):
         return 1.0, -1.0
 
 
-ObjectiveConfig = Annotated[Eps | X0 | V | FlowVelocity, Field(discriminator="type")]
+ObjectiveConfig = family("objectives", Eps, X0, V, FlowVelocity, needs=("target", "inversion", "error_scale", "check"))

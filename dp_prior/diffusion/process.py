@@ -156,7 +156,8 @@ class Loss(NamedTuple):
         per_sample: (B,) mean weighted cost over each sample's valid elements, without the factors of importance
             sampling; 0 for a sample without any.
         t: (B,) int64 timesteps.
-        terms: (B,) parts of `per_sample` by name, where it has several: `simple`, and `vb` in bits per dimension.
+        terms: (B,) parts of `per_sample` by name, where it has several: `simple`, and `vb` in bits per dimension; a
+            task may add its own. Each is logged and evaluated.
         valid: (B,) number of valid positions of each sample.
         factor: (B,) those factors, with which the mean is that of uniform timesteps; None where they are all 1.
     """
@@ -236,13 +237,6 @@ class DiffusionProcess(nn.Module):
     def learns_timesteps(self) -> bool:
         """Whether `observe` must be given the losses of all ranks after each step."""
         return isinstance(self.timesteps, LossAwareSampler)
-
-    @property
-    def term_names(self) -> tuple[str, ...]:
-        """Names of `Loss.terms`."""
-        if isinstance(self.config.criterion, VLB):
-            return ("vb",)
-        return ("simple", "vb") if self.output_factor == 2 else ()
 
     def observe(self, t: Tensor, per_sample: Tensor, valid: Tensor) -> None:
         """Tell the timestep sampler the (N,) losses of all ranks, in the same order on each; see `LossAwareSampler`."""

@@ -5,12 +5,14 @@ The loss depends only on the weights, not on batch size, number of ranks or stat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
+from dp_prior.batch import Batch
 from dp_prior.clock import Cadence
 from dp_prior.evaluation.held_out import HeldOutConfig, HeldOutEvaluator
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
@@ -71,22 +73,30 @@ class LossConfig(HeldOutConfig):
 
 
 class LossEvaluator(HeldOutEvaluator):
-    """See `LossConfig`."""
+    """See `LossConfig`; the terms that a task of your own adds are measured too."""
 
     def measure(self, model: Any, name: str, ranks: Ranks | None, result: Measurement) -> None:
         """See `HeldOutEvaluator`. A quarter without samples is NaN."""
-        config, means, device = self.config, Means(), device_of(model)
-        terms = [f"{name}/{term}" for term in ("loss", *model.process.term_names)]
-        for term in terms:  # ranks without samples must add the same names
-            means.add(term, 0.0, 0.0)
-            means.add(f"{term}_q", *torch.zeros(2, 4, device=device))
-        for batch in shared_batches(self.samples, config.max_samples, config.batch_size, ranks, device):
-            loss = model(batch, Randomness.from_counts(config.seed, "validation", batch.ids))
-            for term, values in zip(terms, (loss.per_sample, *loss.terms.values()), strict=True):
-                means.add_batch(term, values, loss.valid)
-                means.add(f"{term}_q", *by_quartile(values, loss.t, model.process.steps, loss.valid))
+        means, steps = Means(), model.process.steps
+        for batch, rows in self._batches(ranks, device_of(model)):
+            loss = model(batch, Randomness.from_counts(self.config.seed, "validation", batch.ids))
+            valid, t, terms = loss.valid[:rows], loss.t[:rows], {"loss": loss.per_sample, **loss.terms}
+            for term, values in terms.items():
+                means.add_batch(term, values[:rows], valid)
+                means.add(f"{term}_q", *by_quartile(values[:rows], t, steps, valid))
         found = means.reduce(ranks)
-        result.metrics.update({each: found.get(each, float("nan")) for term in terms for each in _names(term)})
+        names = [each for term in terms for each in _names(term)]
+        result.metrics.update({f"{name}/{each}": found.get(each, float("nan")) for each in names})
+
+    def _batches(self, ranks: Ranks | None, device: torch.device) -> Iterator[tuple[Batch, int]]:
+        """This rank's batches, and how many samples of each count. A rank without any looks at one that does not count,
+        since all ranks must add the same terms, which only the loss knows."""
+        batch = None
+        for batch in shared_batches(self.samples, self.config.max_samples, self.config.batch_size, ranks, device):
+            yield batch, len(batch)
+        if batch is None:
+            first = torch.zeros(1, dtype=torch.int64, device=self.samples.device)
+            yield self.samples.fetch(first).to(device), 0
 
 
 def _names(term: str) -> list[str]:

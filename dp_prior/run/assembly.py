@@ -75,12 +75,14 @@ class Assembly:
         config: TrainConfig,
         ranks: Ranks,
         *,
-        report: Callable[[str], None],
+        report: Callable[[str], None] | None,
         directory: Path | None = None,
         weights: Iterable[Tensor] | None = None,
     ):
         """
         Args:
+            report: prints a line; None for a run that is silent, on the console too.
+            directory: takes the place of the run directory that the configuration names.
             weights: of the checkpoint that `config` was stored in; they bound the size of the model, see
                 `build_bounded`.
         """
@@ -88,7 +90,8 @@ class Assembly:
         config = with_local_data(config, ranks)
         config = config.model_copy(update={"task": config.task.resolve()})
         self.config, self.ranks = config, ranks
-        self.report = report if ranks.is_main_process else lambda line: None
+        self.is_silent = report is None
+        self.report = report if report is not None and ranks.is_main_process else lambda line: None
         self.place = RunDirectory(self.directory)
         self.exits = ExitFile(self.directory, ranks.process_index, ranks.num_processes)
         self.integrity = config.data.integrity(self.directory)
@@ -128,7 +131,9 @@ class Assembly:
                 self.place.open()
             total = config.train.total_samples(len(self.loader), self.loader.global_batch_size)
             tracker = self.ranks.on_main(
-                lambda: config.tracker.create(total_samples=total, monitor=monitor.metric, directory=self.directory)
+                lambda: config.tracker.create(
+                    total_samples=total, monitor=monitor.metric, directory=self.directory, console=not self.is_silent
+                )
             ) or Tracker(self.directory, config.tracker)
 
             def deliver(saved: Saved) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +24,20 @@ from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.signals import stop_on_signal
 from dp_prior.job.stop import TIME_LIMIT, Abandoned, Stop
 from dp_prior.pages.report import write_last_page
+from dp_prior.places.reference import resolve
 from dp_prior.rich_text import facts_table
 from dp_prior.run.assembly import Assembly, Services
 from dp_prior.run.plan import plan
 from dp_prior.run.start import Resume, find_checkpoint, initialise
 from dp_prior.run_files.config import TrainConfig, run_directory
+from dp_prior.run_files.configurations import find_configuration
 from dp_prior.run_files.directory import RunDirectory
 from dp_prior.run_files.exit_file import DONE, EXIT, STOPPED, recorded
 from dp_prior.run_files.scores import has_result_of, read_result, shown_on_card, write_result
+from dp_prior.tasks.pretrained import Pretrained
+from dp_prior.tracking.console import show
 from dp_prior.tracking.identity import IDENTITY, claim_identity
-from dp_prior.tracking.jsonl import ROWS
+from dp_prior.tracking.jsonl import ROWS, read_rows
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.guard import NotFiniteError, UnusableStepsError
 from dp_prior.training.measure import measure
@@ -67,6 +71,34 @@ class Outcome:
     is_measured: bool = True
 
     @property
+    def samples_seen(self) -> int:
+        """Samples trained on since the start of the run."""
+        return self.progress.samples_seen
+
+    @property
+    def latest(self) -> Path | None:
+        """Directory of the newest checkpoint; None if there is none."""
+        return self.best and resolve(self.directory, "latest")
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Metrics of the evaluators in `test`, of the best weights; empty until the run has finished once."""
+        found = (self.result() or {"test": {}})["test"]
+        return {name: math.nan if value is None else value for name, value in found.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All that was logged, a row per step: what `metrics.jsonl` holds."""
+        return read_rows(self.directory)
+
+    def load(self, weights: str | None = None, device: str = "cpu") -> Any:
+        """The model of the best checkpoint, of any task, as `load_policy` loads a policy.
+
+        Raises:
+            FileNotFoundError: the run has saved no checkpoint.
+        """
+        return Pretrained.from_pretrained(self.best or self.directory, weights=weights, device=device)
+
+    @property
     def label(self) -> str:
         """What `best` is, for people."""
         return "best checkpoint" if self.is_measured else "newest checkpoint"
@@ -92,6 +124,36 @@ class Outcome:
         return read_result(self.directory)
 
 
+def train(
+    config: TrainConfig | Mapping[str, Any] | str | Path,
+    *,
+    resume: Resume = "auto",
+    report: Callable[[str], None] | None = show,
+) -> Outcome:
+    """Train what a configuration describes, from the newest checkpoint of its run directory to the end of its budget.
+
+    An interrupt (Ctrl-C, or that of a notebook's kernel) ends training after its step: all is saved, the outcome is
+    `stopped`, and the same call goes on. A second one raises KeyboardInterrupt.
+
+    Args:
+        config: a record, its fields by name as JSON has them, or a JSON file.
+        resume: "never" refuses to go on, "must" refuses to begin anew.
+        report: receives the lines of the plan and of warnings; None for a run that is silent, on the console too.
+
+    Raises:
+        ConfigError: the configuration cannot be used; one line per fault.
+        DataError, CheckpointError, RuntimeError: as a run of the command ends with; `exit.json` holds the reason.
+    """
+    if isinstance(config, str | Path):
+        config = TrainConfig.from_json_path(find_configuration(config))
+    elif not isinstance(config, TrainConfig):
+        config = TrainConfig(**config)
+    run = Run(config, report=report)
+    outcome = run.run(resume)
+    run.parts.ranks.end()
+    return outcome
+
+
 class Run:
     """One run of a configuration.
 
@@ -99,10 +161,10 @@ class Run:
         parts: the objects built from the configuration.
     """
 
-    def __init__(self, config: TrainConfig, *, report: Callable[[str], None], stop: Stop | None = None):
+    def __init__(self, config: TrainConfig, *, report: Callable[[str], None] | None, stop: Stop | None = None):
         """
         Args:
-            report: prints a line.
+            report: prints a line; None for a run that is silent, on the console too.
             stop: set by the caller's signal handlers; None to handle signals here while the run works.
         """
         self._begun = time.time()

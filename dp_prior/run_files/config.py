@@ -92,10 +92,9 @@ class TrainConfig(Config):
         """Fill in omitted types: `task.type` defaults to policy, `data.type` to the usual data of the task, and
         `train.optimizer.type` to adamw."""
         task, given = data.get("task", {}), data.get("data")
-        if isinstance(task, dict):
-            kind = task.setdefault("type", DEFAULT_TASK.type)
-            if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
-                given.setdefault("type", members(TaskConfig)[kind].data_types[0])
+        kind = task.setdefault("type", DEFAULT_TASK.type) if isinstance(task, dict) else getattr(task, "type", None)
+        if isinstance(given, dict) and isinstance(kind, str) and kind in members(TaskConfig):
+            given.setdefault("type", members(TaskConfig)[kind].data_types[0])
         train = data.get("train")
         if isinstance(train, dict) and isinstance(train.get("optimizer"), dict):
             train["optimizer"].setdefault("type", "adamw")

@@ -95,21 +95,24 @@ class TrackerConfig(Config):
     def create(
         self,
         *,
-        total_samples: int,
+        total_samples: int | None = None,
         monitor: str | None = None,
         directory: Path | None = None,
         stream: TextIO | None = None,
+        console: bool = True,
     ) -> Tracker:
         """Open the loggers and savers of a run. Only for rank 0; other ranks use a `Tracker` without loggers.
 
         Args:
-            total_samples: budget of the run, for the progress display.
-            monitor: name of the metric that selects the best checkpoint, for templates with `{metric}`.
-            directory: overrides `data_path`.
+            total_samples: budget of the run, for the progress display; None if unknown.
+            monitor: name of the metric that selects the best, for templates that mention `{metric}`.
+            directory: takes the place of `data_path`.
             stream: where the console logger writes; standard output if None.
+            console: False for no console logger, also if `log` lists it.
         """
         path = Path(self.data_path).expanduser() if directory is None else directory
-        consoles = [record.create(stream, total_samples) for record in self.log if isinstance(record, ConsoleConfig)]
+        shown = [record for record in self.log if isinstance(record, ConsoleConfig) and console]
+        consoles = [record.create(stream, total_samples) for record in shown]
         return Tracker(
             path,
             self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,12 @@ from dp_prior.tracking.logger import Logger
 BAR, WIDE = 20, 100  # columns of the bar, and of the narrowest terminal that shows a bar
 
 
+def show(line: str) -> None:
+    """Print a line where progress is printed."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 class ConsoleConfig(Config):
     """Progress on the console."""
 
@@ -29,7 +36,7 @@ class ConsoleConfig(Config):
     interval_s: float = Field(default=5.0, ge=0)
     """Minimum seconds between plain progress lines; results and errors are always printed."""
 
-    def create(self, stream: TextIO | None, total_samples: int) -> ConsoleLogger:
+    def create(self, stream: TextIO | None, total_samples: int | None) -> ConsoleLogger:
         """A logger that writes to `stream`, or to standard output."""
         return ConsoleLogger(self, stream or sys.stdout, total_samples)
 
@@ -43,13 +50,13 @@ class ConsoleLogger(Logger):
         self,
         record: ConsoleConfig,
         stream: TextIO,
-        total_samples: int,
+        total_samples: int | None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """
         Args:
-            stream: where text is written.
-            total_samples: budget of the run.
+            stream: text goes here.
+            total_samples: budget of the run; None if unknown.
             clock: monotonic seconds, for the remaining time.
         """
         self._stream = stream
@@ -125,7 +132,8 @@ class ConsoleLogger(Logger):
         from rich.text import Text
 
         seen, words = self._frame
-        room = width - 3 - (BAR + 1 if (has_bar := width >= WIDE) else 0)  # 3 columns for the echo of Ctrl-C
+        has_bar = width >= WIDE and self._total is not None
+        room = width - 3 - (BAR + 1) * has_bar  # 3 columns for the echo of Ctrl-C
         shown = words[:1]
         for word in words[1:]:
             if len("  ".join([*shown, word])) > room:
@@ -138,21 +146,27 @@ class ConsoleLogger(Logger):
 
     def _show(self, progress: Progress, training: dict[str, float]) -> None:
         seen, now = progress.samples_seen, self._clock()
-        words = [f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"]
-        began, first = self._began
-        if seen > first and now > began:
-            left = max(0, self._total - seen) * (now - began) / (seen - first)
-            words.append(f"{_duration(left)} left")
-        words += _brief(training)
-        if self._is_warming_up:  # the first steps are the slowest and count in the first line only
+        words = [*self._share_done(seen, now), *_brief(training)]
+        if self._is_warming_up:  # the first steps are the slowest; they count in the first line only
             self._began, self._is_warming_up = (now, seen), False
         if self._live is not None:
             self._frame = seen, words
             self._live.start()
             return
         self._pending = f"step {progress.global_step:,}  " + "  ".join(words)
-        if now - self._shown >= self._interval_s or seen >= self._total:
+        if now - self._shown >= self._interval_s or seen >= (self._total or math.inf):
             self._flush()
+
+    def _share_done(self, seen: int, now: float) -> list[str]:
+        """The samples seen and, where the budget is known, the share of it and the time left."""
+        if self._total is None:
+            return [f"{seen:,} samples"]
+        words = [f"{seen:,}/{self._total:,} samples ({100 * seen / max(1, self._total):.1f}%)"]
+        began, first = self._began
+        if seen > first and now > began:
+            left = max(0, self._total - seen) * (now - began) / (seen - first)
+            words.append(f"{_duration(left)} left")
+        return words
 
     def _flush(self) -> None:
         """Print the progress that the minimum interval delayed."""

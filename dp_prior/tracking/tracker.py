@@ -1,8 +1,9 @@
 """The Tracker: forwards numbers, media and checkpoints to every logger and saver.
 
-The tracker knows numbers and directories, not models. Ranks other than 0 have a tracker without loggers, so callers
-need not check the rank. The log of record and the console are called synchronously; every other logger has a queue and
-a thread, and can neither stop nor slow training. Failures are counted and reported at the end.
+It knows numbers and directories, not models, and also serves a training loop of your own (docs/python.md). On all ranks
+but the first it has no loggers, so callers need not check the rank. The log of record and the console are called
+synchronously; all others have a queue and a thread, so a logger can neither stop nor slow training. Failures are
+counted and reported at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dp_prior.clock import Progress
 from dp_prior.metric_names import Metric
 from dp_prior.places.saver import Saver
 from dp_prior.redact import redact
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import Identity, claim_identity
 from dp_prior.tracking.isolation import Background, Isolated, Message
 from dp_prior.tracking.logger import Logger, Run
 
@@ -110,6 +111,7 @@ class Tracker:
             background: slow loggers, each called from a thread of its own, which `begin` starts.
         """
         self.data_path = data_path
+        self._asked = {"run_id": record.run_id, "name": record.run_name}
         self._patience_s = record.patience_s
         how = {"report": self._announce, "retry_s": record.retry_s}
         most = record.max_failures
@@ -124,27 +126,40 @@ class Tracker:
         self._savers = [IsolatedSaver(saver, self._announce) for saver in savers]
         self._lock = threading.RLock()
         self._progress = Progress()
+        self._has_begun = self._is_placed = not (loggers or background)
         self._is_closed = False
         self._is_silent = False
 
-    def begin(self, identity: Identity, config: dict[str, Any], metrics: tuple[Metric, ...] = ()) -> None:
-        """Open all loggers and start the threads. Call `rewind` next, with the clock at which the run starts."""
+    def begin(
+        self, identity: Identity | None = None, config: dict[str, Any] | None = None, metrics: tuple[Metric, ...] = ()
+    ) -> None:
+        """Open all loggers and start the threads; what is logged first does this too.
+
+        Args:
+            identity: of the run; None for the one that is known in the directory, or a new one.
+            config: JSON values that loggers show.
+        """
         with self._lock:
+            self._has_begun = True
+            identity, config = identity or claim_identity(self.data_path, **self._asked), config or {}
             for logger in (*self._direct, *self._queued):
                 run = Run(self.data_path, identity, config, self._patience_s, logger.remark, metrics)
                 logger.begin(lambda part, run=run: part.begin(run))
 
-    def log(self, metrics: dict[str, Any], progress: Progress) -> None:
-        """Log numbers. May be called again at the same step with more numbers; the step must never decrease.
+    def log(self, metrics: dict[str, Any], progress: Progress | int) -> None:
+        """Log numbers. At one step this may be called again with more of them, but the step never decreases.
 
         Args:
             metrics: numbers, or tensors and arrays of one element; NaN and infinity are passed on.
+            progress: the clock, or a step alone, which then counts as one sample. If `rewind` was not called, the first
+                one says where this process goes on: rows of this step and of later ones are no longer part of the run.
         """
         for name in metrics:
             if name in RESERVED:
                 raise ValueError(f"metric name {name!r} is reserved; choose another")
         numbers = {str(name): _number(name, value) for name, value in metrics.items()}
         with self._lock:
+            progress = self._open_at(progress)
             if progress.global_step < self._progress.global_step:
                 raise ValueError(
                     f"metrics of step {progress.global_step} come after those of step {self._progress.global_step}; "
@@ -153,15 +168,16 @@ class Tracker:
             self._progress = progress
             self._tell(lambda logger: logger.log(numbers, progress))
 
-    def log_images(self, images: dict[str, Path], progress: Progress) -> None:
-        """Log files of pictures and videos by name."""
+    def log_images(self, images: dict[str, Path], progress: Progress | int) -> None:
+        """Log files of pictures and videos by name; see `log` for the clock."""
         if images:
-            own = dict(images)  # loggers behind queues read the dict later
-            self._tell(lambda logger: logger.log_images(own, progress))
+            own, now = dict(images), self._open_at(progress)  # loggers behind queues read it later
+            self._tell(lambda logger: logger.log_images(own, now))
 
-    def log_file(self, path: Path, progress: Progress) -> None:
-        """Log a file of the run."""
-        self._tell(lambda logger: logger.log_file(path.name, path, progress))
+    def log_file(self, path: Path, progress: Progress | int) -> None:
+        """Log a file of the run; see `log` for the clock."""
+        now = self._open_at(progress)
+        self._tell(lambda logger: logger.log_file(path.name, path, now))
 
     def log_error(self, error: str | BaseException, progress: Progress | None = None) -> None:
         """Log an error, without secrets in its text."""
@@ -171,7 +187,7 @@ class Tracker:
     def rewind(self, progress: Progress) -> None:
         """The run starts or resumes here; rows of later steps no longer belong to the run."""
         with self._lock:
-            self._progress = progress
+            self._progress, self._is_placed = progress, True
             self._tell(lambda logger: logger.rewind(progress), insist=True)
 
     def sync(self) -> None:
@@ -234,6 +250,16 @@ class Tracker:
             self.log_error(error)
         for line in self.close(self._patience_s if kind is KeyboardInterrupt else math.inf):
             log.warning(line)
+
+    def _open_at(self, progress: Progress | int) -> Progress:
+        """The clock; before anything is logged, `begin` and `rewind` unless they were called."""
+        now = Progress(progress, progress) if isinstance(progress, int) else progress
+        with self._lock:
+            if not self._has_begun:
+                self.begin()
+            if not self._is_placed:
+                self.rewind(Progress(now.samples_seen, max(0, now.global_step - 1)))
+        return now
 
     def _tell(self, message: Message, *, insist: bool = False) -> None:
         with self._lock:

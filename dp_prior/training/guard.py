@@ -40,16 +40,21 @@ class Skipped(NamedTuple):
 
 
 class Guard:
-    """Counts skipped steps."""
+    """Counts skipped steps.
+
+    Attributes:
+        row_begins: the clock before the first of the latest skipped steps in a row, as far as `look` has seen them.
+    """
 
     def __init__(self, device: torch.device):
         self.counts = torch.zeros(3, dtype=torch.int64, device=device)  # all, in a row, step of the last
+        self.row_begins: int | None = None
         self._readback = Readback()
 
     def load(self, counts: Tensor) -> None:
         """Restore saved counts (3,)."""
         self.counts = counts.to(self.counts.device, copy=True)
-        self._readback = Readback()
+        self.row_begins, self._readback = None, Readback()
 
     def forget(self) -> None:
         """Forget that steps were skipped in a row; called after a rollback."""
@@ -75,4 +80,6 @@ class Guard:
             (_, in_a_row, last), (step, samples_seen) = taken
             if last == step:
                 found.append(Skipped(step, samples_seen, in_a_row))
+                if in_a_row == 1 or self.row_begins is None:
+                    self.row_begins = samples_seen
         return found

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +22,11 @@ from dp_prior.clock import Cadence, Progress
 from dp_prior.compilation import Compile, compiled
 from dp_prior.data.loader import Loader
 from dp_prior.diffusion.process import Loss
-from dp_prior.job.ranks import Ranks
+from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.job.stop import Abandoned
 from dp_prior.metrics import Means, by_quartile
 from dp_prior.randomness import Randomness, derive_seed, seed_torch
+from dp_prior.tracking import TrackerConfig
 from dp_prior.tracking.tracker import Tracker
 from dp_prior.training.best import Best
 from dp_prior.training.config import TrainingConfig
@@ -31,6 +35,7 @@ from dp_prior.training.ema import EMA
 from dp_prior.training.guard import Guard, NotFiniteError
 from dp_prior.training.measure import Evaluator, measure
 from dp_prior.training.optimizer import set_learning_rate, update
+from dp_prior.training.samplewise import UNDIFFUSED, samplewise_loss
 from dp_prior.training.state import read_state, take_snapshot
 from dp_prior.training.stopwatch import Stopwatch
 from dp_prior.training.throughput import Throughput
@@ -47,9 +52,12 @@ class _Wrapped(nn.Module):
     def __init__(self, model: nn.Module, compile_mode: Compile):
         super().__init__()
         self.model = model
+        self._is_diffused = hasattr(model, "process")
         self._loss = compiled(model.forward, compile_mode, "train.compile", dynamic=False)
 
     def forward(self, batch: Batch, random: Randomness, self_condition: bool) -> Loss:
+        if not self._is_diffused:
+            return samplewise_loss(self._loss(batch), batch)
         return self._loss(batch, random, self_condition)
 
 
@@ -62,29 +70,33 @@ class PolicyTrainer:
         loader: Loader,
         config: TrainingConfig,
         *,
-        ranks: Ranks,
-        tracker: Tracker,
-        writer: CheckpointWriter | None,
-        evaluators: list[Evaluator],
-        seed: int,
-        documents: dict[str, dict],
+        ranks: Ranks | None = None,
+        tracker: Tracker | None = None,
+        writer: CheckpointWriter | None = None,
+        evaluators: Sequence[Evaluator] = (),
+        seed: int = 0,
+        documents: dict[str, dict] | None = None,
     ):
         """
         Args:
-            model: maps (Batch, Randomness) to a Loss; already fitted to its data, on any device.
+            model: on any device. Either a diffusion model, already fitted to its data, which has a `process` and maps
+                (Batch, Randomness, bool) to a Loss; or any module that maps a Batch to the losses (B,) of its samples.
+            ranks: None for those of this process and of its launcher, if there is one.
+            tracker: None for one that logs nothing.
             writer: None for a trainer that never saves.
             documents: JSON documents saved with every snapshot, by file name (configuration, spec, ...).
         """
+        ranks = ranks or Ranks(make_accelerator(config.precision, config.dist_timeout))
         self.config = config
         self.ranks = ranks
         self.accelerator = ranks.accelerator
         self.stop = ranks.stop
         self.loader = loader
-        self.tracker = tracker
+        self.tracker = tracker or Tracker(Path(), TrackerConfig())
         self.writer = writer
-        self.evaluators = evaluators
+        self.evaluators = list(evaluators)
         self.seed = seed
-        self.documents = documents
+        self.documents = documents or {}
         self.device = ranks.device
         self.progress = Progress()
         self.best = Best(config.monitor)
@@ -123,6 +135,11 @@ class PolicyTrainer:
         """The averages and the trained model (`online`), unwrapped."""
         return {**{name: average.model for name, average in self.averages.items()}, "online": self.online}
 
+    @property
+    def process(self) -> Any:
+        """The diffusion process of the trained model, or what stands for it."""
+        return getattr(self.online, "process", UNDIFFUSED)
+
     def fit(self) -> Progress:
         """Train from the current clock until the budget is spent or a stop is requested."""
         self.throughput.begin(self.progress.samples_seen)
@@ -142,9 +159,10 @@ class PolicyTrainer:
         """One step and what is due after it. Returns whether to stop."""
         before = self.progress
         self.step(micro_batches)
-        if is_first and self.ranks.is_main_process:
-            self.writer.reserve(take_snapshot(self, {}))
-        self.writer.check()
+        if self.writer is not None:
+            if is_first and self.ranks.is_main_process:
+                self.writer.reserve(take_snapshot(self, {}))
+            self.writer.check()
         is_stopping = self._agree_to_stop()
         is_due = self.is_done or self._due(self.config.log_every, before)
         return self._finish_step(before, self.training_metrics() if is_due else {}, is_stopping)
@@ -191,7 +209,7 @@ class PolicyTrainer:
         spent, whole = self._spent()
         set_learning_rate(self.optimizer, self.config.lr.at(now.global_step, whole, spent))
         self.online.train()
-        self_condition = self.online.process.self_conditions(self.seed, now.samples_seen)
+        self_condition = self.process.self_conditions(self.seed, now.samples_seen)
         losses: list[Loss] = []
         for index, batch in enumerate(micro_batches):
             is_last = index == len(micro_batches) - 1
@@ -236,7 +254,9 @@ class PolicyTrainer:
         return metrics
 
     def save(self, metrics: dict[str, float], is_best: bool) -> None:
-        """Hand the writer a snapshot with what was measured at this step; training continues meanwhile."""
+        """Hand the writer, if there is one, a snapshot with what was measured at this step; training continues."""
+        if self.writer is None:
+            return
         self.ranks.mark("save", self.progress.global_step)
         self.means.collect(self.accelerator)
         if self.ranks.is_main_process:
@@ -257,13 +277,13 @@ class PolicyTrainer:
         """
         self.ranks.mark("agreement", self.progress.global_step)
         self.stop.deadline.stepped()
-        own = self.stop.encode(self.ranks.process_index), self._report_skipped(), self.stopwatch.read()
+        own = self.stop.encode(self.ranks.process_index), *self._report_skipped(), self.stopwatch.read()
         all_ranks = self.ranks.exchange(*own, *self.divergence.read())
-        asked, skipped = all_ranks[:, :2].amax(0).long().tolist()
-        self.stopwatch.agree(all_ranks[0, 2].item())
+        asked, skipped, begins = all_ranks[:, :3].amax(0).long().tolist()
+        self.stopwatch.agree(all_ranks[0, 3].item())
         if skipped:
-            raise self._too_many_skipped(skipped)
-        self._report_divergence(LossSum(*all_ranks[:, 3:].sum(0).tolist()))
+            raise self._too_many_skipped(skipped, begins)
+        self._report_divergence(LossSum(*all_ranks[:, 4:].sum(0).tolist()))
         return self.stop.accept(asked)
 
     def _report_divergence(self, total: LossSum) -> None:
@@ -277,21 +297,20 @@ class PolicyTrainer:
         if self.ranks.is_main_process:
             log.warning("%s", found)
 
-    def _report_skipped(self) -> int:
-        """Log steps that were skipped. Returns the step at which there were too many in a row, else 0."""
+    def _report_skipped(self) -> tuple[int, int]:
+        """Log steps that were skipped. Returns the step at which there were too many in a row, and the clock before the
+        first of these; else 0, 0."""
         for step, samples_seen, in_a_row in self.guard.look():
             if self.accelerator.scaler is None or in_a_row > 1:  # a loss scaler finds its scale by overflowing once
                 ids = self.loader.ids(samples_seen).tolist()
                 what = f"step {step} was skipped, the {in_a_row}. in a row: its gradient was not finite"
                 self.tracker.log_error(f"{what}; its samples: {ids}", self.progress)
             if in_a_row >= self.config.nonfinite_limit:
-                return step
-        return 0
+                return step, self.guard.row_begins
+        return 0, 0
 
-    def _too_many_skipped(self, step: int) -> NotFiniteError:
-        limit, behind = self.config.nonfinite_limit, self.progress.global_step - step
-        first = self.progress.samples_seen - (behind + limit) * self.loader.global_batch_size
-        ids = self.loader.ids(max(0, first)).tolist()
+    def _too_many_skipped(self, step: int, begins: int) -> NotFiniteError:
+        limit, ids = self.config.nonfinite_limit, self.loader.ids(begins).tolist()
         return NotFiniteError(
             f"the gradient was not finite in {limit} optimizer steps in a row, up to step {step}; none of them "
             f"changed the weights. The first of these batches held samples {ids[:8]}..., and events.jsonl lists them "
@@ -330,7 +349,6 @@ class PolicyTrainer:
 
     def _count(self, losses: list[Loss]) -> None:
         """Add a step's losses to the means, weighted by valid elements and corrected for how timesteps were drawn."""
-        process = self.online.process
         t, valid = (torch.cat([getattr(loss, name) for loss in losses]) for name in ("t", "valid"))
         factor = None if losses[0].factor is None else torch.cat([loss.factor for loss in losses])
         terms = {"loss": torch.cat([loss.per_sample.detach() for loss in losses])}
@@ -339,17 +357,17 @@ class PolicyTrainer:
         for name, values in terms.items():
             corrected = values if factor is None else values * factor
             self.means.add_batch(f"train/{name}", corrected, valid)
-            self.means.add(f"train/{name}_q", *by_quartile(values, t, process.steps, weight))
+            self.means.add(f"train/{name}_q", *by_quartile(values, t, self.process.steps, weight))
             if name == "loss" and self.config.divergence is not None:
                 self.divergence.count((corrected * valid).sum(), valid.sum(), self.progress.global_step + 1)
 
     def _show_timesteps(self, micro_batches: list[Batch], losses: list[Loss], finite: Tensor) -> None:
         """Pass a step's losses to the timestep sampler, in an order that does not depend on ranks or micro-batches."""
-        if not self.online.process.learns_timesteps:
+        if not self.process.learns_timesteps:
             return
         positions = torch.cat([batch.positions for batch in micro_batches])
         names = ("t", "per_sample", "valid")
         t, per_sample, valid = (torch.cat([getattr(loss, name).detach() for loss in losses]) for name in names)
         parts = [self.accelerator.gather(part) for part in (positions, t, per_sample, valid * finite)]
         order = parts[0].argsort()
-        self.online.process.observe(*(part[order] for part in parts[1:]))
+        self.process.observe(*(part[order] for part in parts[1:]))

@@ -471,8 +471,42 @@ def test_all_faults_between_fields_of_all_records_are_in_one_report():
         "other: step 9 is longer than the span",
         "unknown: input should be a valid integer; found 'x'",
     ]
-    with pytest.raises(ValidationError, match="low 5 is above high 1\nstep 1 is longer than the span"):
+    with pytest.raises(ConfigError) as caught:
         Span(low=5)
+    assert str(caught.value) == "Span: 2 problems\n  low 5 is above high 1\n  step 1 is longer than the span"
+
+
+# In Python
+
+
+def test_a_record_made_in_python_takes_what_json_takes():
+    data = {**MINIMAL, "evaluate": [{"every": {"steps": 2}}], "extra_schedule": {"type": "linear"}, "path": "a/b"}
+    before = json.dumps(data)
+    assert Run(**data) == Run(**{**data, "task": Task(horizon=16), "path": Path("a/b")}) == read(data)
+    assert Run(**{"$schema": "x.json", "$parts": {}, **data}) == read(data)
+    assert json.dumps(data) == before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"lerning_rate": 1, "task": {"horizon": 16, "horizn": 1}},
+        {"task": {"schedule": {"type": "linear", "bta": 1}, "encoders": {"arm": {"type": "line"}}}},
+        {"task": {"horizon": 16, "encoders": {"arm": {"steps": 3}}, "schedule": "cosine"}},
+        {**MINIMAL, "evaluate": [{}, {"every": {"stesp": 3, "epochs": 1}}, {"every": {}}]},
+        {"task": 3, "qqqq": 1},
+    ],
+)
+def test_a_record_made_in_python_is_refused_in_the_words_for_json(data):
+    with pytest.raises(ConfigError) as caught:
+        Run(**data)
+    assert caught.value.source == "Run" and caught.value.problems == problems(data)
+
+
+def test_a_record_inside_json_is_checked_strictly():
+    """pydantic would call a constructor of ours for it, which is not strict."""
+    assert problems({"task": {"horizon": "16"}}) == ["task.horizon: input should be a valid integer; found '16'"]
+    assert problems({**MINIMAL, "evaluate": [{"every": {"steps": "2"}}]})[0].startswith("evaluate.0.every.steps: input")
 
 
 class Outside(Config):

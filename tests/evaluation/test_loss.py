@@ -9,7 +9,9 @@ import torch
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
+from dp_prior.tasks.policy import DiffusionPolicy
 from tests.evaluation.fakes import NOW, Samples, TinyPolicy, data, on_ranks
+from tests.tiny import experiment, rows, tiny
 
 MODELS = {"ema": TinyPolicy(0), "online": TinyPolicy(1)}
 SPLIT = data(37)
@@ -151,8 +153,17 @@ def test_every_term_of_the_loss_is_measured_like_the_loss(diffusion, terms):
         assert found[f"validation/ema/{term}_q2"] == pytest.approx(mean.item(), rel=1e-5)
 
 
-def test_ranks_without_samples_know_the_terms():
-    models = {"ema": TinyPolicy(0, variance={"type": "learned_range"})}
+class Supported(TinyPolicy):
+    """A task of one's own, with a further term."""
+
+    def forward(self, batch, random):
+        loss = super().forward(batch, random)
+        return loss._replace(terms={**loss.terms, "help": batch.x[:, 0].square().mean(1)})
+
+
+@pytest.mark.parametrize("model", [TinyPolicy(0, variance={"type": "learned_range"}), Supported()])
+def test_ranks_without_samples_know_the_terms(model):
+    models = {"ema": model}
     results = on_ranks(3, lambda own, accelerator: measure(accelerator, own, data(2), models=("ema",)), models)
     expected = measure(trained=models, source=data(2), models=("ema",))
     for found in results:
@@ -168,3 +179,18 @@ def test_unknown_model_and_empty_split_say_what_to_do():
         LossConfig().create(type("Data", (), {"train": [], "val": [], "test": []}))
     with pytest.raises(ConfigError, match="models"):
         LossConfig.from_json('{"models": []}')
+
+
+def test_a_further_term_of_a_task_is_logged_and_evaluated(tmp_path, monkeypatch):
+    forward = DiffusionPolicy.forward
+
+    def supported(self, *given):
+        loss = forward(self, *given)
+        return loss._replace(terms={**loss.terms, "help": 2 * loss.per_sample})
+
+    monkeypatch.setattr(DiffusionPolicy, "forward", supported)
+    experiment(tiny(tmp_path, train__steps=4, evaluate=[{"type": "loss", "every": {"steps": 4}}])).run()
+    row = rows(tmp_path / "run")[-1]
+    for name in ("train", "validation/ema", "validation/online"):
+        for part in ("", "_q0", "_q3"):
+            assert row[f"{name}/help{part}"] == pytest.approx(2 * row[f"{name}/loss{part}"], nan_ok=True)

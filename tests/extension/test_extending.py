@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = examples()
 LOGGER = EXAMPLES["my_logger"]
 TRAINING = ("soft_min_snr", "milestones", "lion")
-TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", *TRAINING, "roughness", "lines", "tar")
+TYPES = ("fourier", "gru", "csv_episodes", "ways", "point", "slanted", *TRAINING, "roughness", "lines", "tar")
 IMPORTS = [word for name in EXAMPLES for word in ("--import", name)]
 
 
@@ -41,6 +41,7 @@ def write(tiny, place):
     changes = {
         "task__backbone": {"type": "gru", "width": 8},
         "task__encoders": {"goal": {"type": "fourier", "octaves": 3}},
+        "task__diffusion__objective": {"type": "slanted"},
         "task__diffusion__weighting": {"type": "soft_min_snr"},
         "data": {"type": "ways", "n": 32, "batch_size": 8},
         "train__lr": {"type": "milestones", "peak": 1e-3, "warmup_steps": 1, "milestones": [0.5]},
@@ -67,7 +68,7 @@ def test_every_family_is_in_the_table_and_among_the_entry_points():
 
 
 def test_every_kind_of_part_is_shown_in_at_most_sixty_lines():
-    kinds = ("encoder", "backbone", "episodes", "data", "env", "training", "evaluator", "logger", "saver")
+    kinds = ("encoder", "backbone", "episodes", "data", "env", "objective", "training", "evaluator", "logger", "saver")
     assert [f"my_{kind}" for kind in kinds] == list(EXAMPLES)
     assert max(map(lines_of, EXAMPLES.values())) <= 60
     assert_unknown(*TYPES)

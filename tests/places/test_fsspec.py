@@ -7,7 +7,6 @@ import threading
 
 import fsspec
 import pytest
-from pydantic import ValidationError
 
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.config import ConfigError
@@ -166,7 +165,7 @@ def test_memory_is_reached_without_a_process(run, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("url", "message"), [("runs/x", "is not the URL"), ("s3://bucket/a@best", "is not the URL")])
 def test_what_is_no_url_is_refused(url, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ConfigError, match=message):
         FsspecSaverConfig(url=url)
 
 

@@ -7,8 +7,8 @@ import socket
 import time
 
 import pytest
-from pydantic import ValidationError
 
+from dp_prior.config import ConfigError
 from dp_prior.hub_files import HubRepository
 from dp_prior.places.destination import Report
 from dp_prior.places.hub import HubDestination, HubSource, HuggingFaceSaverConfig
@@ -331,7 +331,7 @@ def test_the_token_is_only_ever_in_the_header(run, hub, tmp_path):
 
 @pytest.mark.parametrize("repo", ["pusht", "a/b/c", "../x", "me/", "https://huggingface.co/me/x"])
 def test_what_is_no_repository_is_refused(repo):
-    with pytest.raises(ValidationError, match="repo"):
+    with pytest.raises(ConfigError, match="repo"):
         HuggingFaceSaverConfig(repo=repo)
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from dp_prior.checkpoints.format import MODEL_FILES, DamagedError, read_checkpoint, read_manifest
 from dp_prior.checkpoints.retention import RetentionConfig
 from dp_prior.checkpoints.snapshot import Snapshot
 from dp_prior.checkpoints.store import CheckpointStore
 from dp_prior.clock import Progress
+from dp_prior.config import ConfigError
 from dp_prior.durable import temporary_beside
 from dp_prior.places.local import LocalSaverConfig, copy_checkpoint, fill
 from dp_prior.places.reference import resolve
@@ -283,7 +283,7 @@ def test_only_leftovers_of_dead_processes_for_the_same_place_are_removed(run, mo
     ],
 )
 def test_a_template_that_cannot_be_filled_or_leads_elsewhere_is_refused(template, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(ConfigError, match=message):
         LocalSaverConfig(save_latest_to=template)
 
 
@@ -294,14 +294,14 @@ def test_what_is_filled_in_is_one_harmless_name(step, seen, metric):
 
 
 def test_a_saver_without_a_place_or_with_one_place_twice_is_refused():
-    with pytest.raises(ValidationError, match="needs save_latest_to or save_best_to"):
+    with pytest.raises(ConfigError, match="needs save_latest_to or save_best_to"):
         LocalSaverConfig()
-    with pytest.raises(ValidationError, match="are both 'a'; they need two places"):
+    with pytest.raises(ConfigError, match="are both 'a'; they need two places"):
         LocalSaverConfig(save_latest_to="a", save_best_to="a")
 
 
 def test_a_remote_path_is_for_the_other_record():
-    with pytest.raises(ValidationError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
+    with pytest.raises(ConfigError, match="is remote; use {'type': 'remote', 'reference': 'hf://me/x'}"):
         LocalResumeConfig(path="hf://me/x")
 
 

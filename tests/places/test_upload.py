@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from dp_prior.config import ConfigError
 from dp_prior.places import worker
 from dp_prior.places.destination import Report
 from dp_prior.places.hub import HuggingFaceSaverConfig
@@ -241,9 +241,9 @@ def test_offline_queues_and_starts_nothing(run, monkeypatch):
 
 
 def test_a_saver_that_would_send_nothing_and_two_for_one_place_are_refused():
-    with pytest.raises(ValidationError, match="needs save_best or save_latest"):
+    with pytest.raises(ConfigError, match="needs save_best or save_latest"):
         HuggingFaceSaverConfig(repo="me/x", save_best=False)
-    with pytest.raises(ValidationError, match="two savers send to huggingface me/x"):
+    with pytest.raises(ConfigError, match="two savers send to huggingface me/x"):
         TrackerConfig(save=(HuggingFaceSaverConfig(repo="me/x"), HuggingFaceSaverConfig(repo="me/x", private=False)))
 
 

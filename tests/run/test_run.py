@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
-from dp_prior.run.run import Run
+from dp_prior.run.run import Run, train
+from dp_prior.run_files.config import TrainConfig
 from dp_prior.tracking.tracker import Tracker
-from tests.tiny import assert_equal, experiment, rows, state, tiny
+from dp_prior.training.trainer import PolicyTrainer
+from tests.tiny import assert_equal, experiment, rows, state, tiny, write
 
 THIRDS = {"train": 0.5, "val": 0.25, "test": 0.25}
 UNET = {"type": "unet1d", "down_dims": [8, 16], "n_groups": 4, "step_embed_dim": 8}
@@ -38,6 +42,48 @@ def test_outcome_tells_how_the_run_ended(finished):
     assert outcome.progress == Progress(48, 6)
     assert outcome.directory == run.parts.directory
     assert json.loads((outcome.best / "progress.json").read_text())["global_step"] == outcome.result()["best"]["step"]
+
+
+def test_outcome_has_scores_rows_checkpoints_and_the_best_model(finished):
+    _, outcome = finished
+    assert outcome.samples_seen == 48 and outcome.latest.name == "step_00000006"
+    assert outcome.scores == outcome.result()["test"] and "test/ema/loss" in outcome.scores
+    assert [row["step"] for row in outcome.rows()] == [row["step"] for row in rows(outcome.directory)]
+    best = load_policy(outcome.best).state_dict()
+    assert all(torch.equal(value, best[name]) for name, value in outcome.load().state_dict().items())
+
+
+def test_a_run_from_python_takes_a_record_fields_or_a_file_and_resumes(tmp_path, capsys):
+    for steps, kind in ((2, lambda given: TrainConfig(**given)), (4, dict), (6, Path)):
+        given = tiny(tmp_path, train__steps=steps, tracker__log=[{"type": "console"}])
+        path = write(tmp_path, train__steps=steps, tracker__log=[{"type": "console"}])
+        outcome = train(path if kind is Path else kind(given), report=None)
+        assert outcome.status == "finished" and outcome.progress.global_step == steps
+        assert capsys.readouterr().out == "", "silent if asked"
+    outcome = train(given)
+    printed = capsys.readouterr().out
+    assert outcome.status == "complete" and "  budget        48 samples = 6 steps" in printed
+    with pytest.raises(ConfigError, match=r"TrainConfig: 1 problem\n  trian: unknown key. Did you mean 'train'"):
+        train({**given, "trian": {}})
+    with pytest.raises(ConfigError, match="--resume never"):
+        train(given, resume="never", report=None)
+
+
+def test_an_interrupt_of_a_run_from_python_ends_it_after_its_step_and_the_same_call_goes_on(tmp_path, monkeypatch):
+    config, step = TrainConfig(**tiny(tmp_path, train__steps=6)), PolicyTrainer.step
+    handler = signal.getsignal(signal.SIGINT)
+
+    def interrupted(self, batches):
+        step(self, batches)
+        if self.progress.global_step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PolicyTrainer, "step", interrupted)
+        outcome = train(config, report=None)
+    assert (outcome.status, outcome.stopped_by, outcome.samples_seen) == ("stopped", "SIGINT", 24)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert train(config, report=None).progress == Progress(48, 6)
 
 
 def test_best_is_the_one_with_the_lowest_validation_loss(finished):

@@ -9,6 +9,7 @@ from dp_prior.config import ConfigError
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.run_files.config import PLACES, TrainConfig
 from dp_prior.training.config import TrainingConfig
+from tests import test_prior
 from tests.tiny import tiny
 
 SECTIONS = {"type": "ddim", "steps": None, "spacing": [2, 1]}
@@ -126,3 +127,20 @@ def test_settings_are_where_the_hints_for_keys_of_other_libraries_send_a_user(tm
         here = whole
         for step in place.split("."):
             here = here[int(step)] if step.isdigit() else getattr(here, step)
+
+
+def test_a_configuration_made_in_python_has_the_types_that_json_may_omit(tmp_path):
+    """Also where a record stands for the task, whose usual data are meant then."""
+    given = tiny(tmp_path, train__optimizer={"betas": [0.5, 0.5]})
+    config = TrainConfig.from_json(json.dumps(given))
+    assert TrainConfig(**given) == TrainConfig(**{**given, "task": config.task}) == config
+    prior = test_prior.tiny(tmp_path)
+    config = TrainConfig.from_json(json.dumps(prior))
+    prior["data"].pop("type", None)
+    assert TrainConfig(**{**prior, "task": config.task}) == config
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{**given, "task": {"horizn": 4}, "evaluat": []})
+    assert caught.value.problems == [
+        "task.horizn: unknown key. Did you mean 'horizon'?",
+        "evaluat: unknown key. Did you mean 'evaluate'?",
+    ]

@@ -57,6 +57,19 @@ def test_a_plain_line_tells_progress_time_left_rate_loss_rate_of_learning_and_av
     )
 
 
+def test_without_a_budget_there_is_no_share_of_it_and_no_bar():
+    logger, stream, clock = logger_of(total_samples=None)
+    logger.rewind(Progress(0, 0))
+    clock.now += 60
+    logger.log({"train/loss": 0.5}, Progress(250, 10))
+    assert stream.getvalue() == "step 10  250 samples  loss 0.5\n"
+    live, _, _ = logger_of(Stream(True), "live", total_samples=None)
+    live.log({"train/loss": 0.5}, Progress(250, 10))
+    (line,) = live._line(120).columns
+    assert [str(cell) for cell in line.cells] == ["250 samples  loss 0.5"]
+    live.close()
+
+
 def test_skipped_steps_are_shown_once_there_are_any():
     logger, stream, _ = logger_of()
     logger.log({**TRAINING, "train/skipped_steps": 3}, Progress(250, 10))

@@ -16,7 +16,8 @@ import torch
 from dp_prior.checkpoints.store import Saved
 from dp_prior.clock import Progress
 from dp_prior.tracking import TrackerConfig
-from dp_prior.tracking.identity import Identity
+from dp_prior.tracking.identity import Identity, claim_identity
+from dp_prior.tracking.isolation import Isolated
 from dp_prior.tracking.jsonl import EVENTS, JsonlLogger, read_rows
 from dp_prior.tracking.tracker import Tracker
 
@@ -108,8 +109,37 @@ def test_the_clock_never_goes_back_without_a_rewind(tmp_path):
         tracker.log({}, at(4))
     tracker.rewind(at(3))
     tracker.log({}, at(4))
-    assert logger.called("rewind") == [(at(3),)]
+    assert logger.called("rewind") == [(Progress(50, 4),), (at(3),)]  # the first where the log began
     assert [call[1].global_step for call in logger.called("log")] == [5, 5, 4]
+
+
+def test_a_tracker_alone_begins_with_what_is_logged_first_and_continues_its_log(tmp_path):
+    """A loop of one's own knows neither `begin` nor `rewind`; a step alone is a clock."""
+    record = TrackerConfig(data_path=str(tmp_path / "run"), log=[{"type": "csv"}], run_name="mine")
+    for steps in (range(1, 5), range(3, 6)):
+        logger = Recorder()
+        with record.create() as tracker:
+            tracker._direct.append(Isolated(logger, "recorder", report=lambda message, part: None))
+            for step in steps:
+                tracker.log({"loss": 1.0 / step}, step)
+            tracker.log_file(tmp_path / "run" / "run.json", steps[-1])
+        assert [method for method, *_ in logger.calls][:3] == ["begin", "rewind", "log"]
+        assert logger.called("rewind") == [(Progress(steps[0], steps[0] - 1),)]
+        assert logger.called("begin")[0][0].identity == claim_identity(tmp_path / "run")
+    assert read_rows(tmp_path / "run") == [{"step": n, "samples_seen": n, "loss": 1.0 / n} for n in range(1, 6)]
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert lines == ["step,samples_seen,loss", *(f"{n},{n},{1.0 / n!r}" for n in range(1, 6))]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["name"] == "mine"
+
+
+def test_a_tracker_alone_shows_the_settings_that_it_begins_with(tmp_path):
+    logger = Recorder()
+    with tracker_of(tmp_path, [logger]) as tracker:
+        tracker.begin(config={"lr": 1e-3})
+        tracker.log_images({"a": tmp_path / "a.png"}, 1)
+        tracker.log({"loss": 1.0}, 1)
+    assert [method for method, *_ in logger.calls] == ["begin", "rewind", "log_images", "log", "close"]
+    assert logger.called("begin")[0][0].config == {"lr": 1e-3}
 
 
 @pytest.mark.promise("F1", "F5")

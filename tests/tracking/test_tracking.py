@@ -39,6 +39,14 @@ def test_numbers_reach_file_and_stream(tmp_path):
     assert "50/100 samples (50.0%)" in stream.getvalue() and "loss 0.5" in stream.getvalue()
 
 
+def test_the_console_may_be_left_out_and_the_budget_be_unknown(tmp_path):
+    for options, shown in [({"console": False}, ""), ({"total_samples": None}, "step 1  50 samples  loss 0.5\n")]:
+        stream = io.StringIO()
+        with create(TrackerConfig(), tmp_path, stream=stream, **options) as tracker:
+            tracker.log({"train/loss": 0.5}, Progress(50, 1))
+        assert stream.getvalue() == shown
+
+
 def test_other_ranks_touch_no_file_and_tell_nobody(tmp_path):
     record = TrackerConfig.from_json('{"save": [{"type": "local", "save_latest_to": "x"}]}')
     with Tracker(tmp_path / "run", record) as tracker:

@@ -29,6 +29,7 @@ def test_every_skipped_step_is_found_at_once_where_nothing_is_to_be_waited_for(s
         found += guard.look()
         assert found == expected(steps[:number])
     assert guard.counts[0] == len(found)
+    assert guard.row_begins == max((skipped.samples_seen for skipped in found if skipped.in_a_row == 1), default=None)
 
 
 @given(st.lists(st.booleans(), max_size=30))
@@ -47,6 +48,7 @@ def test_counts_of_a_checkpoint_go_on():
     guard.count(torch.tensor(False), 10, 36)
     assert guard.look() == [Skipped(10, 36, 3)]
     assert guard.counts.tolist() == [6, 3, 10]
+    assert guard.row_begins == 36, "where the row began in the run before is not known"
 
 
 def test_steps_before_a_restore_are_not_found_after_it():

@@ -1,0 +1,23 @@
+"""The configurations that come with the package, by name: `pusht_state` is `configs/policy/pusht_state.json`.
+
+A wheel has them inside the package (setup.py); a clone has them beside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDER = "configs"
+
+
+def configurations() -> dict[str, Path]:
+    """The files by name."""
+    package = Path(__file__).parent.parent
+    places = [place for place in (package / FOLDER, package.parent / FOLDER) if place.is_dir()]
+    return {path.stem: path for place in places[:1] for path in sorted(place.glob("*/*.json"))}
+
+
+def find_configuration(reference: str | Path) -> Path:
+    """The file of a configuration: an existing path, or a name of `configurations`; else the path as it is."""
+    path = Path(reference)
+    return path if path.exists() else configurations().get(str(reference), path)
