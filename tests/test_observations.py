@@ -10,7 +10,7 @@ from dp_prior.batch import Spec
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import SMALL, statistics
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (2, 3), "b": (2, 1)})

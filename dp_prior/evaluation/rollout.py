@@ -44,7 +44,7 @@ from dp_prior.metric_names import Metric
 from dp_prior.metrics import Ranks
 from dp_prior.networks.encoders.camera import CameraEncoderConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.chunking import (
     MergeConfig,
     Naive,
@@ -101,12 +102,11 @@ class VectorAgent:
         self.policy = policy
         self.n_action_steps = n_action_steps
         self.seed = int(seed)
-        self.sampler = sampler
+        self.how = Draw(sampler, guidance_scale=guidance_scale)
         self.warm_start = warm_start
         self.merge = merge or Naive()
         self.delay = delay
         self.instructions = instructions or Instructions(policy.spec)
-        self.guidance_scale = guidance_scale
         self._episodes: Tensor | None = None
 
     @property
@@ -207,12 +207,10 @@ class VectorAgent:
             self.policy,
             obs,
             random.stream("chunk", self._step),
-            self.sampler,
+            self.how._replace(previous=previous),
             merge=self.merge,
             unfinished=unfinished,
             delay=self.delay,
-            previous=previous,
-            guidance_scale=self.guidance_scale,
         )
         chunks = torch.zeros(len(self._episodes), *chunk.shape[1:], device="cpu", dtype=torch.float32)
         chunks[rows] = chunk.float().cpu()
@@ -336,12 +334,10 @@ class Agent:
                 policy,
                 {key: value.to(device) for key, value in checked.items()},
                 random.stream("chunk", step),
-                one.sampler,
+                one.how._replace(previous=previous),
                 merge=one.merge,
                 unfinished=unfinished,
                 delay=delay,
-                previous=previous,
-                guidance_scale=one.guidance_scale,
             )
         actions = _finite(chunk.float().cpu())[0].numpy()
         next_step[0] = step + one.n_action_steps

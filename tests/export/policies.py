@@ -9,7 +9,7 @@ from dp_prior.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, In
 from dp_prior.export.policy import ExportedPolicy
 from dp_prior.export.write import document, observations
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import statistics
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "embedding": (2, 6)})

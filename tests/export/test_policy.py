@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dp_prior import Agent
+from dp_prior.diffusion.draw import Draw
 from dp_prior.durable import seal, unseal
 from dp_prior.export.agent import ExportAgent
 from dp_prior.export.policy import ExportError, OnnxPolicy
@@ -222,9 +223,9 @@ def test_a_prediction_that_fails_is_made_by_the_next_call(policy):
 def test_the_steps_of_an_export_are_fixed(policy):
     fixed = AgentPolicy(ByTorch.of(policy))
     with pytest.raises(ValueError, match="an export has the steps of its own sampler.*--set task.sampler"):
-        VectorAgent(fixed, sampler=policy.sampler).policy.predict(inputs(policy, 1), None, policy.sampler)
+        VectorAgent(fixed, sampler=policy.sampler).policy.draw(inputs(policy, 1), None, Draw(policy.sampler))
     with pytest.raises(ValueError, match="an export cannot be given prefix; load the policy from its checkpoint"):
-        fixed.predict(inputs(policy, 1), None, prefix=torch.zeros(1, 2, 2))
+        fixed.draw(inputs(policy, 1), None, Draw(prefix=torch.zeros(1, 2, 2)))
 
 
 @needs_onnx

@@ -20,7 +20,7 @@ from dp_prior.normalizer import Identity, SliceConfig, Slices, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.rotations import from_6d, matrix_of, to_6d
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.export.policies import SMALL, ByTorch
 from tests.test_actions import two_arms
 from tests.tiny import experiment, tiny

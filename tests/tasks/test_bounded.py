@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dp_prior.tasks.bounded import Bounded
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import SMALL, SPEC
 
 
