@@ -211,7 +211,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """See `DiffusionModel.draw`."""
-        return self._images(cond.get(LABEL, len(random)), cond.get(LOW_RES), random, how)
+        return self.sample(cond, random, how).round().clamp(0, 255).to(torch.uint8)
 
     def predict(
         self,
@@ -238,17 +238,6 @@ class ImageDiffusion(Pretrained, DiffusionModel):
                 shape, `random` has other rows, or the model was trained without dropout of the label, which guidance
                 needs.
         """
-        return self._images(labels, low_res, random, Draw(sampler, guidance_scale=guidance_scale))
-
-    @torch.no_grad()
-    def _images(
-        self,
-        labels: int | Sequence[int | str] | Tensor,
-        low_res: Tensor | None,
-        random: Randomness | None,
-        how: Draw,
-    ) -> Tensor:
-        """See `predict`."""
         device = next(self.parameters()).device
         labels = labels.tolist() if isinstance(labels, Tensor) else labels
         count = int(labels) if isinstance(labels, Integral) else len(labels)
@@ -260,8 +249,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         if len(random) != count:
             raise ValueError(f"random has {len(random)} rows for {count} images; pass one for each")
         cond = {key: value.to(device) for key, value in cond.items()}
-        drawn = self.sample(cond, random, how)
-        return drawn.round().clamp(0, 255).to(torch.uint8)
+        return self.draw(cond, random, Draw(sampler, guidance_scale=guidance_scale))
 
     def _given(self, labels: int | Sequence[int | str], low_res: Tensor | None, count: int) -> dict[str, Tensor]:
         """The conditions of `count` images, checked."""

@@ -231,7 +231,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
 
     def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """See `DiffusionModel.draw`."""
-        return self._best(cond.get(EMBEDDING), cond.get(ENCODINGS), self.record.candidates, random, how)
+        return self._best(self._checked(cond), self.record.candidates, random, how)
 
     def predict(
         self,
@@ -260,21 +260,21 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 candidates cannot be compared, or the prior was trained without dropout of the text, which guidance
                 needs.
         """
-        how = Draw(sampler, guidance_scale=guidance_scale)
+        cond = self._checked({EMBEDDING: text_embed, ENCODINGS: text_encodings})
         candidates = self.record.candidates if candidates is None else candidates
-        return self._best(text_embed, text_encodings, candidates, random, how)
+        if candidates < 1 or (candidates > 1 and self.spec.cond_shapes.get(EMBEDDING) != self.spec.x_shape):
+            raise ValueError(
+                f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
+            )
+        count = len(next(iter(cond.values())))
+        if random is None:
+            random = Randomness.from_counts(0, "predict", torch.arange(count, device=next(self.parameters()).device))
+        if len(random) != count:
+            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
+        return self._best(cond, candidates, random, Draw(sampler, guidance_scale=guidance_scale))
 
-    @torch.no_grad()
-    def _best(
-        self,
-        text_embed: Tensor | None,
-        text_encodings: Tensor | None,
-        candidates: int,
-        random: Randomness | None,
-        how: Draw,
-    ) -> Tensor:
-        """See `predict`."""
-        given = {EMBEDDING: text_embed, ENCODINGS: text_encodings}
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What is given of the conditions, on the device of the prior."""
         cond = {key: torch.as_tensor(value) for key, value in given.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
         argument = {EMBEDDING: "text_embed", ENCODINGS: "text_encodings"}
@@ -293,20 +293,15 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 raise ValueError(
                     f"{argument[key]}, row {row}, element {element} is not finite; expected finite numbers"
                 )
-        if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
-            raise ValueError(
-                f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
-            )
         device = next(self.parameters()).device
-        cond = {key: value.to(device) for key, value in cond.items()}
-        count = len(next(iter(cond.values())))
-        if random is None:
-            random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
-        if len(random) != count:
-            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
+        return {key: value.to(device) for key, value in cond.items()}
+
+    @torch.no_grad()
+    def _best(self, cond: dict[str, Tensor], candidates: int, random: Randomness, how: Draw) -> Tensor:
+        """(B, D) of so many samples the one most similar to the text embedding."""
         drawn = [self.sample(cond, random.stream("candidate", index), how) for index in range(candidates)]
         if candidates == 1:
             return drawn[0]
         found = torch.stack(drawn)  # (candidates, B, D)
         nearest = F.cosine_similarity(found, cond[EMBEDDING].float()[None], dim=-1).argmax(0)
-        return found[nearest, torch.arange(found.shape[1], device=device)]
+        return found[nearest, torch.arange(found.shape[1], device=found.device)]
