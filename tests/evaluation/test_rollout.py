@@ -14,7 +14,7 @@ from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import Toy, ToyConfig
-from dp_prior.evaluation import rollout
+from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
@@ -400,7 +400,7 @@ def test_films_show_what_the_policy_got(filmed, monkeypatch, tmp_path, fields, g
     shown = []
     monkeypatch.setattr(Film, "add", lambda self, draw, done, success: shown.append(draw([0])))
     monkeypatch.setattr(Film, "strips", [])
-    monkeypatch.setattr(rollout, "draw_rollouts", lambda *_: None)
+    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
     chosen = config(n_episodes=2, videos=1, workers=0, **fields)
     chosen.create(None, tmp_path).run({"online": Watching()}, None, NOW)
     if grey is None:
