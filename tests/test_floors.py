@@ -14,13 +14,14 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
-    | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
+    {"actions", "batch", "clock", "compilation", "config", "crop", "durable", "embedders"}
+    | {"metric_names", "metrics", "normalizer", "observations", "onboard", "randomness", "redact", "regular_files"}
+    | {"renderers"}
     | {"resize", "rich_text", "rotations", "schema", "slices"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
-    {"training", "inference", "published", "export"},
+    {"training", "inference", "published", "export", "client"},
     {"evaluation", "serving"},
     {"run_files"},
     {"inspection"},

@@ -134,7 +134,7 @@ def test_pixels_stay_bytes_and_nothing_else_is_pixels():
     obs = {"a": np.ones((2, 3)), "camera": np.full((2, 4, 4, 3), 200, np.uint8)}
     assert check_obs(obs, IMAGE, rows=2)["camera"].dtype == torch.uint8
     for wrong in (obs["camera"] / 255, torch.ones(2, 4, 4, 3), obs["camera"].astype(np.int64)):
-        with pytest.raises(ValueError, match=r"'camera' holds .*; a policy reads torch.uint8 for kind 'image'"):
+        with pytest.raises(ValueError, match=r"'camera' holds .*; a policy reads uint8 for kind 'image'"):
             check_obs({**obs, "camera": wrong}, IMAGE, rows=2)
 
 

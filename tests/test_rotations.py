@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
+from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.rotations import (
     FORMS,
     ORDERS,
