@@ -97,10 +97,11 @@ class ObsSpec:
         for key, one in self.observations.items():
             if texts and one.kind == "text" and all(isinstance(text, str) for text in obs[key]):
                 checked[key] = np.array(obs[key])
-                continue
-            checked[key] = self.array(key, obs[key])
-            self.check_shape(key, checked[key].shape, rows, steps)
-            self.check_values(key, checked[key], active)
+            else:
+                checked[key] = self.array(key, obs[key])
+                self.check_shape(key, checked[key].shape, rows, steps)
+        for key, value in checked.items():
+            self.check_values(key, value, active)
         return checked
 
     def check_names(self, obs: Mapping[str, Any]) -> None:

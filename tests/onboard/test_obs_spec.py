@@ -34,7 +34,7 @@ def test_the_metadata_of_a_server_hold_all_of_it():
 
 
 def test_an_export_reads_what_its_policy_reads():
-    for policy in (build(), build(CAMERA, encoders={"camera": {"type": "resnet", "width": 8, "blocks": [1]}})):
+    for policy in (build(), build(CAMERA, encoders={"camera": {"type": "resnet", "width": 16, "blocks": [1]}})):
         assert ByTorch.of(policy).reads.metadata() == obs_spec(policy.spec).metadata()
 
 
