@@ -67,7 +67,7 @@ def check_obs(
     read = None if active is None else np.asarray(active, np.int64)
     for key, value in checked.items():
         is_read_here = value.device.type == "cpu" or reads.observations[key].rotations
-        if is_read_here or (value.is_floating_point() and not value.isfinite().all()):
+        if is_read_here or (value.is_floating_point() and (~value.isfinite()).any()):
             reads.check_values(key, value.cpu().numpy(), read)
     return checked
 
