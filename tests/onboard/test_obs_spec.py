@@ -48,7 +48,7 @@ def test_a_policy_knows_the_range_of_its_vectors_in_training():
 
 def outcome(check):
     try:
-        return {key: np.asarray(value).tolist() for key, value in check().items()}
+        return str({key: np.asarray(value).tolist() for key, value in check().items()})  # nan is not nan
     except ValueError as error:
         return str(error)
 
