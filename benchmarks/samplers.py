@@ -17,7 +17,8 @@ from torch import Tensor
 
 from dp_prior import load_policy
 from dp_prior.clock import Progress
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Heun, SamplerConfig, UniPC
 from dp_prior.diffusion.schedule import Cosine, Flow
 from dp_prior.diffusion.table import NoiseTable
@@ -82,7 +83,7 @@ def microseconds(sampler) -> float:
 
     def seconds(steps: int) -> float:
         start = time.perf_counter()
-        process.sample(lambda x_t, t: answer, (16, 2), random, sampler.model_copy(update={"steps": steps}))
+        process.sample(lambda x_t, t: answer, (16, 2), random, Draw(sampler.model_copy(update={"steps": steps})))
         return time.perf_counter() - start
 
     with torch.inference_mode():

@@ -18,7 +18,8 @@ from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import Trajectories, TrajectoriesConfig
 from dp_prior.job.ranks import Ranks, make_accelerator
 from dp_prior.networks.backbones.unet1d import UNet1DConfig, rename_published
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.trainer import PolicyTrainer
 

@@ -22,7 +22,7 @@ from dp_prior.checkpoints.writer import CheckpointWriter
 from dp_prior.cli import train
 from dp_prior.data.frames.build import _Build
 from dp_prior.evaluation.loss import LossEvaluator
-from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.inference.agent import VectorAgent
 from dp_prior.job.ranks import Ranks
 from dp_prior.tracking.tracker import Tracker

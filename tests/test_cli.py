@@ -16,7 +16,7 @@ from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.cli import main
 from dp_prior.evaluation import action_error, likelihood, loss
 from dp_prior.evaluation.measurement import Measurement
-from dp_prior.evaluation.rollout import RolloutEvaluator
+from dp_prior.evaluation.rollout_evaluator import RolloutEvaluator
 from dp_prior.evaluation.samples import dealt, shared_batches
 from dp_prior.job.ranks import Ranks
 from dp_prior.places.reference import resolve

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dp_prior.data.loader import Loader
+from dp_prior.diffusion.draw import Draw
 from dp_prior.inference.agent import Agent
 from dp_prior.job.ranks import Ranks
 from dp_prior.randomness import Randomness
@@ -299,6 +300,6 @@ def _predicts_and_is_measured(trainer: PolicyTrainer, parts: SimpleNamespace) ->
         with OneDevice(), NothingSent(), torch.no_grad():
             model(batch, random)
             drawn = model.sample(batch.cond, random)
-            model.sample(batch.cond, random, previous=batch.x, known=(batch.x, everywhere))
+            model.sample(batch.cond, random, Draw(previous=batch.x, known=(batch.x, everywhere)))
             model.bits_per_dim(batch, random)
         assert drawn.device == ELSEWHERE and drawn.shape == batch.x.shape

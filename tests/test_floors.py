@@ -14,13 +14,13 @@ from tests.tiny import write
 PACKAGE = Path(__file__).parent.parent / "dp_prior"
 FILES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"actions", "batch", "client", "clock", "compilation", "config", "crop", "durable", "embedders"}
-    | {"metric_names", "metrics", "normalizer", "observations", "randomness", "redact", "regular_files", "renderers"}
-    | {"hub_files", "locks", "picture_files", "video_files", "resize", "rich_text", "rotations", "schema", "slices"},
+    {"actions", "batch", "clock", "compilation", "config", "crop", "durable", "embedders", "hub_files", "locks"}
+    | {"metric_names", "metrics", "normalizer", "observations", "onboard", "picture_files", "randomness", "redact"}
+    | {"regular_files", "renderers", "resize", "rich_text", "rotations", "schema", "slices", "video_files"},
     {"diffusion", "networks", "data", "checkpoints", "job", "envs"},
     {"places"},
     {"tasks", "tracking"},
-    {"training", "inference", "published", "export"},
+    {"training", "inference", "published", "export", "client"},
     {"evaluation", "serving"},
     {"run_files"},
     {"inspection"},

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from dp_prior.crop import Crop
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.envs.toy import demonstrations
 from dp_prior.job.ranks import Ranks
@@ -159,7 +160,8 @@ def test_samples_are_those_of_the_cpu(tmp_path, compile_mode):
         mode = "off" if device.type == "cpu" else compile_mode
         given = batch.to(device)
         for _ in range(3):  # a graph is recorded at the second call and replayed at the third
-            found = model.sample(given.cond, Randomness.from_counts(0, "test", given.ids), DDIM(steps=4, compile=mode))
+            random = Randomness.from_counts(0, "test", given.ids)
+            found = model.sample(given.cond, random, Draw(DDIM(steps=4, compile=mode)))
         drawn[device.type] = found.cpu()
     torch.testing.assert_close(drawn[DEVICE.type], drawn["cpu"], rtol=1e-3, atol=1e-3)
 

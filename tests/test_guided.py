@@ -10,15 +10,16 @@ from torch import nn
 
 from dp_prior.cli import main
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import Guidance
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.load import load_policy, load_prior
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.diffusion.test_guidance import RANDOM, network
 from tests.evaluation.fakes import NOW
 from tests.inference.test_agent import Fake
@@ -69,7 +70,7 @@ def test_scale_1_is_no_guidance_and_evaluates_no_unconditional_network():
     assert torch.equal(drawn(policy(1.0, rescale=0.5)), drawn(plain))
     assert torch.equal(drawn(policy(dropped={}), guidance_scale=1.0), drawn(plain)), "on every model"
     process = DiffusionConfig(guidance=Guidance(scale=1.0)).create()
-    process.sample(network, (5, 2), RANDOM, DDPM())
+    process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
 
 
 @pytest.mark.parametrize(("dropped", "named"), [({}, "['position', 'angle']"), ({"angle": 0.5}, "['position']")])
@@ -111,9 +112,9 @@ def test_a_prior_is_guided_the_same_way(tmp_path):
 
 def test_an_agent_passes_the_scale_to_every_prediction_and_nothing_where_none_is_given():
     class Guided(Fake):
-        def predict(self, obs, random, sampler=None, *, previous=None, guidance_scale):
-            self.scales = [*getattr(self, "scales", []), guidance_scale]
-            return super().predict(obs, random, sampler, previous=previous)
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            self.scales = [*getattr(self, "scales", []), how.guidance_scale]
+            return super().draw(obs, random, how)
 
     seen = Guided()
     agent = Agent(seen, guidance_scale=2.0)
@@ -130,9 +131,9 @@ class Leaning(nn.Module):
         super().__init__()
         self.horizon, self.n_obs_steps, self.n_action_steps, self.spec = 8, 2, 4, None
 
-    def predict(self, obs, random, sampler=None, *, previous=None, guidance_scale=1.0):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         goal = obs["goal"][:, -1:].expand(-1, 8, -1).clone()
-        goal[..., 0] += guidance_scale - 1
+        goal[..., 0] += 0 if how.guidance_scale is None else how.guidance_scale - 1
         return goal
 
 

@@ -10,7 +10,7 @@ from dp_prior.batch import Spec
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import SMALL, statistics
 
 SPEC = Spec(x_shape=(4, 2), cond_shapes={"a": (2, 3), "b": (2, 1)})
@@ -134,7 +134,7 @@ def test_pixels_stay_bytes_and_nothing_else_is_pixels():
     obs = {"a": np.ones((2, 3)), "camera": np.full((2, 4, 4, 3), 200, np.uint8)}
     assert check_obs(obs, IMAGE, rows=2)["camera"].dtype == torch.uint8
     for wrong in (obs["camera"] / 255, torch.ones(2, 4, 4, 3), obs["camera"].astype(np.int64)):
-        with pytest.raises(ValueError, match=r"'camera' holds .*; a policy reads torch.uint8 for kind 'image'"):
+        with pytest.raises(ValueError, match=r"'camera' holds .*; a policy reads uint8 for kind 'image'"):
             check_obs({**obs, "camera": wrong}, IMAGE, rows=2)
 
 

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from dp_prior import Agent, load_policy
 from dp_prior.batch import Spec
 from dp_prior.data.trajectories import TrajectoriesConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.export.agent import ExportAgent
@@ -53,7 +54,7 @@ class Replaying(nn.Module):
         self.n_obs_steps, self.n_action_steps, self.actions = n_obs_steps, n_action_steps, torch.from_numpy(actions)
         self.seen = []
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         step = len(self.seen) * self.n_action_steps - self.n_obs_steps + 1
         self.seen.append(obs)
         return self.actions[torch.arange(step, step + self.horizon).clamp(0, len(self.actions) - 1)][None]
@@ -93,7 +94,7 @@ class Noisy(nn.Module):
         self.spec = Spec(x_shape=(HORIZON, 2), cond_shapes=shapes, previous_actions={BEFORE: (0.1, -0.3)})
         self.weight, self.seen, self.broken = nn.Parameter(torch.zeros(())), [], 4
 
-    def predict(self, obs, random, sampler=None, *, previous=None, target=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         self.seen.append(obs)
         chunk = random.stream("start").normal(HORIZON, 2)
         chunk[self.broken :] = torch.nan

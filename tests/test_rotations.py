@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.config import ConfigError
+from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.rotations import (
     FORMS,
     ORDERS,

@@ -22,12 +22,13 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import Trajectories
-from dp_prior.diffusion.sampler import DDPM, SamplerConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.sampler import DDPM
 from dp_prior.durable import replacing
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.run_files.config import TrainConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 
 SAVES = 8
 """Checkpoints of a training, evenly spread."""
@@ -49,14 +50,7 @@ class Peer(nn.Module):
         """() its own training loss."""
         raise NotImplementedError
 
-    def predict(
-        self,
-        obs: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        previous: Tensor | None = None,
-    ) -> Tensor:
+    def draw(self, obs: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """(B, horizon, 2) by its own sampler."""
         raise NotImplementedError
 
@@ -76,7 +70,7 @@ class StanfordPeer(Peer):
     def forward(self, batch: Batch) -> Tensor:
         return self.policy.compute_loss({"obs": _joined(batch.cond), "action": batch.x})
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         return self.policy.predict_action({"obs": _joined(obs)})["action_pred"]
 
 
@@ -96,7 +90,7 @@ class LeRobotPeer(Peer):
         given = self._before({**self._named(batch.cond), "action": batch.x})
         return self.policy({**given, "action_is_pad": ~batch.mask})[0]
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         model = self.policy.diffusion
         given = self._before(self._named(obs))
         cond = model._prepare_global_conditioning(given)  # generate_actions returns the executed actions alone

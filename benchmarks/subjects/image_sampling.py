@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks import image_peers, images
 from benchmarks.measure import Case, Options, compare, cpu_seconds
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.randomness import Randomness
 
@@ -33,7 +34,7 @@ def _overhead(options: Options, absent: str | None) -> list[Case]:
         variants: dict[str, Callable[[], object]] = {}
         if absent is None:
             variants["improved-diffusion"] = _their_loop(name, lambda x, t: theirs)
-        variants["dp_prior"] = lambda sampler=sampler: process.sample(lambda x, t: ours, SHAPE, random, sampler)
+        variants["dp_prior"] = lambda sampler=sampler: process.sample(lambda x, t: ours, SHAPE, random, Draw(sampler))
         variants = {variant: torch.no_grad()(work) for variant, work in variants.items()}
         found = compare(variants, options.times(9), 1e6 / STEPS, cpu_seconds)
         note = f"{COUNT} images of 32 x 32, {STEPS} of 4,000 timesteps"

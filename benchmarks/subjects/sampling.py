@@ -9,6 +9,7 @@ import torch
 
 from benchmarks import baseline, setting
 from benchmarks.measure import Case, Options, compare
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.randomness import Randomness
 
@@ -41,7 +42,7 @@ def _overhead(options: Options) -> list[Case]:
             baseline.sample(lambda x, t, c: answer, theirs, cond, shape)
 
         def our_call(ours=ours) -> None:
-            process.sample(lambda x, t: answer, shape, random, ours)
+            process.sample(lambda x, t: answer, shape, random, Draw(ours))
 
         for what, variants in (
             ("its steps", {"baseline": their_steps, "dp_prior": our_steps}),

@@ -17,7 +17,8 @@ from benchmarks.measure import Case, Options, Timing, compare
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.inference.agent import Agent
 from dp_prior.networks.backbones.mlp import MLPConfig
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 
 ROBOTS, RATE_HZ, SECONDS = 8, 10, 300
 OBS = {"state": np.zeros((setting.N_OBS_STEPS, setting.STATE_DIM), np.float32)}

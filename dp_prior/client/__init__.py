@@ -1,6 +1,6 @@
 """The client of `dp-prior serve`, for the computer on the robot: numpy, websockets and msgpack, Python 3.8 or later.
 
-It imports nothing else of dp_prior: without the package, copy this folder to `dp_prior/client` beside your program.
+It imports nothing of dp_prior but `dp_prior.onboard`: without the package, copy both folders, see docs/robot.md.
 """
 
 from dp_prior.client.client import PolicyClient, ServerError

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.client.wire import OWN_FIELDS, PROTOCOL, WireError, pack, unpack
+from dp_prior.onboard.broker import ChunkBroker
+from dp_prior.onboard.obs_spec import ObsSpec
 
 FINAL = (1002, 1003, 1007, 1008, 1009)
 """Codes of a closed connection that would close again: the request breaks the protocol or is too large."""
@@ -26,7 +26,7 @@ class ServerError(RuntimeError):
     """The server answered with a line of text instead of actions; the connection lives."""
 
 
-class PolicyClient:
+class PolicyClient(ChunkBroker):
     """One robot's connection to a policy: `reset()` at the start of an episode, then `act(obs)` once per control step.
 
     Attributes:
@@ -64,81 +64,28 @@ class PolicyClient:
         self._token, self._timeout_s, self._patience_s = token, timeout_s, patience_s
         self._socket: Any = None
         self._open = contextlib.ExitStack()
-        self._episode = -1
         self._persist(self._connect)
-        self.reset()
-
-    def reset(self, episode: int | None = None) -> None:
-        """Start the next episode, or the one of a given number, which repeats its noise."""
-        self._episode = self._episode + 1 if episode is None else int(episode)
-        self._step = 0
-        self._next_step = [0]  # of `infer`; a list of its own, so that a request under way counts on in the old one
-        self._history: deque[dict[str, np.ndarray]] = deque(maxlen=self.metadata["n_obs_steps"])
-        self._queue: deque[np.ndarray] = deque()
-        starts = {key: about["start"] for key, about in self.metadata["obs"].items() if "start" in about}
-        self._previous = {key: np.array(start, np.float32) for key, start in starts.items()}
-
-    def act(self, obs: Mapping[str, Any]) -> np.ndarray:
-        """The next action; asks the server when the queue is empty.
-
-        Args:
-            obs: (*shape) by key, data units; keys the policy does not know are not sent. The previous action, if the
-                policy sees it, may be left out: it is then what `act` returned last.
-
-        Returns:
-            (action_dim,) float32, data units.
-
-        Raises:
-            ValueError: an observation is missing, not finite, of another shape, or no rotation where the policy reads
-                one; nothing of it is remembered.
-            ServerError: the server refuses the observations, such as an instruction that it does not know, perhaps of
-                an earlier call; all are forgotten, and the next one begins a history as at the start of an episode.
-            ConnectionError: there is no answer within `patience_s`.
-        """
-        checked = self._checked({**self._previous, **obs})
-        history = [*self._history, checked] if self._history else [checked] * self._history.maxlen
-        if not self._queue:
-            past = history[-self._history.maxlen :]
-            stacked = {key: np.stack([one[key] for one in past]) for key in checked}
-            try:
-                self._queue.extend(self.infer(stacked, step=self._step)["actions"])
-            except ServerError:
-                self._history.clear()  # else one that nobody can name would be refused for ever
-                raise
-        self._history.extend(history[len(self._history) :])
-        self._step += 1
-        action = self._queue.popleft()
-        self._previous = dict.fromkeys(self._previous, action)
-        return action.copy()
+        reads = ObsSpec.from_metadata(self.metadata)
+        super().__init__(reads, self.metadata["n_obs_steps"], self.metadata["n_action_steps"])
 
     def infer(
-        self,
-        obs: Mapping[str, np.ndarray],
-        prefix: np.ndarray | None = None,
-        delay: int = 0,
-        *,
-        step: int | None = None,
+        self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
     ) -> dict[str, Any]:
-        """Ask for a chunk. Changes neither history nor queue, so a caller may keep those itself.
+        """Ask for a chunk; see `ChunkBroker.infer`.
 
         Args:
-            obs: (n_obs_steps, *shape) by key, newest last.
-            prefix: (n, action_dim) the chunk under way, from the oldest observation's step on, for policies that
-                continue it; the metadata then list it among `fields`.
-            delay: how many of its actions from the newest observation on are executed before the new chunk begins.
-            step: control step of the newest observation, which determines the noise; None to count n_action_steps for
-                every call since `reset`.
+            prefix: for policies that continue it; the metadata then list it among `fields`.
 
         Returns:
-            actions (n_action_steps, action_dim), the part to execute, which begins at the newest observation; chunk
-            (horizon, action_dim), which begins n_obs_steps - 1 steps earlier; server_timing; round_trip_ms.
+            chunk; actions (n_action_steps, action_dim), the part to execute, which begins at the newest observation;
+            server_timing; round_trip_ms.
 
         Raises:
             ServerError: the server refuses the request.
             ConnectionError: there is no answer within `patience_s`.
         """
         next_step = self._next_step
-        fields: dict[str, Any] = {"episode": self._episode, "step": next_step[0] if step is None else step}
+        fields: dict[str, Any] = {"episode": self.episode, "step": next_step[0] if step is None else step}
         if prefix is not None:
             fields.update(prefix=np.asarray(prefix, np.float32), delay=delay)
         request = pack({**{key: _sendable(value) for key, value in obs.items()}, OWN_FIELDS: fields})
@@ -147,7 +94,7 @@ class PolicyClient:
         if isinstance(answer, str):
             raise ServerError(answer)
         if step is None:
-            next_step[0] += self.metadata["n_action_steps"]
+            next_step[0] += self.n_action_steps
         found = unpack(answer)
         found["round_trip_ms"] = 1e3 * (time.monotonic() - start)
         self.timing = {**found.get("server_timing", {}), "round_trip_ms": found["round_trip_ms"]}
@@ -167,32 +114,29 @@ class PolicyClient:
         self.close()
 
     def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Copies of what the policy reads. The server checks everything, but only when it is asked."""
-        found = {}
-        for key, about in self.metadata["obs"].items():
-            if key not in obs:
-                raise ValueError(f"observation {key!r} is missing; the policy reads {list(self.metadata['obs'])}")
-            array = np.array(obs[key])
-            if array.dtype.kind == "U" and about["kind"] == "text" and array.ndim == 0:
-                found[key] = array  # the server embeds it
-                continue
-            if about["dtype"] == "float32" and array.dtype.kind in "biuf":
-                with np.errstate(over="ignore"):  # what is too large is reported as not finite
-                    array = array.astype(np.float32)
-            if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
-                raise ValueError(f"observation {key!r} is not of finite numbers; it was not remembered")
-            if array.dtype.name != about["dtype"]:
-                raise ValueError(f"observation {key!r} holds {array.dtype}; the policy reads {about['dtype']}")
-            wanted = self._history[-1][key].shape if self._history else tuple(about["shape"])
-            axes = range(len(wanted))
-            if array.ndim != len(wanted) or any(wanted[i] not in (None, array.shape[i]) for i in axes):
-                raise ValueError(f"observation {key!r} has shape {array.shape}; expected {wanted}")
-            for start, stop, form in self.metadata.get("rotations", {}).get(key, ()):
-                if not is_rotation(array[start:stop], form):
-                    problem = not_a_rotation(array[start:stop].tolist(), form)
-                    raise ValueError(f"observation {key!r}, slice [{start}, {stop}]: {problem}; it was not remembered")
-            found[key] = array
+        """See `ChunkBroker._checked`; texts are left for the server to embed. It checks everything, but only when it is
+        asked."""
+        checked = self.reads.check(self._row(obs), rows=1, texts=True)
+        found = {key: value[0] for key, value in checked.items()}
+        for key, value in found.items():
+            if self._history and value.shape != self._history[-1][key].shape:
+                wanted = self._history[-1][key].shape
+                raise ValueError(f"observation {key!r} has shape {value.shape}; expected {wanted}, as before")
         return found
+
+    def _actions(self, obs: dict[str, np.ndarray]) -> Iterable[np.ndarray]:
+        """See `ChunkBroker._actions`.
+
+        Raises:
+            ServerError: the server refuses the observations, such as an instruction that it does not know, perhaps of
+                an earlier call; all are forgotten, and the next one begins a history as at the start of an episode.
+            ConnectionError: there is no answer within `patience_s`.
+        """
+        try:
+            return super()._actions(obs)
+        except ServerError:
+            self._history = []  # else one that nobody can name would be refused for ever
+            raise
 
     def _ask(self, request: bytes) -> bytes | str:
         """One attempt."""

@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.config import Config
 from dp_prior.data.columns.mirrored import Flip
 from dp_prior.data.errors import DataError
 from dp_prior.data.selection import ACTION, KeyConfig
+from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.rotations import RotationSlice
 
 Sign = Literal[-1, 1]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.config import Config
 from dp_prior.data.episodes import EpisodeStore
 from dp_prior.data.errors import DataError, nearest_name
+from dp_prior.onboard.rotation_check import is_rotation, not_a_rotation
 from dp_prior.rotations import RotationSlice
 from dp_prior.slices import Slice, slice_faults
 

@@ -7,145 +7,21 @@ precision the network computes in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from dp_prior.config import Config
-from dp_prior.diffusion.criterion import L2, VLB, CriterionConfig, ElementMean
-from dp_prior.diffusion.denoiser import Denoiser, Estimate, Network, SelfCondition, seeing
-from dp_prior.diffusion.guidance import Bounds, ClipConfig, FixedClip, Guidance, Stage, fixed_values
-from dp_prior.diffusion.objective import Eps, ObjectiveConfig
-from dp_prior.diffusion.sampler import SamplerConfig, States, last_state
-from dp_prior.diffusion.schedule import Cosine, NoiseScheduleConfig
-from dp_prior.diffusion.table import NoiseTable
-from dp_prior.diffusion.target import Target
-from dp_prior.diffusion.timesteps import (
-    ListedTimesteps,
-    LossAwareSampler,
-    LossSecondMoment,
-    TimestepsConfig,
-    UniformTimesteps,
-)
-from dp_prior.diffusion.variance import FixedSmall, Learned, LearnedRange, VarianceConfig, decoder_nll, normal_kl
-from dp_prior.diffusion.weighting import Uniform, WeightingConfig
+from dp_prior.diffusion.criterion import VLB, ElementMean
+from dp_prior.diffusion.denoiser import Denoise, Denoiser, Estimate, Network, SelfCondition, seeing
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.guidance import Bounds, Guidance, Stage, fixed_values
+from dp_prior.diffusion.process_config import DiffusionConfig
+from dp_prior.diffusion.sampler import States, last_state
+from dp_prior.diffusion.timesteps import LossAwareSampler
+from dp_prior.diffusion.variance import Learned, LearnedRange, decoder_nll, normal_kl
 from dp_prior.randomness import Randomness, derive_seed
-
-Weights = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
-
-
-class DiffusionConfig(Config):
-    """The diffusion process: noise schedule, objective, loss and its weights."""
-
-    schedule: NoiseScheduleConfig = Cosine()
-    """Signal and noise level of every timestep."""
-
-    objective: ObjectiveConfig = Eps()
-    """The prediction target of the network."""
-
-    criterion: CriterionConfig = L2()
-    """Cost of an error of the prediction."""
-
-    weighting: WeightingConfig = Uniform()
-    """How much an error at each timestep counts."""
-
-    dim_weights: Weights | None = None
-    """How much an error in each dimension of x counts, one number per dimension; null weighs all the same."""
-
-    horizon_weights: Weights | None = None
-    """How much an error at each place of the horizon counts, one number per place; null weighs all the same."""
-
-    timesteps: TimestepsConfig = UniformTimesteps()
-    """Which timesteps are trained."""
-
-    start: Literal["noise", "zeros"] = "noise"
-    """What x is at the noisiest timestep, in training and at the start of sampling. With `zeros` and a sampler without
-    fresh noise a sample is a function of its condition alone: two flow timesteps and `zeros` are MIP (Pan et al. 2025,
-    arXiv:2512.01809), see docs/few_steps.md."""
-
-    draws: int = Field(default=1, ge=1)
-    """Timesteps and noises that a training step draws for each sample; the loss is their mean. Its condition is encoded
-    once, so that with camera encoders 4 cost little more than 1."""
-
-    variance: VarianceConfig = FixedSmall()
-    """The variance of the reverse steps, for the DDPM sampler and the variational bound."""
-
-    data_step: float | None = Field(default=None, gt=0)
-    """Distance of neighbouring data values in normalised units, such as 2 / 255 for 8-bit images, for likelihoods; null
-    takes the data as continuous, and likelihoods as densities."""
-
-    self_condition: float = Field(default=0.0, ge=0, le=1)
-    """Probability that a training step shows the network its own first estimate of x_0 (Chen et al. 2022, Analog Bits).
-    Above 0 the network has an input for it, and samplers feed every estimate to the next step."""
-
-    clip: ClipConfig | None = FixedClip()
-    """Clip of the estimates of x_0 while sampling; null for none."""
-
-    guidance: Guidance | None = None
-    """Classifier-free guidance while sampling; null samples the conditional model as it is."""
-
-    def faults(self) -> Iterator[str]:
-        try:
-            table = self.schedule.table()
-            self.objective.check(table)
-        except ValueError as error:
-            yield str(error)
-        else:
-            yield from self._start_faults(table)
-        if self.draws > 1 and isinstance(self.timesteps, LossSecondMoment):
-            yield (
-                f"draws is {self.draws}, but timesteps 'loss_second_moment' learn from one draw per sample; set draws "
-                f"to 1, or use other timesteps"
-            )
-        if isinstance(self.timesteps, ListedTimesteps) and max(self.timesteps.listed) >= self.schedule.steps:
-            yield f"timesteps lists {max(self.timesteps.listed)}, but the last of schedule is {self.schedule.steps - 1}"
-        if isinstance(self.criterion, VLB) and not isinstance(self.weighting, Uniform):
-            yield (f"criterion 'vlb' has weights of its own, but weighting is {self.weighting.type!r}; use 'uniform'")
-
-    def _start_faults(self, table: NoiseTable) -> Iterator[str]:
-        if self.start == "noise":
-            return
-        alpha, sigma = table.levels[len(table) - 1]
-        weight = self.weighting.weight(table.snr, self.objective.error_scale(table.alpha, table.sigma))
-        if alpha:
-            yield (
-                f"start is 'zeros', but schedule {self.schedule.type!r} ends with signal (alpha {alpha:.2g}); use "
-                f"schedule 'flow', or zero_terminal_snr"
-            )
-        elif self.objective.mixture(alpha, sigma)[0]:
-            yield f"start is 'zeros', from which objective {self.objective.type!r} cannot be predicted; use x0 or v"
-        elif not weight[-1]:
-            yield (
-                f"start is 'zeros', but weighting {self.weighting.type!r} gives the noisiest timestep no weight; use "
-                f"'uniform'"
-            )
-        if isinstance(self.criterion, VLB) or isinstance(self.variance, Learned | LearnedRange):
-            yield "start is 'zeros', which has no likelihood to train; use criterion 'l2' and variance 'fixed_small'"
-
-    def sampler_faults(self, sampler: SamplerConfig) -> Iterator[str]:
-        """Why a sampler cannot visit its timesteps: the schedule does not have them, or they are never trained."""
-        try:
-            visited = sampler.timesteps(self.schedule.table())
-        except ValueError as error:
-            yield str(error)
-            return
-        if self.start == "zeros" and visited[0] != self.schedule.steps - 1:
-            yield (
-                f"start is 'zeros', but the sampler begins at timestep {visited[0]} of {self.schedule.steps}, where x "
-                f"never is zeros in training; use spacing 'trailing'"
-            )
-        if isinstance(self.timesteps, ListedTimesteps) and (untrained := sorted({*visited} - {*self.timesteps.listed})):
-            yield (
-                f"the sampler visits the timesteps {list(visited)}, of which {untrained} are never trained; "
-                f"diffusion.timesteps lists {list(self.timesteps.listed)}"
-            )
-
-    def create(self) -> DiffusionProcess:
-        """The process; it has no trained parameters."""
-        return DiffusionProcess(self)
 
 
 class Loss(NamedTuple):
@@ -316,35 +192,40 @@ class DiffusionProcess(nn.Module):
             factor=factor,
         )
 
+    def guidance(self, scale: float | None = None) -> Guidance | None:
+        """The configured guidance, or the same with another scale; None for no guidance."""
+        configured = self.config.guidance
+        if scale is None:
+            return configured
+        return Guidance(scale=scale) if configured is None else configured.model_copy(update={"scale": float(scale)})
+
+    def noise(self, x_shape: tuple[int, ...], random: Randomness) -> Tensor:
+        """(B, *x_shape) what sampling starts from: standard normal, or zeros with `start` zeros."""
+        noise = random.stream("start").normal(*x_shape)
+        return torch.zeros_like(noise) if self.config.start == "zeros" else noise
+
     def denoiser(
         self,
         network: Network,
         shape: tuple[int, ...],
+        draw: Draw = AS_CONFIGURED,
         *,
         unconditional: Network | None = None,
-        guidance: Guidance | None = None,
         bounds: Bounds | None = None,
-        known: tuple[Tensor, Tensor] | None = None,
-        shown: Tensor | None = None,
-        target: Target | None = None,
     ) -> Denoiser:
         """The network as samplers see it: (x_t, t) -> estimate of x_0, guided, clipped and with known values in place.
 
         Args:
             network: see `loss`.
             shape: (B, *x_shape).
+            draw: what is known, shown and guided toward.
             unconditional: the network without its condition, where guidance is wanted; a scale of 1 needs none.
-            guidance: replaces the configured one; None keeps it.
             bounds: normalised range of the data, where `clip` wants it; see `Normalizer.bounds`.
-            known: values (B, *x_shape) and where they are known, bool; see `fixed_values`.
-            shown: bool; those of the known elements that the network was trained to see without noise, `known` of
-                `loss`. It is given them so at every step; the others reach it noised, as in training.
-            target: values that every estimate is guided toward before known values and the clip.
 
         Raises:
             ValueError: an argument that the configuration needs is missing.
         """
-        guidance = self.config.guidance if guidance is None else guidance
+        guidance, known, shown, target = self.guidance(draw.guidance_scale), draw.known, draw.shown, draw.target
         if guidance is not None and guidance.is_neutral:
             guidance = None
         if guidance is not None and unconditional is None:
@@ -385,46 +266,38 @@ class DiffusionProcess(nn.Module):
         return Denoiser(estimate, self.config.variance)
 
     def sample(
-        self, network: Network, x_shape: tuple[int, ...], random: Randomness, sampler: SamplerConfig, **how
-    ) -> Tensor:
-        """Draw one sample for each row of `random`; see `progressive` for the arguments.
-
-        Returns:
-            (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
-        """
-        return last_state(self.progressive(network, x_shape, random, sampler, **how))
-
-    def progressive(
         self,
         network: Network,
         x_shape: tuple[int, ...],
         random: Randomness,
-        sampler: SamplerConfig,
+        draw: Draw,
         *,
-        previous: Tensor | None = None,
-        start: Callable[[Tensor], Tensor] | None = None,
-        **how,
-    ) -> States:
+        unconditional: Network | None = None,
+        bounds: Bounds | None = None,
+    ) -> Tensor:
+        """Draw one sample for each row of `random`, with the sampler of `draw`; see `denoiser` for the arguments.
+
+        Returns:
+            (B, *x_shape) float32, normalised. A row does not depend on its neighbours.
+        """
+        shape = (len(random), *x_shape)
+        denoiser = self.denoiser(network, shape, draw, unconditional=unconditional, bounds=bounds)
+        return last_state(self.progressive(denoiser, x_shape, random, draw))
+
+    def progressive(self, denoise: Denoise, x_shape: tuple[int, ...], random: Randomness, draw: Draw) -> States:
         """Draw samples, and yield (x after the step, estimate of x_0 before it) at every step.
 
         Args:
-            network: see `loss`.
-            previous: (B, *x_shape) a sample to start from; it is noised and the last `sampler.renoise` of the steps are
-                done. None starts from pure noise.
-            start: maps that noise (B, *x_shape) to the starting point; None is the identity.
-            how: see `denoiser`.
+            denoise: see `denoiser`, or a plain function.
+            draw: with a sampler; its `previous` and `noise` are what sampling starts from.
         """
-        noise = random.stream("start").normal(*x_shape)
-        if self.config.start == "zeros":
-            noise = torch.zeros_like(noise)
-        noise = noise if start is None else start(noise)
-        timesteps = sampler.timesteps(self.table)
-        if previous is not None:
-            timesteps = timesteps[-max(1, round(sampler.renoise * len(timesteps))) :]
+        noise = self.noise(x_shape, random) if draw.noise is None else draw.noise
+        timesteps = draw.sampler.timesteps(self.table)
+        if draw.previous is not None:
+            timesteps = timesteps[-max(1, round(draw.sampler.renoise * len(timesteps))) :]
             alpha, sigma = self.table.levels[timesteps[0]]
-            noise = alpha * previous + sigma * noise
-        denoiser = self.denoiser(network, tuple(noise.shape), **how)
-        return sampler.progressive(denoiser, noise, self.table, random, timesteps)
+            noise = alpha * draw.previous + sigma * noise
+        return draw.sampler.progressive(denoise, noise, self.table, random, timesteps)
 
     @torch.no_grad()
     def bits_per_dim(
@@ -435,7 +308,8 @@ class DiffusionProcess(nn.Module):
         random: Randomness,
         *,
         known: Tensor | None = None,
-        **how,
+        unconditional: Network | None = None,
+        bounds: Bounds | None = None,
     ) -> BitsPerDim:
         """The variational bound of each sample, every timestep evaluated once (IDDPM's `calc_bpd_loop`).
 
@@ -443,10 +317,10 @@ class DiffusionProcess(nn.Module):
             network, x_0, mask: see `loss`.
             random: B rows; the noise of each timestep.
             known: see `loss`; the bound is then that of the other elements, given these.
-            how: see `denoiser`. The bound is that of the denoiser as it samples, clipped as configured.
+            unconditional, bounds: see `denoiser`; the bound is that of the denoiser as it samples, clipped.
         """
-        given = None if known is None else (x_0, known)
-        denoiser = self.denoiser(network, tuple(x_0.shape), known=given, shown=known, **how)
+        draw = AS_CONFIGURED if known is None else Draw(known=(x_0, known), shown=known)
+        denoiser = self.denoiser(network, tuple(x_0.shape), draw, unconditional=unconditional, bounds=bounds)
         mean = ElementMean(x_0, mask, known=known)
         vb, x_0_error = [], []
         for t in reversed(range(self.steps)):

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dp_prior.clock import Cadence
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.evaluation.held_out import HeldOutEvaluator, SampledConfig
 from dp_prior.evaluation.measurement import EvaluatorName, Measurement
@@ -138,7 +139,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
         def sample(ids: Tensor) -> Tensor:
             batch = samples.fetch(rows[ids].to(samples.device)).to(device)
             random = Randomness.from_counts(config.seed, "action_error", batch.ids)
-            found, recorded = policy.predict(batch.cond, random, sampler), batch.x
+            found, recorded = policy.draw(batch.cond, random, Draw(sampler)), batch.x
             if layout is not None:
                 found, recorded = layout.encode(found), layout.encode(recorded)
             is_real = batch.mask[..., None].expand_as(recorded)  # padding may hold NaN
@@ -169,7 +170,7 @@ class ActionErrorEvaluator(HeldOutEvaluator):
             batch = samples.fetch(rows[ids // config.draws].to(samples.device)).to(device)
             numbers = batch.ids * MOST_DRAWS + (ids % config.draws).to(device)
             random = Randomness.from_counts(config.seed, "chunks", numbers)
-            return shown(policy.predict(batch.cond, random, sampler))
+            return shown(policy.draw(batch.cond, random, Draw(sampler)))
 
         batch = samples.fetch(rows.to(samples.device)).to(device)
         recorded = torch.where(batch.mask[..., None], shown(batch.x), torch.nan)[:, None]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dp_prior.clock import Cadence, Progress
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import Draw
 from dp_prior.embedders import Embedder, EmbedderConfig
 from dp_prior.embedders.transformers import TransformersConfig
 from dp_prior.evaluation.distance import frechet_distance, kernel_distance
@@ -181,7 +182,7 @@ class DrawnImagesEvaluator(HeldOutEvaluator):
             rows = (ids * len(self.samples) // n).to(self.samples.device)
             cond = self.samples.fetch(rows).to(device).cond
             random = Randomness.from_counts(config.seed, "images", ids.to(device))
-            return model.draw(cond, random, sampler, guidance_scale=config.guidance_scale)
+            return model.draw(cond, random, Draw(sampler, guidance_scale=config.guidance_scale))
 
         like = torch.zeros(0, *model.spec.x_shape, dtype=torch.uint8, device=device)
         return dealt(n, config.batch_size, ranks, draw, like).cpu()

@@ -7,7 +7,6 @@ the export's actions differed from the original policy's.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from dp_prior.client.rotation_check import is_rotation, not_a_rotation
 from dp_prior.durable import unseal
 from dp_prior.export.randomness import Randomness, step_noise
+from dp_prior.onboard.obs_spec import ObsSpec, Reads
 from dp_prior.regular_files import UnfitError, open_regular, read_small
 
 FORMATS = (1, 2)  # without and with graphs of arms and rotations, which older versions would leave out
@@ -36,8 +35,7 @@ class ExportedPolicy:
 
     Attributes:
         document: content of `policy.json`.
-        shapes: (n_obs_steps, *shape) of each observation by key.
-        dtypes: numpy type of each observation by key.
+        reads: the observations; frames of cameras have the size of training.
     """
 
     extension: str
@@ -56,8 +54,7 @@ class ExportedPolicy:
         self.n_obs_steps: int = document["n_obs_steps"]
         self.n_action_steps: int = document["n_action_steps"]
         self.action_dim: int = document["action_dim"]
-        self.shapes = {key: tuple(one["shape"]) for key, one in document["obs"].items()}
-        self.dtypes = {key: np.dtype(one["dtype"]) for key, one in document["obs"].items()}
+        self.reads = _reads(document)
         self._encoder, self._denoiser, self._actions, self._inside = encoder, denoiser, actions, inside
         transforms = document.get("transforms") or {"x_dim": self.action_dim, "references": []}
         self._x_dim, self._references = transforms["x_dim"], transforms["references"]
@@ -99,7 +96,7 @@ class ExportedPolicy:
 
         Args:
             obs: (B, n_obs_steps, *shape) by key, data units, newest last; other keys are ignored. Camera frames have
-                the size in `shapes`: resize them as the policy's `fits` say.
+                the size in `reads`: resize them as the policy's `fits` say.
             random: B rows, or a seed.
             previous: (B, horizon, action_dim) chunks to start from, such as the last chunks shifted to now.
 
@@ -107,12 +104,12 @@ class ExportedPolicy:
             (B, horizon, action_dim) float32 in data units; the executed slice starts at index n_obs_steps - 1.
 
         Raises:
-            ValueError: `check` refuses an observation.
+            ValueError: an observation is refused, see `ObsSpec.check`.
         """
-        rows = next((len(obs[key]) for key in self.shapes if np.ndim(obs.get(key))), 0)
+        rows = next((len(obs[key]) for key in self.reads.observations if np.ndim(obs.get(key))), 0)
         if not isinstance(random, Randomness):
             random = Randomness.from_counts(random, "predict", range(rows))
-        obs = self.check(obs, len(random), has_steps=True)
+        obs = self.reads.check(obs, rows=len(random), steps=[self.n_obs_steps])
         tokens = self._encoder({f"obs.{key}": value for key, value in obs.items()})[0]
         values = {"start": random.stream("start").normal(self.horizon, self._x_dim)}
         if previous is not None:
@@ -122,48 +119,6 @@ class ExportedPolicy:
             return self._actions({"x": x_0, **self._reference_inputs(obs)})[0]
         actions = self._action["offset"] + x_0 * self._action["inverse"]
         return actions if self._position(obs) is None else actions + self._position(obs)
-
-    def check(self, obs: Mapping[str, Any], rows: int, *, has_steps: bool) -> dict[str, np.ndarray]:
-        """Check the observations that the policy reads, as `check_obs` does, and convert each to its type.
-
-        Args:
-            obs: (rows, *shape) by key, or with steps (rows, n_obs_steps, *shape).
-
-        Raises:
-            ValueError: a key is missing, is no array of numbers, has the wrong shape or type, is not finite, or holds
-                an invalid rotation.
-        """
-        checked, rotations = {}, self.document["spec"].get("rotations", {})
-        for key, shape in self.shapes.items():
-            if key not in obs:
-                close = difflib.get_close_matches(key, map(str, obs), n=1)
-                wanted = ", ".join(f"{name} {shape[1:]}" for name, shape in self.shapes.items())
-                raise ValueError(
-                    f"observation {key!r} is missing; the policy reads {wanted}, found {', '.join(map(str, obs))}."
-                    + (f" Is {close[0]!r} meant? Name it {key!r}." if close else "")
-                )
-            value, wanted, dtype = np.asarray(obs[key]), shape if has_steps else shape[1:], self.dtypes[key]
-            if value.dtype.kind not in "biuf" or (dtype != np.float32 and value.dtype != dtype):
-                raise ValueError(f"observation {key!r} holds {value.dtype}; the policy reads {dtype}")
-            if value.shape[1:] != wanted or value.ndim == 0:
-                raise ValueError(f"observation {key!r} has shape {value.shape[1:]} per row; the policy reads {wanted}")
-            if len(value) != rows:
-                raise ValueError(f"observation {key!r} has {len(value)} rows; expected {rows}, one for each row")
-            with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
-                checked[key] = np.ascontiguousarray(value, dtype)
-            bad = np.argwhere(~np.isfinite(checked[key]))
-            if len(bad):
-                row, *element = bad[0].tolist()
-                raise ValueError(
-                    f"observation {key!r}, row {row}, element {element} is {checked[key][tuple(bad[0])]}; expected a "
-                    f"finite number"
-                )
-            for rotation in rotations.get(key, ()):
-                numbers = checked[key][..., slice(*rotation["slice"])]
-                for at in np.argwhere(~is_rotation(numbers, rotation["form"]))[:1].tolist():
-                    problem = not_a_rotation(numbers[tuple(at)].tolist(), rotation["form"])
-                    raise ValueError(f"observation {key!r}, row {at[0]}, slice {rotation['slice']}: {problem}")
-        return checked
 
     def _sample(
         self, steps: dict[str, Any], values: dict[str, np.ndarray], random: Randomness, tokens: np.ndarray
@@ -215,6 +170,16 @@ class OnnxPolicy(ExportedPolicy):
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return lambda inputs: session.run(None, inputs)
+
+
+def _reads(document: dict[str, Any]) -> ObsSpec:
+    """The observations of an export."""
+    spec, found = document["spec"], {}
+    kinds, rotations, starts = (spec.get(name, {}) for name in ("kinds", "rotations", "previous_actions"))
+    for key, one in document["obs"].items():
+        turns = [(*each["slice"], each["form"]) for each in rotations.get(key, ())]
+        found[key] = Reads(tuple(one["shape"][1:]), one["dtype"], kinds.get(key, "vector"), turns, starts.get(key))
+    return ObsSpec(found)
 
 
 def _sum(multiples: dict[str, float], values: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:

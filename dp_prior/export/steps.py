@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from dp_prior.diffusion.denoiser import Denoiser, Estimate
-from dp_prior.diffusion.process import DiffusionConfig, DiffusionProcess
+from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import SamplerConfig
 
 
@@ -30,11 +31,10 @@ def sampling_steps(config: DiffusionConfig, sampler: SamplerConfig, *, renoised:
         ValueError: the sampler draws noise from another stream than `start` and `step`.
     """
     coordinates = 8 * len(sampler.timesteps(config.schedule.table())) + 8  # Heun's steps take 7
-    previous = None
-    process = _Recorded(config, tape := _Tape(coordinates))
-    if renoised:
-        previous = tape.new("previous")
-    states = list(process.progressive(None, (coordinates,), tape, sampler, previous=previous))
+    tape = _Tape(coordinates)
+    denoiser = Denoiser(tape.estimate, config.variance)
+    draw = Draw(sampler, previous=tape.new("previous") if renoised else None)
+    states = list(config.create().progressive(denoiser, (coordinates,), tape, draw))
     return {
         "evaluations": tape.evaluations,
         "result": tape.read(states[-1][0]),
@@ -83,15 +83,3 @@ class _Tape:
         first = self.draws
         self.draws += shape[0]
         return torch.stack([self.new(f"noise {i}") for i in range(first, self.draws)], dim=1)
-
-
-class _Recorded(DiffusionProcess):
-    """The process with the tape in place of the denoiser."""
-
-    def __init__(self, config: DiffusionConfig, tape: _Tape):
-        super().__init__(config)
-        self.tape = tape
-
-    def denoiser(self, *network: Any, **how: Any) -> Denoiser:
-        """See `DiffusionProcess.denoiser`."""
-        return Denoiser(self.tape.estimate, self.config.variance)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.export import randomness
 from dp_prior.export.policy import ExportedPolicy, Graph, OnnxPolicy
 from dp_prior.observations import check_obs
@@ -40,7 +39,7 @@ class TorchExportPolicy(ExportedPolicy):
 
 
 class AgentPolicy(nn.Module):
-    """An export as the policy of an `Agent` or a server, with the signature of `DiffusionPolicy.predict`.
+    """An export as the policy of an `Agent` or a server, see `dp_prior.inference.chunking.Policy`.
 
     Camera frames are resized as in training.
     """
@@ -59,29 +58,22 @@ class AgentPolicy(nn.Module):
         """Load an ONNX export; see `OnnxPolicy.load`."""
         return cls(OnnxPolicy.load(directory))
 
-    def predict(
-        self,
-        obs: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        previous: Tensor | None = None,
-        **conditions: Any,
-    ) -> Tensor:
-        """See `DiffusionPolicy.predict`.
+    def draw(self, obs: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
+        """See `DiffusionPolicy.draw`.
 
         Raises:
             ValueError: a sampler is given, or a condition such as `prefix`: the steps of an export are fixed.
         """
-        if conditions:
-            raise ValueError(f"an export cannot be given {', '.join(conditions)}; load the policy from its checkpoint")
-        if sampler is not None:
+        if how.sampler is not None:
             raise ValueError(f"an export has the steps of its own sampler, {self.exported.document['sampler']}; export "
                              f"the policy again with --set task.sampler...")  # fmt: skip
+        given = [name for name, value in how._asdict().items() if value is not None and name != "previous"]
+        if given:
+            raise ValueError(f"an export cannot be given {', '.join(given)}; load the policy from its checkpoint")
         checked = check_obs(obs, self.spec, rows=len(random), steps=(self.n_obs_steps,))
         found = self.exported.predict(
             {key: value.cpu().numpy() for key, value in checked.items()},
             randomness.Randomness(random.keys.cpu().numpy().view(np.uint64)),
-            previous=None if previous is None else previous.cpu().numpy(),
+            previous=None if how.previous is None else how.previous.cpu().numpy(),
         )
         return torch.from_numpy(found)

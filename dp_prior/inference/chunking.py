@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,11 +19,9 @@ from torch import Tensor
 
 from dp_prior.batch import Spec
 from dp_prior.config import Config
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.target import Target
 from dp_prior.randomness import Randomness
-
-if TYPE_CHECKING:
-    from dp_prior.diffusion.sampler import SamplerConfig
 
 
 class Policy(Protocol):
@@ -36,17 +34,8 @@ class Policy(Protocol):
     max_delay: int | None
     """Longest delay that it was trained to continue a chunk at; None for a policy that continues none."""
 
-    def predict(
-        self,
-        obs: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        previous: Tensor | None = None,
-        **conditions: Any,
-    ) -> Tensor:
-        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`, also
-        for the conditions `prefix`, `target` and `guidance_scale`, which are passed only if there are any."""
+    def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw) -> Tensor:
+        """(B, horizon, action_dim) from observations (B, n_obs_steps, ...) by key; see `DiffusionPolicy.predict`."""
 
 
 class _Merge(Config):
@@ -61,13 +50,13 @@ class _Merge(Config):
     averages: ClassVar[bool] = False
     """Whether `combine` computes an action that no chunk holds."""
 
-    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
-        """What `policy.predict` is given besides the observations; by default nothing.
+    def continued(self, how: Draw, policy: Policy, unfinished: Tensor, delay: int) -> Draw:
+        """How a chunk that follows the unfinished one is drawn; by default as any other.
 
         Args:
             unfinished: (B, n, action_dim), see `next_chunk`.
         """
-        return {}
+        return how
 
     def combine(self, actions: Sequence[Tensor]) -> Tensor:
         """(n, action_dim) the action of a step, from those that the chunks hold for it, oldest first."""
@@ -99,8 +88,8 @@ class Guided(_Merge):
     max_weight: float = Field(default=5.0, ge=0)
     """Largest weight of the guidance, beta in the paper; 0 is naive."""
 
-    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
-        """See `_Merge.conditions`."""
+    def continued(self, how: Draw, policy: Policy, unfinished: Tensor, delay: int) -> Draw:
+        """See `_Merge.continued`."""
         if next(policy.parameters(), None) is None or torch.is_inference_mode_enabled():
             raise ValueError(
                 "merge 'guided' differentiates the network, which this policy or torch.inference_mode does not allow; "
@@ -109,7 +98,7 @@ class Guided(_Merge):
         length = unfinished.shape[1]
         values = F.pad(unfinished, (0, 0, 0, policy.horizon - length))
         weights = soft_weights(policy.horizon, policy.n_obs_steps - 1, delay, length).to(values)
-        return {"target": Target(values, weights, self.max_weight)}
+        return how._replace(target=Target(values, weights, self.max_weight))
 
 
 class Prefix(_Merge):
@@ -119,9 +108,9 @@ class Prefix(_Merge):
 
     continues: ClassVar[bool] = True
 
-    def conditions(self, policy: Policy, unfinished: Tensor, delay: int) -> dict[str, Tensor | Target]:
-        """See `_Merge.conditions`."""
-        return {"prefix": unfinished[:, : policy.n_obs_steps - 1 + delay]} if delay else {}
+    def continued(self, how: Draw, policy: Policy, unfinished: Tensor, delay: int) -> Draw:
+        """See `_Merge.continued`."""
+        return how._replace(prefix=unfinished[:, : policy.n_obs_steps - 1 + delay]) if delay else how
 
 
 class Ensemble(_Merge):
@@ -180,27 +169,23 @@ def next_chunk(
     policy: Policy,
     obs: dict[str, Tensor],
     random: Randomness,
-    sampler: SamplerConfig | None = None,
+    how: Draw = AS_CONFIGURED,
     *,
     merge: MergeConfig | None = None,
     unfinished: Tensor | None = None,
     delay: int = 0,
-    previous: Tensor | None = None,
-    guidance_scale: float | None = None,
 ) -> Tensor:
     """Predict the chunks that follow unfinished ones.
 
     Args:
         obs: (B, n_obs_steps, ...) by key, data units, newest last.
         random: B rows.
-        sampler: replaces the policy's.
-        merge: how; None for naive.
+        how: the chunks are drawn, apart from what `merge` adds.
+        merge: None for naive.
         unfinished: (B, n, action_dim) in data units: the action of the oldest observation's step, and so on: the first
             n_obs_steps - 1 are executed, all others under way or planned; see `check_unfinished`. None where there are
             none.
         delay: how many of those from the present on will be executed before the new chunk replaces them.
-        previous: (B, horizon, action_dim) chunks to start sampling from, see `DiffusionPolicy.predict`.
-        guidance_scale: replaces the policy's.
 
     Returns:
         (B, horizon, action_dim) in data units; index n_obs_steps - 1 + delay is the first to be executed.
@@ -208,12 +193,9 @@ def next_chunk(
     Raises:
         ValueError: an observation is refused, or the policy cannot merge in this way.
     """
-    conditions: dict[str, Any] = {}
     if merge is not None and merge.continues and unfinished is not None:
-        conditions = merge.conditions(policy, unfinished, delay)
-    if guidance_scale is not None:
-        conditions["guidance_scale"] = guidance_scale
-    return policy.predict(obs, random, sampler, previous=previous, **conditions)
+        how = merge.continued(how, policy, unfinished, delay)
+    return policy.draw(obs, random, how)
 
 
 def check_unfinished(policy: Policy, unfinished: np.ndarray, delay: int) -> None:

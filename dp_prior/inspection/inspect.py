@@ -25,7 +25,7 @@ from dp_prior.inspection.proposal import propose, propose_data, propose_images
 from dp_prior.inspection.survey import Role, Survey, survey
 from dp_prior.normalizer import Limits, NormalizerConfig
 from dp_prior.run_files.config import TrainConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 
 
 class _Embeddings(Config):

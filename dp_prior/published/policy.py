@@ -20,7 +20,8 @@ from dp_prior.networks.encoders.observation import ObservationEncoder
 from dp_prior.networks.encoders.resnet import rename_published as rename_encoder
 from dp_prior.published.scaling import Scaling
 from dp_prior.tasks.bounded import build_bounded
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.pretrained import load_weights
 
 WEIGHTS = "model.safetensors"

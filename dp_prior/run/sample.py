@@ -30,6 +30,7 @@ from dp_prior.batch import Spec
 from dp_prior.checkpoints.documents import CONFIG
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import Draw
 from dp_prior.durable import (
     make_directory,
     remove_leftovers,
@@ -183,7 +184,7 @@ def _draw_batches(
         with ranks.busy():
             ids = ids.to(ranks.device)
             random = Randomness.from_counts(request.seed, "predict", ids)
-            found = model.draw(conditions.rows(ids), random, sampler).cpu().numpy()
+            found = model.draw(conditions.rows(ids), random, Draw(sampler)).cpu().numpy()
             content = io.BytesIO()
             np.save(content, found, allow_pickle=False)
             replace_file(path, content.getvalue())

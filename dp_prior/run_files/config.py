@@ -19,7 +19,7 @@ from dp_prior.evaluation.held_out import HeldOutConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.metric_names import Metric, find_metric
 from dp_prior.tasks import TaskConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tracking import TrackerConfig
 from dp_prior.training.config import TrainingConfig
 from dp_prior.training.measured import METRICS

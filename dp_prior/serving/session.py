@@ -19,7 +19,7 @@ from dp_prior.config import an
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import MergeConfig, Naive, Policy
 from dp_prior.inference.instructions import Instructions
-from dp_prior.observations import NUMPY
+from dp_prior.observations import obs_spec
 from dp_prior.rotations import from_6d
 
 History = Literal["client", "server"]
@@ -116,21 +116,14 @@ class Session:
 
 def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | None) -> dict[str, Any]:
     """The first message of a connection: what the policy reads and gives, see docs/robot.md."""
-    spec, obs = policy.spec, {}
-    for key, shape in spec.cond_shapes.items():
-        free = [None, None, shape[-1]] if key in spec.fits else list(shape[1:])
-        obs[key] = {"shape": free, "dtype": str(spec.dtype(key)).removeprefix("torch."), "kind": spec.kind(key)}
-        if key in spec.previous_actions:
-            obs[key]["start"] = list(spec.previous_actions[key])
     return {
         "protocol": PROTOCOL,
         "policy": name,
-        "obs": obs,
-        "rotations": {key: [[*one.slice, one.form] for one in spec.rotations.get(key, ())] for key in obs},
+        **obs_spec(policy.spec).metadata(),
         "n_obs_steps": policy.n_obs_steps,
         "horizon": policy.horizon,
         "n_action_steps": policy.n_action_steps,
-        "action_dim": spec.x_shape[-1],
+        "action_dim": policy.spec.x_shape[-1],
         "history": history,
         "merge": (merge or Naive()).type,
         "fields": list(FIELDS),
@@ -139,11 +132,12 @@ def metadata(policy: Policy, name: str, history: History, merge: MergeConfig | N
 
 def blank(policy: Policy, merge: MergeConfig | None) -> bytes:
     """A request to warm up, of zeros and of rotations by nothing; with a way of merging also a chunk to continue."""
-    request: dict[str, Any] = {}
+    reads, request = obs_spec(policy.spec), {}
     for key, shape in policy.spec.cond_shapes.items():
-        request[key] = np.zeros((policy.n_obs_steps, *shape[1:]), NUMPY[policy.spec.dtype(key)])
-        for one in policy.spec.rotations.get(key, ()):
-            request[key][:, slice(*one.slice)] = from_6d(torch.tensor([1.0, 0, 0, 0, 1, 0]), one.form)
+        one = reads.observations[key]
+        request[key] = np.zeros((policy.n_obs_steps, *shape[1:]), one.dtype)
+        for start, stop, form in one.rotations:
+            request[key][:, start:stop] = from_6d(torch.tensor([1.0, 0, 0, 0, 1, 0]), form)
     if merge is not None:
         request[OWN_FIELDS] = {"prefix": np.zeros((policy.n_obs_steps, policy.spec.x_shape[-1])), "delay": 1}
     return pack(request)

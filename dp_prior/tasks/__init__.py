@@ -7,7 +7,7 @@ from dp_prior.config import family
 from dp_prior.tasks.distilled import DistilledPolicyConfig
 from dp_prior.tasks.image import ImageTaskConfig
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.pretrained import Pretrained
 from dp_prior.tasks.prior import PriorConfig
 

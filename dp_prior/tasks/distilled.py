@@ -20,13 +20,15 @@ from torch import Tensor
 from dp_prior.batch import Batch
 from dp_prior.checkpoints.format import read_manifest
 from dp_prior.config import Change, ConfigError
-from dp_prior.diffusion.process import DiffusionConfig, Loss
+from dp_prior.diffusion.process import Loss
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.diffusion.timesteps import ListedTimesteps
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.places.reference import resolve
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 
 WEIGHTS = "model.safetensors"
 

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip
-from dp_prior.diffusion.process import DiffusionConfig, Loss
+from dp_prior.diffusion.process import Loss
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import ImageBackboneConfig
 from dp_prior.networks.backbones.unet2d import UNet2DConfig
@@ -207,19 +209,10 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         """See `DiffusionModel.guidance_keys`; both sides of guidance are given the image of lower resolution."""
         return tuple(key for key in self.spec.cond_shapes if key == LABEL)
 
-    def draw(
-        self,
-        cond: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        guidance_scale: float | None = None,
-    ) -> Tensor:
+    def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """See `DiffusionModel.draw`."""
-        how = {"random": random, "sampler": sampler, "guidance_scale": guidance_scale}
-        return self.predict(cond.get(LABEL, len(random)), low_res=cond.get(LOW_RES), **how)
+        return self.sample(cond, random, how).round().clamp(0, 255).to(torch.uint8)
 
-    @torch.no_grad()
     def predict(
         self,
         labels: int | Sequence[int | str] | Tensor,
@@ -235,8 +228,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
             labels: of B images, the name or the number of a class for each; without labels in the data the number B.
             low_res: (B, h, w, C) uint8, for a model that enlarges images; a tensor or an array of NumPy.
             random: B rows; None for the same noise at every call.
-            sampler: replaces the configured one.
-            guidance_scale: replaces the configured one; above 1 the label is amplified.
+            sampler, guidance_scale: see `Draw`.
 
         Returns:
             (B, H, W, C) uint8.
@@ -257,8 +249,7 @@ class ImageDiffusion(Pretrained, DiffusionModel):
         if len(random) != count:
             raise ValueError(f"random has {len(random)} rows for {count} images; pass one for each")
         cond = {key: value.to(device) for key, value in cond.items()}
-        drawn = self.sample(cond, random, sampler, guidance_scale=guidance_scale)
-        return drawn.round().clamp(0, 255).to(torch.uint8)
+        return self.draw(cond, random, Draw(sampler, guidance_scale=guidance_scale))
 
     def _given(self, labels: int | Sequence[int | str], low_res: Tensor | None, count: int) -> dict[str, Tensor]:
         """The conditions of `count` images, checked."""

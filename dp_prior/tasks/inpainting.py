@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dp_prior.batch import Spec
-from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.networks.backbones.unet1d import LocalUNet1DConfig
 from dp_prior.normalizer import Normalizer
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 
 
 class InpaintingPolicyConfig(PolicyConfig):
@@ -171,10 +172,6 @@ class InpaintingPolicy(DiffusionPolicy):
         """See `DiffusionModel.weights_inside`; those of observations are 0."""
         return F.pad(weights, (0, self.x_shape[-1] - weights.shape[-1]))
 
-    def sample(
-        self, cond: dict[str, Tensor], random: Randomness, sampler: SamplerConfig | None = None, **how
-    ) -> Tensor:
+    def sample(self, cond: dict[str, Tensor], random: Randomness, draw: Draw = AS_CONFIGURED) -> Tensor:
         """See `DiffusionModel.sample`; of the observations only the first n_obs_steps are read."""
-        return super().sample(
-            {key: value[:, : self.n_obs_steps] for key, value in cond.items()}, random, sampler, **how
-        )
+        return super().sample({key: value[:, : self.n_obs_steps] for key, value in cond.items()}, random, draw)

@@ -19,10 +19,10 @@ from dp_prior.compilation import compiled
 from dp_prior.config import ConfigError
 from dp_prior.diffusion.criterion import ElementMean
 from dp_prior.diffusion.denoiser import Denoiser, Network
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import Guidance
 from dp_prior.diffusion.process import BitsPerDim, DiffusionProcess, Loss
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
-from dp_prior.diffusion.target import Target
 from dp_prior.networks.dropout import dropout_rows
 from dp_prior.normalizer import Normalizer, Statistics
 from dp_prior.randomness import Randomness
@@ -116,32 +116,13 @@ class DiffusionModel(nn.Module):
                 )
 
     @torch.no_grad()
-    def sample(
-        self,
-        cond: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        previous: Tensor | None = None,
-        known: tuple[Tensor, Tensor] | None = None,
-        shown: Tensor | None = None,
-        target: Target | None = None,
-        guidance_scale: float | None = None,
-        noise: Tensor | None = None,
-    ) -> Tensor:
+    def sample(self, cond: dict[str, Tensor], random: Randomness, draw: Draw = AS_CONFIGURED) -> Tensor:
         """Draw x given cond.
 
         Args:
             cond: (B, *shape) by key, data units.
             random: one row per sample; a row's result does not depend on its neighbours.
-            sampler: replaces the configured one.
-            previous: (B, *x_shape) a sample to start from, data units; it is noised as far as `sampler.renoise` says.
-            known: values (B, *x_shape) in data units and bool, where they are known; the result has them there exactly.
-            shown: bool; those of the known elements that the network was trained to be given, see `given`. None for
-                those of the model.
-            target: what to guide the sample toward, its values (B, *x_shape) in data units.
-            guidance_scale: of classifier-free guidance, see `Guidance`; None for the configured one.
-            noise: (B, *x_shape) what sampling starts from, such as that of `invert`; None draws it.
+            draw: how, in data units; `shown` is that of the model unless given, see `given`.
 
         Returns:
             (B, *x_shape) float32 in data units.
@@ -149,32 +130,30 @@ class DiffusionModel(nn.Module):
         Raises:
             ConfigError: the model cannot be guided, see `guidance`.
         """
-        guidance = self.guidance(guidance_scale)
-        sampler = sampler or self.sampler
-        shown = self.shown if shown is None else shown
+        sampler, known = draw.sampler or self.sampler, draw.known
+        inside = self._inside(draw, cond)._replace(sampler=sampler)
+        network, unconditional = (
+            network and compiled(network, sampler.compile, "sampler.compile")
+            for network in self._networks(cond, inside.shown, self.guidance(draw.guidance_scale))
+        )
+        noise, bounds = self.start(self.process.noise(self.x_shape, random)), self.normalizer.bounds("x")
+        inside = inside._replace(noise=noise if draw.noise is None else draw.noise.to(noise))
+        x_0 = self.process.sample(network, self.x_shape, random, inside, unconditional=unconditional, bounds=bounds)
+        x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
+        return x if known is None else torch.where(known[1], known[0].to(x), x)
+
+    def _inside(self, draw: Draw, cond: dict[str, Tensor]) -> Draw:
+        """The same of the diffused variable, normalised."""
+        previous, target = draw.previous, draw.target
         if target is not None:
             weights = self.weights_inside(target.weights.expand(target.values.shape))
             target = target._replace(values=self.inside(target.values, cond), weights=weights)
-        network, unconditional = (
-            network and compiled(network, sampler.compile, "sampler.compile")
-            for network in self._networks(cond, shown, guidance)
-        )
-        x_0 = self.process.sample(
-            network,
-            self.x_shape,
-            random,
-            sampler,
+        return draw._replace(
             previous=None if previous is None else self.inside(previous, cond),
-            known=self.known_inside(known, cond),
-            shown=shown,
+            known=self.known_inside(draw.known, cond),
+            shown=self.shown if draw.shown is None else draw.shown,
             target=target,
-            unconditional=unconditional,
-            guidance=guidance,
-            bounds=self.normalizer.bounds("x"),
-            start=self.start if noise is None else lambda drawn: noise.to(drawn),
         )
-        x = self.decode_x(self.normalizer.unnormalize("x", x_0), cond)
-        return x if known is None else torch.where(known[1], known[0].to(x), x)
 
     @torch.no_grad()
     def invert(
@@ -193,27 +172,16 @@ class DiffusionModel(nn.Module):
         Returns:
             (B, *x_shape) about standard normal, where the model fits the data.
         """
-        guidance, x_0 = self.guidance(guidance_scale), self.inside(x, cond)
-        network, unconditional = self._networks(cond, self.shown, guidance)
-        how = {"unconditional": unconditional, "guidance": guidance, "bounds": self.normalizer.bounds("x")}
-        if self.shown is not None:
-            how |= {"known": (x_0, self.shown), "shown": self.shown}
-        return sampler.encode(self.process.denoiser(network, tuple(x_0.shape), **how), x_0, self.process.table)
+        x_0, shown = self.inside(x, cond), self.shown
+        network, unconditional = self._networks(cond, shown, self.guidance(guidance_scale))
+        draw = Draw(known=None if shown is None else (x_0, shown), shown=shown, guidance_scale=guidance_scale)
+        shape, bounds = tuple(x_0.shape), self.normalizer.bounds("x")
+        denoiser = self.process.denoiser(network, shape, draw, unconditional=unconditional, bounds=bounds)
+        return sampler.encode(denoiser, x_0, self.process.table)
 
-    def draw(
-        self,
-        cond: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        guidance_scale: float | None = None,
-    ) -> Tensor:
-        """Samples as the task's `predict` returns them, from conditions by key.
-
-        Args:
-            cond, random, sampler, guidance_scale: see `sample`.
-        """
-        return self.sample(cond, random, sampler, guidance_scale=guidance_scale)
+    def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
+        """Samples as the task's `predict` returns them, from conditions by key; see `sample`."""
+        return self.sample(cond, random, how)
 
     def bits_per_dim(self, batch: Batch, random: Randomness) -> BitsPerDim:
         """The variational bound of a batch, on its normalised values; see `DiffusionProcess.bits_per_dim`.
@@ -276,9 +244,8 @@ class DiffusionModel(nn.Module):
         Raises:
             ConfigError: the scale is not finite; or it is not 1, and training never dropped a condition.
         """
-        configured = self.process.config.guidance
         if scale is None:
-            return configured
+            return self.process.guidance()
         never_dropped = [key for key in self.guidance_keys if not self.cond_dropout.get(key)]
         if not math.isfinite(scale):
             raise ConfigError("guidance_scale", [f"is {scale}; expected a finite number, such as 3"])
@@ -288,7 +255,7 @@ class DiffusionModel(nn.Module):
             fields = "task.cond_dropout of a policy, text_dropout of a prior, label_dropout of images"
             remedy = f"train with dropout of each condition ({fields}), or use 1, which guides nothing"
             raise ConfigError("guidance_scale", [f"{problem}; {remedy}"])
-        return Guidance(scale=scale) if configured is None else configured.model_copy(update={"scale": float(scale)})
+        return self.process.guidance(scale)
 
     def _networks(
         self, cond: dict[str, Tensor], given: Tensor | None, guidance: Guidance | None

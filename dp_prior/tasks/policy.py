@@ -2,310 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from dp_prior.actions import ArmConfig, OffsetArm, Transforms, arm_faults
-from dp_prior.batch import Kind, Spec
-from dp_prior.config import Change, Config, ConfigError
+from dp_prior.config import ConfigError
 from dp_prior.diffusion.denoiser import Network
-from dp_prior.diffusion.process import DiffusionConfig
-from dp_prior.diffusion.sampler import DDIM, SamplerConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.sampler import SamplerConfig
 from dp_prior.diffusion.target import Target
-from dp_prior.networks.backbones import BackboneConfig
-from dp_prior.networks.backbones.unet1d import UNet1DConfig
-from dp_prior.networks.encoders import EncoderConfig
-from dp_prior.networks.encoders.camera import CameraEncoderConfig
-from dp_prior.networks.encoders.observation import ObservationEncoder
-from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
-from dp_prior.networks.encoders.state import StateEncoderConfig
-from dp_prior.normalizer import (
-    Gaussian,
-    Identity,
-    Limits,
-    Normalizer,
-    NormalizerConfig,
-    SliceConfig,
-    Slices,
-    Statistics,
-)
+from dp_prior.normalizer import Statistics
 from dp_prior.observations import check_obs
 from dp_prior.randomness import Randomness
-from dp_prior.rotations import Layout
-from dp_prior.slices import slice_faults
 from dp_prior.tasks.model import DiffusionModel, Samples
-from dp_prior.tasks.prefix import PrefixConfig, marked
+from dp_prior.tasks.policy_config import PolicyConfig
+from dp_prior.tasks.prefix import marked
 from dp_prior.tasks.pretrained import Pretrained
-
-NORMALISED: tuple[Kind, ...] = ("vector", "text")
-"""Kinds of observations that are normalised by statistics."""
 
 MOST_WINDOWS_FITTED = 200_000
 """Maximum number of windows, evenly spread over the training set, for the statistics of transformed values."""
 
 WINDOWS_AT_ONCE = 8192
 """Number of windows that are transformed together for these statistics; bounds their memory."""
-
-
-POSES = "Name rotations in data.action.rotations and data.obs.NAME.rotations, relative poses in task.arms"
-CONDITIONS = "Observations condition all layers; for others see backbone 'unet1d_local' and task 'inpainting_policy'"
-
-
-class PolicyConfig(Config):
-    """A diffusion policy: the chunk it predicts, the observations it sees, and its network."""
-
-    replaced: ClassVar = {
-        **dict.fromkeys(("abs_action", "rotation_rep", "rotation_transformer", "pose_repr"), f"{POSES}."),
-        **dict.fromkeys(("action_pose_repr", "obs_pose_repr", "use_relative_actions"), f"{POSES}."),
-        **dict.fromkeys(("use_delta_actions", "use_delta_joint_actions"), 'Use task.arms of type "offset".'),
-        **dict.fromkeys(("obs_as_global_cond", "obs_as_local_cond", "obs_as_cond"), f"{CONDITIONS}."),
-        "pred_action_steps_only": "A chunk always begins at the oldest observation; n_action_steps of it are executed.",
-        "oa_step_convention": "It is always so: the action at index n_obs_steps - 1 is the one after the newest "
-        "observation.",
-        "past_action_visible": "Name the observation in data.previous_action, or continue actions with task.prefix.",
-        "n_latency_steps": "Set obs_latency and action_latency of dp_prior.client.realtime.RealtimeAgent.",
-        "num_inference_steps": "Set task.sampler.steps.",
-    }  # Diffusion Policy, UMI, LeRobot, openpi
-
-    type: Literal["policy"] = "policy"
-
-    kind: ClassVar = "policy"
-
-    data_types: ClassVar = ("trajectories",)
-
-    horizon: int = Field(default=16, ge=1)
-    """Length of the predicted action chunk, in control steps."""
-
-    n_obs_steps: int = Field(default=2, ge=1)
-    """Observations the policy sees, newest last."""
-
-    n_action_steps: Annotated[int, Change("schedule-changing")] = Field(default=8, ge=1)
-    """Actions executed before the next prediction; at most horizon - n_obs_steps + 1."""
-
-    relative_to: str | None = None
-    """Relative actions: the observation of the robot's position, with the shape and units of an action. Actions are
-    diffused as offsets from its newest value; data and predictions stay absolute. null diffuses absolute actions."""
-
-    arms: tuple[ArmConfig, ...] = ()
-    """Relative actions by slice: poses in the frame of the newest observed one, joints as offsets from theirs. Elements
-    that no arm names, such as grippers, are diffused as they are; rotations, which `data` names, as 6D."""
-
-    prefix: PrefixConfig | None = None
-    """Training-time chunking: the policy learns to continue actions that are already executed or under way, for robots
-    that act while the next chunk is predicted. The network gets as many more input channels as an action has numbers.
-    null: chunks are predicted from observations alone."""
-
-    encoders: dict[str, EncoderConfig] = {}
-    """Encoder of each observation key; the default is the state encoder, for camera frames resnet."""
-
-    normalizer: dict[str, NormalizerConfig] = {}
-    """Normalizer of each observation key and of `action`; the default is limits, gaussian for instructions, or identity
-    for encoders that read data units."""
-
-    backbone: BackboneConfig = UNet1DConfig()
-    """The network that predicts from a noisy chunk, its timestep and the observations."""
-
-    cond_dropout: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
-    """Probability, by key, of dropping an observation from a sample in training; guidance needs it for every key."""
-
-    diffusion: DiffusionConfig = DiffusionConfig.model_construct()
-    """Noise schedule, objective, loss weighting and timesteps."""
-
-    sampler: Annotated[SamplerConfig, Change("harmless")] = DDIM()
-    """Sampler for evaluation and on the robot; can be replaced when a policy is loaded."""
-
-    def faults(self) -> Iterator[str]:
-        room = self.horizon - self.n_obs_steps + 1
-        if self.n_action_steps > room:
-            yield (
-                f"n_action_steps is {self.n_action_steps}, but horizon {self.horizon} and n_obs_steps "
-                f"{self.n_obs_steps} leave room for {max(room, 0)} actions; lower n_action_steps or raise horizon"
-            )
-        if self.prefix is not None and self.prefix.max_delay >= room:
-            yield (
-                f"prefix.max_delay is {self.prefix.max_delay}, but horizon {self.horizon} and n_obs_steps "
-                f"{self.n_obs_steps} leave room for {max(room, 0)} actions, so none would be left to predict; lower it"
-            )
-        yield from self.backbone.horizon_faults(self.horizon)
-        for fault in self.diffusion.sampler_faults(self.sampler):
-            yield f"sampler does not fit diffusion.schedule: {fault}"
-        if self.relative_to is not None and self.arms:
-            yield "relative_to makes the whole action relative and arms make slices of it relative; remove one of them"
-        for key, encoder in self.encoders.items():
-            if encoder.needs_data_units and key in self.normalizer and self.normalizer[key].type != "identity":
-                yield (
-                    f"normalizer.{key} is {self.normalizer[key].type!r}, but the {encoder.type} encoder reads data "
-                    f"units; remove it or use identity"
-                )
-
-    def open(self, data: Any) -> Any:
-        """Open the training windows of the data that a record of `data_types` describes."""
-        return data.create(self.horizon, self.n_obs_steps, self.n_action_steps)
-
-    def resolve(self) -> Self:
-        """The record with the architectures of pretrained encoders, as checkpoints keep it; see `VitEncoderConfig`.
-
-        Raises:
-            ConfigError: an encoder's weights cannot be read.
-        """
-        encoders: dict[str, Any] = {}
-        for key, encoder in self.encoders.items():
-            try:
-                encoders[key] = encoder.resolve() if isinstance(encoder, CameraEncoderConfig) else encoder
-            except (FileNotFoundError, ValueError) as error:
-                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
-        return self if encoders == self.encoders else self.model_copy(update={"encoders": encoders})
-
-    def create(self, spec: Spec) -> DiffusionPolicy:
-        """An untrained policy for data of this shape; its normalizer is still to be fitted or loaded.
-
-        Raises:
-            ConfigError: samples are longer or shorter than the task says, an encoder or normalizer names a key that the
-                data do not have, or an encoder does not fit the shape of its observation.
-        """
-        self._check(spec, self.n_obs_steps)
-        modules, transforms = {}, self.transforms(spec)
-        for key in spec.cond_shapes:
-            try:
-                modules[key] = self._encoder(key, spec.kind(key)).create(transforms.shape(key))
-            except ValueError as error:
-                raise ConfigError(f"task.encoders.{key}", [str(error)]) from None
-        x_shape = (self.horizon, *transforms.shape("x"))
-        return self._build(DiffusionPolicy, spec, x_shape, ObservationEncoder(modules, spec.cond_shapes))
-
-    def transforms(self, spec: Spec) -> Transforms:
-        """What happens to actions and observations of these data before they are normalised."""
-        whole = () if self.relative_to is None else (OffsetArm(action=(0, spec.x_shape[-1]), key=self.relative_to),)
-        return Transforms(spec, self.arms or whole, self.n_obs_steps - 1)
-
-    def _check(self, spec: Spec, n_obs_steps: int) -> None:
-        """Raises ConfigError unless such a policy can be built, and be given so many steps of each observation."""
-        problems = [*self._length_faults(spec, n_obs_steps), *self._key_faults(spec), *self._kind_faults(spec)]
-        if problems:
-            raise ConfigError("task", problems)
-
-    def _length_faults(self, spec: Spec, n_obs_steps: int) -> Iterator[str]:
-        if len(spec.x_shape) != 2:
-            yield f"a policy predicts chunks (horizon, action_dim), but these data have shape {spec.x_shape}"
-        elif spec.x_shape[0] != self.horizon:
-            yield f"task.horizon is {self.horizon}, but a chunk of these data has {spec.x_shape[0]} actions"
-        lengths = {key: shape[0] if shape else 0 for key, shape in spec.cond_shapes.items()}
-        other = {key: length for key, length in lengths.items() if length != n_obs_steps}
-        if other:
-            yield f"{n_obs_steps} steps of each observation are read, but these data have {other}"
-
-    def _key_faults(self, spec: Spec) -> Iterator[str]:
-        keys = list(spec.cond_shapes)
-        shape = spec.cond_shapes.get(self.relative_to, ())[1:]
-        if self.relative_to is not None and shape != spec.x_shape[1:]:
-            found = f"has shape {shape}" if shape else f"is not among the observations {keys}"
-            yield f"task.relative_to is {self.relative_to!r}, which {found}; an action is {spec.x_shape[1:]}"
-        if self.relative_to is not None and {"x", self.relative_to} & set(spec.rotations):
-            yield "task.relative_to subtracts all numbers, but data names rotations among them; use task.arms"
-        yield from arm_faults(self.arms, spec)
-        for key in ["x", *keys]:
-            yield from self._slice_faults(key, spec)
-        for field, named, known in (
-            ("encoders", self.encoders, keys),
-            ("cond_dropout", self.cond_dropout, keys),
-            ("normalizer", self.normalizer, ["action", *keys]),
-        ):
-            unknown = sorted(set(named) - set(known))
-            if unknown:
-                yield f"task.{field} names {unknown}, which the data do not have; known: {known}"
-        never_dropped = [key for key in keys if not self.cond_dropout.get(key)]
-        if self.diffusion.guidance is not None and never_dropped:
-            yield (
-                f"task.diffusion.guidance needs an unconditional model, but training never drops "
-                f"{never_dropped}; give these keys a probability in task.cond_dropout, for example 0.1"
-            )
-
-    def _slice_faults(self, key: str, spec: Spec) -> Iterator[str]:
-        """Slices of normalizers must lie in the vector and leave rotations alone; so must encoders of data units."""
-        name = "action" if key == "x" else key
-        mode, rotations = self.normalizer.get(name), spec.rotations.get(key, ())
-        if isinstance(mode, Slices):
-            shape, slices = spec.feature_shape(key), [one.slice for one in mode.slices]
-            if len(shape) != 1:
-                yield f"task.normalizer.{name} has slices, but {name!r} has shape {shape}; expected a vector"
-                return
-            yield from (f"task.normalizer.{name}: {fault}" for fault in slice_faults(slices, *shape))
-            for fault in slice_faults([*slices, *(one.slice for one in rotations)]):
-                yield f"task.normalizer.{name}: {fault}; rotations of the data are not normalised, leave them out"
-        if key != "x" and rotations and self._encoder(key, spec.kind(key)).needs_data_units:
-            yield (
-                f"task.encoders.{key} reads data units, but gets the rotations of {key!r} as 6D; use another encoder"
-            )
-
-    def _kind_faults(self, spec: Spec) -> Iterator[str]:
-        """Every observation has an encoder that reads its kind, and only vectors have a normalizer."""
-        for key in spec.cond_shapes:
-            kind = spec.kind(key)
-            encoder = self._encoder(key, kind)
-            if kind not in encoder.reads:
-                given = f"task.encoders.{key} is {encoder.type!r}" if key in self.encoders else "task.encoders omits it"
-                yield (
-                    f"observation {key!r} is of kind {kind!r}, but {given}, and the {encoder.type} encoder reads "
-                    f"{' and '.join(encoder.reads)}; name an encoder of this kind, or leave the observation out"
-                )
-            if kind not in NORMALISED and key in self.normalizer:
-                yield (
-                    f"task.normalizer names {key!r}, which is of kind {kind!r}; only vectors and texts are normalised "
-                    f"by statistics, so remove it"
-                )
-
-    def _build(
-        self,
-        policy: type[DiffusionPolicy],
-        spec: Spec,
-        x_shape: tuple[int, ...],
-        encoder: nn.Module,
-        normalizer: type[Normalizer] = Normalizer,
-        shown: Tensor | None = None,
-    ) -> DiffusionPolicy:
-        """A policy that diffuses x_shape; see `DiffusionModel`."""
-        process = self.diffusion.create()
-        input_factor = process.input_factor + (self.prefix is not None)  # the mask of what is given
-        transforms, modes = self.transforms(spec), {"x": self.normalizer.get("action", Limits())}
-        for key in spec.cond_shapes:
-            modes[key] = self.normalizer_of(key, spec.kind(key)) if spec.kind(key) in NORMALISED else None
-        shapes = {key: transforms.shape(key) for key in modes}
-        modes |= {key: _beside_rotations(modes[key], transforms.layouts[key]) for key in spec.rotations}
-        return policy(
-            record=self,
-            spec=spec,
-            normalizer=normalizer(shapes, modes),
-            encoder=encoder,
-            backbone=self.backbone.create(x_shape, encoder.cond_shape, process.output_factor, input_factor),
-            process=process,
-            sampler=self.sampler,
-            cond_dropout=self.cond_dropout,
-            x_shape=x_shape,
-            shown=shown,
-        )
-
-    def _encoder(self, key: str, kind: Kind = "vector") -> EncoderConfig:
-        default = ResNetEncoderConfig() if kind == "image" else StateEncoderConfig()
-        return self.encoders.get(key, default)
-
-    def normalizer_of(self, key: str, kind: Kind = "vector") -> NormalizerConfig:
-        """How an observation is normalised."""
-        if kind == "text":  # embeddings of similar texts hardly differ, compared with the direction that they share
-            return self.normalizer.get(key, Gaussian())
-        return self.normalizer.get(key, Identity() if self._encoder(key).needs_data_units else Limits())
-
-
-def _beside_rotations(mode: NormalizerConfig, layout: Layout) -> NormalizerConfig:
-    """The normalizer of a vector whose rotations are 6D; these are left alone."""
-    given, others = (mode.slices, mode.others) if isinstance(mode, Slices) else ((), mode)
-    kept = [SliceConfig(slice=layout.inside(one.slice), normalizer=one.normalizer) for one in given]
-    kept += [SliceConfig(slice=layout.inside(one.slice), normalizer=Identity()) for one in layout.rotations]
-    return Slices(slices=tuple(kept), others=others)
 
 
 class DiffusionPolicy(Pretrained, DiffusionModel):
@@ -412,14 +133,7 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
         Args:
             obs: (B, n_obs_steps, ...) by key, data units, newest last; keys the policy does not know are ignored.
             random: B rows.
-            sampler: replaces the configured one.
-            previous: (B, horizon, action_dim) chunks to start from, such as the last ones shifted to now; see `sample`.
-            known: values (B, horizon, action_dim) and a bool mask of them, such as actions already being executed; the
-                chunk has these values exactly.
-            prefix: (B, n_obs_steps - 1 + d, action_dim) the first actions of the chunks, which the network is given as
-                in training with `task.prefix`; d from 1 to its `max_delay`. The chunk has these values exactly.
-            target: what to guide the chunks toward, its values (B, horizon, action_dim); on any trained policy.
-            guidance_scale: replaces the configured one; above 1 the observations are amplified.
+            sampler, previous, known, prefix, target, guidance_scale: see `Draw`.
 
         Returns:
             (B, horizon, action_dim) in data units; the executed slice starts at index n_obs_steps - 1.
@@ -428,29 +142,25 @@ class DiffusionPolicy(Pretrained, DiffusionModel):
             ValueError: an observation is missing, has another shape or type, or is not finite, see `check_obs`; or the
                 policy was not trained for such a prefix, or for guidance.
         """
-        shown = None
-        if prefix is not None:
-            if known is not None:
-                raise ValueError("both prefix and known were passed; pass one of them")
-            self._check_prefix(prefix)
-            values = F.pad(prefix, (0, 0, 0, self.horizon - prefix.shape[1]))
-            shown = (torch.arange(self.horizon, device=prefix.device) < prefix.shape[1])[None, :, None]
-            known = values, shown
-        steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
-        obs = check_obs(obs, self.spec, rows=len(random), steps=steps)
-        how = {"previous": previous, "known": known, "shown": shown, "target": target}
-        return self.sample(obs, random, sampler, **how, guidance_scale=guidance_scale)
+        how = Draw(sampler, previous, known, prefix=prefix, target=target, guidance_scale=guidance_scale)
+        return self.draw(obs, random, how)
 
-    def draw(
-        self,
-        cond: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        guidance_scale: float | None = None,
-    ) -> Tensor:
-        """See `DiffusionModel.draw`."""
-        return self.predict(cond, random, sampler, guidance_scale=guidance_scale)
+    def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
+        """See `predict`."""
+        if how.prefix is not None:
+            how = self._continuing(how)
+        steps = {self.n_obs_steps, *(shape[0] for shape in self.spec.cond_shapes.values())}
+        return self.sample(check_obs(cond, self.spec, rows=len(random), steps=steps), random, how)
+
+    def _continuing(self, how: Draw) -> Draw:
+        """The same with the prefix as what is known and shown."""
+        prefix = how.prefix
+        if how.known is not None:
+            raise ValueError("both prefix and known were passed; pass one of them")
+        self._check_prefix(prefix)
+        values = F.pad(prefix, (0, 0, 0, self.horizon - prefix.shape[1]))
+        shown = (torch.arange(self.horizon, device=prefix.device) < prefix.shape[1])[None, :, None]
+        return how._replace(prefix=None, known=(values, shown), shown=shown)
 
     def _check_prefix(self, prefix: Tensor) -> None:
         """Raises ValueError for a prefix that the policy was not trained to continue."""

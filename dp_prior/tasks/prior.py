@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from dp_prior.batch import Spec
 from dp_prior.config import Change, Config, ConfigError
 from dp_prior.diffusion.denoiser import Network
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.guidance import BoundsClip, ClipConfig, L2NormClip
 from dp_prior.diffusion.objective import X0, ObjectiveConfig
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones.prior_transformer import PriorTransformerConfig
 from dp_prior.networks.encoders.text import EMBEDDING, ENCODINGS, TextTokens
@@ -228,20 +229,10 @@ class DiffusionPrior(Pretrained, DiffusionModel):
         """(B, D) drawn embeddings, scaled to length 1 if `clamp_end` is set."""
         return F.normalize(x, dim=-1) if self.record.clamp_end else x
 
-    def draw(
-        self,
-        cond: dict[str, Tensor],
-        random: Randomness,
-        sampler: SamplerConfig | None = None,
-        *,
-        guidance_scale: float | None = None,
-    ) -> Tensor:
+    def draw(self, cond: dict[str, Tensor], random: Randomness, how: Draw = AS_CONFIGURED) -> Tensor:
         """See `DiffusionModel.draw`."""
-        encodings = cond.get(ENCODINGS)
-        how = {"random": random, "sampler": sampler, "guidance_scale": guidance_scale}
-        return self.predict(cond.get(EMBEDDING), text_encodings=encodings, **how)
+        return self._best(self._checked(cond), self.record.candidates, random, how)
 
-    @torch.no_grad()
     def predict(
         self,
         text_embed: Tensor | None = None,
@@ -259,8 +250,7 @@ class DiffusionPrior(Pretrained, DiffusionModel):
             text_encodings: (B, n, D) text encodings, zeros where a text is shorter; likewise.
             candidates: embeddings drawn, of which the most similar to `text_embed` is returned; None as configured.
             random: B rows; None for the same noise at every call.
-            sampler: replaces the configured one.
-            guidance_scale: replaces the configured one; above 1 the text is amplified.
+            sampler, guidance_scale: see `Draw`.
 
         Returns:
             (B, D) float32 of length 1, unless `clamp_end` is false.
@@ -270,7 +260,21 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 candidates cannot be compared, or the prior was trained without dropout of the text, which guidance
                 needs.
         """
-        given = {EMBEDDING: text_embed, ENCODINGS: text_encodings}
+        cond = self._checked({EMBEDDING: text_embed, ENCODINGS: text_encodings})
+        candidates = self.record.candidates if candidates is None else candidates
+        if candidates < 1 or (candidates > 1 and self.spec.cond_shapes.get(EMBEDDING) != self.spec.x_shape):
+            raise ValueError(
+                f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
+            )
+        count = len(next(iter(cond.values())))
+        if random is None:
+            random = Randomness.from_counts(0, "predict", torch.arange(count, device=next(self.parameters()).device))
+        if len(random) != count:
+            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
+        return self._best(cond, candidates, random, Draw(sampler, guidance_scale=guidance_scale))
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """What is given of the conditions, on the device of the prior."""
         cond = {key: torch.as_tensor(value) for key, value in given.items() if value is not None}
         shapes = {key: tuple(value.shape[1:]) for key, value in cond.items()}
         argument = {EMBEDDING: "text_embed", ENCODINGS: "text_encodings"}
@@ -289,24 +293,15 @@ class DiffusionPrior(Pretrained, DiffusionModel):
                 raise ValueError(
                     f"{argument[key]}, row {row}, element {element} is not finite; expected finite numbers"
                 )
-        candidates = self.record.candidates if candidates is None else candidates
-        if candidates < 1 or (candidates > 1 and shapes.get(EMBEDDING) != self.spec.x_shape):
-            raise ValueError(
-                f"candidates is {candidates}; it is at least 1, and above 1 needs text embeddings of the images' size"
-            )
         device = next(self.parameters()).device
-        cond = {key: value.to(device) for key, value in cond.items()}
-        count = len(next(iter(cond.values())))
-        if random is None:
-            random = Randomness.from_counts(0, "predict", torch.arange(count, device=device))
-        if len(random) != count:
-            raise ValueError(f"random has {len(random)} rows for {count} texts; pass one for each")
-        drawn = [
-            self.sample(cond, random.stream("candidate", index), sampler, guidance_scale=guidance_scale)
-            for index in range(candidates)
-        ]
+        return {key: value.to(device) for key, value in cond.items()}
+
+    @torch.no_grad()
+    def _best(self, cond: dict[str, Tensor], candidates: int, random: Randomness, how: Draw) -> Tensor:
+        """(B, D) of so many samples the one most similar to the text embedding."""
+        drawn = [self.sample(cond, random.stream("candidate", index), how) for index in range(candidates)]
         if candidates == 1:
             return drawn[0]
         found = torch.stack(drawn)  # (candidates, B, D)
         nearest = F.cosine_similarity(found, cond[EMBEDDING].float()[None], dim=-1).argmax(0)
-        return found[nearest, torch.arange(found.shape[1], device=device)]
+        return found[nearest, torch.arange(found.shape[1], device=found.device)]

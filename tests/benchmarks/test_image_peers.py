@@ -9,6 +9,7 @@ from torch import nn
 
 from benchmarks import image_peers, images
 from benchmarks.subjects import image_folder
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import PixelRange
@@ -74,7 +75,7 @@ def test_samples_of_ddim_are_those_of_improved_diffusion():
     noise = torch.randn(2, 32, 32, 3)
     expected = diffusion.ddim_sample_loop(network.eval(), (2, 3, 32, 32), noise.movedim(-1, 1), device="cpu")
     sampler = DDIM(steps=None, spacing=(5,))
-    found = ours.eval().sample({}, Randomness(torch.arange(2)), sampler, noise=noise)
+    found = ours.eval().sample({}, Randomness(torch.arange(2)), Draw(sampler, noise=noise))
     assert found.std() > 30  # of 0 to 255
     torch.testing.assert_close(found, (expected.movedim(1, -1) + 1) * 127.5, rtol=0, atol=0.05)
 

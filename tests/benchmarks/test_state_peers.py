@@ -88,7 +88,7 @@ def test_actions_are_theirs(pair, data, monkeypatch):
     monkeypatch.setattr("diffusers.schedulers.scheduling_ddpm.randn_tensor", lambda *shape, **how: next(draws))
     monkeypatch.setattr(torch, "randn", lambda *shape, **how: noise.clone())
     with torch.no_grad():
-        expected = theirs.predict(obs, random)
+        expected = theirs.draw(obs, random)
     monkeypatch.undo()
     assert found.std() > 10  # px
     torch.testing.assert_close(found, expected, rtol=0, atol=0.01)

@@ -17,6 +17,7 @@ import torch
 
 from dp_prior.client import realtime
 from dp_prior.client.realtime import RealtimeAgent, interpolated
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Naive, Prefix, next_chunk
 from dp_prior.randomness import Randomness
@@ -140,11 +141,11 @@ def test_the_prefix_is_what_is_executed_from_the_oldest_observation_until_the_ch
 @pytest.mark.parametrize("merge", [Naive(), Prefix()], ids=lambda merge: merge.type)
 def test_it_executes_what_the_agent_of_the_rollouts_executes_with_the_same_delay(n_obs_steps, delay, s, merge):
     class Plain(Fake):
-        def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
-            chunk = super().predict(obs, Randomness(torch.zeros(1, dtype=torch.int64)))
-            if prefix is not None:
-                chunk[:, : prefix.shape[1]] = prefix
-                chunk += prefix.mean()
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            chunk = super().draw(obs, Randomness(torch.zeros(1, dtype=torch.int64)))
+            if how.prefix is not None:
+                chunk[:, : how.prefix.shape[1]] = how.prefix
+                chunk += how.prefix.mean()
             return chunk
 
     policy, seen = Plain(12, n_obs_steps), stream(1, 40)
@@ -365,11 +366,11 @@ def test_one_slow_prediction_does_not_stop_a_policy_that_continues_a_prefix():
     class Continuing(Fake):
         max_delay = 2
 
-        def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
-            chunk = super().predict(obs, random)
-            if prefix is not None:
-                told.append(prefix.shape[1] - 1)
-                chunk[:, : prefix.shape[1]] = prefix
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            chunk = super().draw(obs, random)
+            if how.prefix is not None:
+                told.append(how.prefix.shape[1] - 1)
+                chunk[:, : how.prefix.shape[1]] = how.prefix
             return chunk
 
     world = World(itertools.chain([0, 5], itertools.repeat(1)))
@@ -385,10 +386,10 @@ def test_an_episode_repeats_its_noise_whatever_was_under_way_when_it_began():
     """A prediction of the last episode ended after the reset, and moved the count of the new one."""
     began, may_end, policy = threading.Event(), threading.Event(), Fake()
     obs = {key: np.repeat(value, 2, 0) for key, value in stream(1, 1)[0].items()}
-    local, predict = Agent(policy), policy.predict
+    local, draw = Agent(policy), policy.draw
     local.reset(episode=7)
     expected = [local.infer(obs)["chunk"] for _ in range(2)]
-    policy.predict = lambda *args, **named: (began.set(), may_end.wait(60), predict(*args, **named))[-1]
+    policy.draw = lambda *args: (began.set(), may_end.wait(60), draw(*args))[-1]
     with ThreadPoolExecutor(1) as executor:
         old = executor.submit(local.infer, obs)
         assert began.wait(60)

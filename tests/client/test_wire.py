@@ -1,6 +1,8 @@
 """The format is openpi's to the byte, and nothing that arrives does more than raise one line."""
 
 import ast
+import os
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -15,7 +17,9 @@ from hypothesis.extra import numpy as arrays
 from dp_prior.client.wire import DTYPES, MOST_ITEMS, WireError, pack, unpack
 
 msgpack = pytest.importorskip("msgpack", reason="msgpack is not installed: the policy server is NOT tested")
-CLIENT = Path(__file__).parents[2] / "dp_prior/client"
+PACKAGE = Path(__file__).parents[2] / "dp_prior"
+CLIENT, ONBOARD = PACKAGE / "client", PACKAGE / "onboard"
+FILES = [PACKAGE / "__init__.py", *sorted(CLIENT.glob("*.py")), *sorted(ONBOARD.glob("*.py"))]
 
 
 def array(data=b"\0" * 8, dtype="<f8", shape=(1,), **more):
@@ -137,10 +141,30 @@ def test_the_client_needs_neither_torch_nor_pydantic():
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_the_client_is_python_3_8_and_stands_alone():
-    for file in [CLIENT.parent / "__init__.py", *CLIENT.glob("*.py")]:
-        tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 8))
-        names = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        assert "__future__" in names or file == CLIENT / "__init__.py"  # newer annotations are not evaluated
-        own = [name for name in names if name.startswith("dp_prior.") and not name.startswith("dp_prior.client.")]
-        assert not own or file.parent != CLIENT, f"{file} imports {own}"
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_the_client_is_python_3_8_and_numpy_alone(file):
+    tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 8))
+    names = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert "__future__" in names or file.name == "__init__.py"  # newer annotations are not evaluated
+    rooms = {name.split(".")[1] for name in names if name.startswith("dp_prior.")}
+    assert rooms <= ({"client", "onboard"} if file.parent == CLIENT else {"onboard"}) or file.parent == PACKAGE
+
+
+def test_the_two_folders_run_as_docs_robot_md_copies_them(tmp_path):
+    """Beside a program on a robot, without the package, torch and pydantic."""
+    for folder in (CLIENT, ONBOARD):
+        shutil.copytree(folder, tmp_path / "dp_prior" / folder.name)
+    program = """
+import pathlib, sys
+sys.path = [place for place in sys.path if not pathlib.Path(place, "dp_prior/__init__.py").exists()]
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+for name in ("torch", "pydantic"):
+    sys.modules[name] = None
+import dp_prior, dp_prior.client.realtime, dp_prior.client.wire, dp_prior.onboard.broker
+from dp_prior.client import PolicyClient
+print({*dp_prior.__path__} == {sys.argv[1]}, issubclass(PolicyClient, dp_prior.onboard.broker.ChunkBroker))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "dp_prior")]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "True True"), done.stderr

@@ -10,7 +10,7 @@ import torch
 from dp_prior.actions import arm_faults
 from dp_prior.data.loader import Loader
 from dp_prior.data.trajectories import TrajectoriesConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data"
 PUSHT = FOLDER / "pusht"

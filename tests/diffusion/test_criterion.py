@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dp_prior.diffusion.criterion import L1, L2, ElementMean, Huber
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.randomness import Randomness
 
 RANDOM = Randomness.from_counts(0, "test", torch.arange(6))

@@ -6,8 +6,9 @@ from typing import get_args
 import pytest
 import torch
 
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.guidance import BoundsClip, DynamicClip, FixedClip, Guidance, L2NormClip, fixed_values
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, SamplerConfig
 from dp_prior.randomness import Randomness
 
@@ -48,9 +49,9 @@ def test_guidance_by_the_network_itself_changes_nothing_whatever_both_are_shown(
 
     process = DiffusionConfig(self_condition=0.5, clip=None).create()
     is_known = torch.arange(5)[:, None] < 2
-    how = {"known": (X_0.flip(0), is_known), "shown": is_known}
-    plain = process.denoiser(wide, (3, 5, 2), **how)
-    guided = process.denoiser(wide, (3, 5, 2), unconditional=wide, guidance=Guidance(scale=2.5), **how)
+    draw = Draw(known=(X_0.flip(0), is_known), shown=is_known)
+    plain = process.denoiser(wide, (3, 5, 2), draw)
+    guided = process.denoiser(wide, (3, 5, 2), draw._replace(guidance_scale=2.5), unconditional=wide)
     for t in (60, 30, 5):  # each sees the estimate before
         torch.testing.assert_close(guided(X_0, t), plain(X_0, t), rtol=1e-4, atol=1e-4)  # of float32 sums
 
@@ -78,8 +79,8 @@ def test_rescale_brings_the_spread_back_to_the_conditional_one():
 def test_guidance_without_an_unconditional_network_is_refused():
     process = DiffusionConfig(guidance=Guidance(scale=2.0)).create()
     with pytest.raises(ValueError, match="guidance is configured, but there is no unconditional network"):
-        process.sample(network, (5, 2), RANDOM, DDPM())
-    process.sample(network, (5, 2), RANDOM, DDPM(), unconditional=other)
+        process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
+    process.sample(network, (5, 2), RANDOM, Draw(DDPM()), unconditional=other)
 
 
 def test_fixed_clip_keeps_the_range():
@@ -118,8 +119,8 @@ def test_bounds_clip_keeps_each_dimension_in_the_range_of_the_data():
     torch.testing.assert_close(wide.flatten(0, 1).max(0).values, torch.tensor([0.65, 2.5]))
     process = DiffusionConfig(clip=BoundsClip()).create()
     with pytest.raises(ValueError, match="clip 'bounds' needs the range of the data; pass bounds"):
-        process.sample(network, (5, 2), RANDOM, DDPM())
-    sample = process.sample(lambda x_t, t: -10 * x_t, (5, 2), RANDOM, DDPM(), bounds=(low, high))
+        process.sample(network, (5, 2), RANDOM, Draw(DDPM()))
+    sample = process.sample(lambda x_t, t: -10 * x_t, (5, 2), RANDOM, Draw(DDPM()), bounds=(low, high))
     assert (sample >= low).all() and (sample <= high).all()
 
 
@@ -129,9 +130,9 @@ def test_known_values_are_exact_in_the_sample(sampler, objective):
     """Also beyond the clip."""
     process = DiffusionConfig(objective={"type": objective}).create()
     is_known = torch.tensor([True, True, False, False, False])[:, None]
-    sample = process.sample(network, (5, 2), RANDOM, sampler, known=(X_0, is_known))
+    sample = process.sample(network, (5, 2), RANDOM, Draw(sampler, known=(X_0, is_known)))
     assert torch.equal(sample[:, :2], X_0[:, :2])
-    free = process.sample(network, (5, 2), RANDOM, sampler)
+    free = process.sample(network, (5, 2), RANDOM, Draw(sampler))
     assert not torch.equal(sample[:, :2], free[:, :2])
 
 
@@ -140,7 +141,8 @@ def test_known_values_are_seen_noised_as_in_training():
     process, count = DiffusionConfig().create(), 20_000
     random = Randomness.from_counts(0, "test", torch.arange(count))
     known = (torch.full((count, 1), 0.6), torch.tensor([True]))
-    states = process.progressive(lambda x_t, t: 0.1 * x_t, (1,), random, DDPM(steps=10), known=known)
+    draw = Draw(DDPM(steps=10), known=known)
+    states = process.progressive(process.denoiser(lambda x_t, t: 0.1 * x_t, (count, 1), draw), (1,), random, draw)
     for (x_t, _), t in zip(states, [*DDPM(steps=10).timesteps(process.table)[1:], -1], strict=True):
         alpha, sigma = process.table.levels[t]
         assert x_t.mean().item() == pytest.approx(0.6 * alpha, abs=5 * sigma / count**0.5 + 1e-6)

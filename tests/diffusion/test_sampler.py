@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 import torch
 
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, Heun, SamplerConfig, UniPC, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
@@ -493,7 +494,7 @@ def test_every_field_changes_the_sample(member):
 
     def sample(sampler):
         previous = torch.full((2, 3), 0.3)
-        return process.sample(lambda x_t, t: torch.sin(9 * x_t), (3,), random, sampler, previous=previous)
+        return process.sample(lambda x_t, t: torch.sin(9 * x_t), (3,), random, Draw(sampler, previous=previous))
 
     for name, value in changes.items():
         assert not torch.equal(sample(base), sample(base.model_copy(update={name: value}))), name

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.table import NoiseTable
 

@@ -7,8 +7,9 @@ from typing import get_args
 import pytest
 import torch
 
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.guidance import Guidance
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM, DPMSolver, Euler, SamplerConfig
 from dp_prior.diffusion.schedule import Cosine, Flow, NoiseScheduleConfig
 from dp_prior.diffusion.table import NoiseTable
@@ -54,7 +55,7 @@ def test_guided_estimate_is_that_of_the_dense_jacobian(objective, guidance):
         alpha, sigma = process.table.levels[t]
         strength = sigma * min(5.0, (alpha**2 + sigma**2) / (alpha * sigma))
         plain = process.denoiser(network, (1, 5, 2), **how)
-        found = process.denoiser(network, (3, 5, 2), target=target, **how)(Y.flip(0), t)
+        found = process.denoiser(network, (3, 5, 2), Draw(target=target), **how)(Y.flip(0), t)
         expected = dense(lambda x, row, t=t, plain=plain: plain(x, t), Y.flip(0), strength, target)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         assert not found.requires_grad
@@ -66,7 +67,7 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
     points to the data. beta also stands for the first step, where the weight is infinite."""
     steps = 5
     process = DiffusionConfig(schedule=Flow(steps=steps), objective={"type": "flow"}, clip=None).create()
-    found = process.sample(network, (5, 2), RANDOM, Euler(steps=steps), target=Target(Y, W, min(beta, 50.0)))
+    found = process.sample(network, (5, 2), RANDOM, Draw(Euler(steps=steps), target=Target(Y, W, min(beta, 50.0))))
     action = RANDOM.stream("start").normal(5, 2)
     for k in range(steps):
         tau, t = k / steps, torch.full((3,), steps - 1 - k)
@@ -85,16 +86,16 @@ def test_flow_sampling_is_the_algorithm_of_the_paper(beta):
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: sampler.type)
 def test_no_guidance_is_plain_sampling(sampler):
     process = DiffusionConfig().create()
-    plain = process.sample(network, (5, 2), RANDOM, sampler)
-    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, sampler, target=Target(Y, W, 0.0)))
+    plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
+    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, 0.0))))
     nowhere = Target(torch.full_like(Y, 3.0), torch.zeros(1), 5.0)
-    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, sampler, target=nowhere))
+    assert torch.equal(plain, process.sample(network, (5, 2), RANDOM, Draw(sampler, target=nowhere)))
 
 
 def test_values_without_weight_are_not_read():
     process = DiffusionConfig().create()
     found, expected = (
-        process.sample(network, (5, 2), RANDOM, DDIM(steps=4), target=Target(values, W, 5.0))
+        process.sample(network, (5, 2), RANDOM, Draw(DDIM(steps=4), target=Target(values, W, 5.0)))
         for values in (torch.where(W > 0, Y, torch.nan), Y)
     )
     assert torch.equal(found, expected)
@@ -112,7 +113,7 @@ def test_estimate_of_standard_normal_data_is_the_target_itself(schedule):
     process = DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None).create()
     network = gaussian(process.table, 1.0)
     for weight in (1.0, 0.5):
-        denoiser = process.denoiser(network, (3, 5, 2), target=Target(Y, torch.tensor(weight), math.inf))
+        denoiser = process.denoiser(network, (3, 5, 2), Draw(target=Target(Y, torch.tensor(weight), math.inf)))
         plain = process.denoiser(network, (3, 5, 2))
         last = len(process.table) - (process.table.levels[-2][0] < 1e-4)  # with no signal the estimate is constant
         for t in range(0, last, 7):
@@ -124,10 +125,10 @@ def test_samples_of_gaussian_data_move_toward_the_target_where_it_has_weight():
     for sampler, schedule in itertools.product([DDIM(), DDPM(), DPMSolver(), Euler()], [Cosine(), Flow()]):
         process = DiffusionConfig(schedule=schedule, objective={"type": "x0"}, clip=None).create()
         network = gaussian(process.table, 0.7)
-        plain = process.sample(network, (5, 2), RANDOM, sampler)
+        plain = process.sample(network, (5, 2), RANDOM, Draw(sampler))
         distances = []
         for beta in (0.5, 2.0, 8.0):
-            found = process.sample(network, (5, 2), RANDOM, sampler, target=Target(Y, W, beta))
+            found = process.sample(network, (5, 2), RANDOM, Draw(sampler, target=Target(Y, W, beta)))
             distances.append((found - Y)[:, :2].abs().mean().item())
             assert torch.equal(found[:, 4], plain[:, 4])  # no weight, and this network keeps elements apart
         assert (plain - Y)[:, :2].abs().mean() > distances[0] > distances[1] > distances[2]
@@ -144,10 +145,10 @@ def test_guidance_works_with_every_sampler_and_objective_clip_known_values_and_m
         return lambda x_t, t: function(x_t[..., :2] + 0.1 * x_t[..., 2:], t)
 
     known = (torch.full_like(Y, 0.9), torch.tensor([False, False, False, False, True])[:, None])
-    how = {"unconditional": halved(other), "known": known}
+    how = {"unconditional": halved(other)}
     near = Target(0.5 * Y.tanh(), W, 5.0)
-    found = process.sample(halved(network), (5, 2), RANDOM, sampler, target=near, **how)
-    plain = process.sample(halved(network), (5, 2), RANDOM, sampler, **how)
+    found = process.sample(halved(network), (5, 2), RANDOM, Draw(sampler, known=known, target=near), **how)
+    plain = process.sample(halved(network), (5, 2), RANDOM, Draw(sampler, known=known), **how)
     assert found.isfinite().all() and found.abs().max() <= 1.0 + 1e-6
     assert (found[:, 4] == 0.9).all()
     assert not torch.equal(found, plain)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.timesteps import ListedTimesteps, LogitNormal, LossSecondMoment, UniformTimesteps
 from dp_prior.randomness import Randomness
 

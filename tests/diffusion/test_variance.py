@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.draw import Draw
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDPM, step_noise
 from dp_prior.diffusion.schedule import Cosine, Flow, Linear
 from dp_prior.diffusion.variance import FixedLarge, FixedSmall, Learned, LearnedRange, decoder_nll, normal_kl
@@ -272,7 +273,7 @@ def test_sampling_with_a_learned_variance_meets_the_law_that_was_learned():
             assert -1 < raw < 1
             return torch.cat([gain * x_t, torch.full_like(x_t, raw)], -1)
 
-        return process.sample(network, (1,), rows(40_000), steps).std().item()
+        return process.sample(network, (1,), rows(40_000), Draw(steps)).std().item()
 
     a, s = Linear(steps=50).table().levels[DDPM(steps=10).timesteps(Linear(steps=50).table())[-1]]
     exact = std * math.sqrt(a**2 * std**2 / (a**2 * std**2 + s**2))  # the last step returns an expectation
@@ -286,7 +287,7 @@ def test_ddpm_on_fewer_steps_is_the_chain_of_these_steps(variance):
     process = DiffusionConfig(schedule=Linear(steps=60), variance=variance, clip=None).create()
     network = doubled if process.output_factor == 2 else lambda x_t, t: torch.tanh(x_t)
     sampler = DDPM(steps=None, spacing=(2, 3, 2))
-    states = process.progressive(network, (3, 2), rows(4), sampler)
+    states = process.progressive(process.denoiser(network, (4, 3, 2)), (3, 2), rows(4), Draw(sampler))
     x = rows(4).stream("start").normal(3, 2).double()
     visited, alpha_bar = sampler.timesteps(process.table), process.table.alpha**2
     assert len(visited) == 7

@@ -15,7 +15,7 @@ from dp_prior.envs.gym import GymConfig
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.toy import ToyConfig
 from dp_prior.envs.workers import WorkerError, Workers, is_divisible
-from dp_prior.evaluation import rollout
+from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.rollout import RolloutConfig
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -203,8 +203,8 @@ def looking(kind):
     ],
 )
 def test_workers_are_as_many_as_pay(monkeypatch, kind, fields, n_cores, n_ranks, expected):
-    monkeypatch.setattr(rollout, "cores", lambda: n_cores)
-    monkeypatch.setattr(rollout, "Workers", lambda record, n_workers: n_workers)
+    monkeypatch.setattr(rollout_evaluator, "cores", lambda: n_cores)
+    monkeypatch.setattr(rollout_evaluator, "Workers", lambda record, n_workers: n_workers)
     config = RolloutConfig(**{"env": troubled(n_envs=25), "videos": 0, **fields})
     ranks = SimpleNamespace(process_index=0, num_processes=n_ranks)
     found = config.create()._open(looking(kind), ranks)

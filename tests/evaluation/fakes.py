@@ -10,7 +10,8 @@ from torch import nn
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.clock import Progress
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.video_files import import_av
 
@@ -54,8 +55,8 @@ class TinyPolicy(nn.Module):
     def bits_per_dim(self, batch, random):
         return self.process.bits_per_dim(self.network(batch.cond), batch.x, batch.mask, random)
 
-    def predict(self, obs, random, sampler=None, previous=None):
-        return self.process.sample(self.network(obs), self.spec.x_shape, random, sampler or self.sampler)
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        return self.process.sample(self.network(obs), self.spec.x_shape, random, Draw(how.sampler or self.sampler))
 
 
 class Samples:

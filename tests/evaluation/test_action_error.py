@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.evaluation.action_error import ActionErrorConfig, with_steps
 from dp_prior.randomness import Randomness
@@ -30,7 +31,7 @@ def test_errors_are_those_of_the_definition(steps):
     with torch.no_grad():
         policy.eval()
         random = Randomness.from_counts(0, "action_error", batch.ids)
-        error = (policy.predict(batch.cond, random, DDIM(steps=steps)) - batch.x).numpy().astype(np.float64)
+        error = (policy.draw(batch.cond, random, Draw(DDIM(steps=steps))) - batch.x).numpy().astype(np.float64)
     mask = batch.mask.numpy()
     executed = mask & (np.arange(8) >= 1) & (np.arange(8) < 5)  # n_obs_steps 2, n_action_steps 4
     for kind, rows in (("", executed), ("_chunk", mask)):
@@ -50,7 +51,7 @@ def test_errors_are_those_of_the_definition(steps):
 
 def test_perfect_policy_has_no_error_and_padding_does_not_count():
     class Oracle(TinyPolicy):
-        def predict(self, obs, random, sampler=None, previous=None):
+        def draw(self, obs, random, how=AS_CONFIGURED):
             rows = [int((SPLIT.val.a == row).flatten(1).all(1).nonzero()) for row in obs["a"]]
             return torch.where(SPLIT.val.mask[rows][..., None], SPLIT.val.x[rows], torch.nan)
 
@@ -65,12 +66,13 @@ def test_lower_quartile_is_that_of_the_definition():
     policy, batch = MODELS["ema"], source.val.fetch(torch.arange(29))
     with torch.no_grad():
         policy.eval()
-        found = policy.predict(batch.cond, Randomness.from_counts(0, "action_error", batch.ids), DDIM(steps=4)).numpy()
+        found = policy.draw(batch.cond, Randomness.from_counts(0, "action_error", batch.ids), Draw(DDIM(steps=4)))
+    found = found.numpy()
     found[..., 1] = found[..., 1] * 40 + 1e6
 
     class Scaled(TinyPolicy):
-        def predict(self, obs, random, sampler=None, previous=None):
-            return super().predict(obs, random, sampler) * torch.tensor([1, 40]) + torch.tensor([0, 1e6])
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            return super().draw(obs, random, how) * torch.tensor([1, 40]) + torch.tensor([0, 1e6])
 
     mask, recorded = batch.mask.numpy()[:, 1:5], batch.x.numpy().astype(np.float64)[:, 1:5]
     deviation = recorded[mask].std(0)
@@ -109,10 +111,8 @@ def test_errors_do_not_depend_on_the_number_of_ranks(ranks):
 def test_ranks_share_the_samples_however_large_a_batch_may_be(ranks, largest):
     def sizes(models, accelerator):
         seen = []
-        predict = models["ema"].predict
-        models["ema"].predict = lambda obs, random, sampler=None: (
-            seen.append(len(random)) or predict(obs, random, sampler)
-        )
+        draw = models["ema"].draw
+        models["ema"].draw = lambda obs, random, how: seen.append(len(random)) or draw(obs, random, how)
         measure(accelerator, {"ema": models["ema"]}, batch_size=256)
         return seen
 
@@ -162,9 +162,9 @@ def test_cadence_and_batch_size_are_kept():
     seen = []
 
     class Spy(TinyPolicy):
-        def predict(self, obs, random, sampler=None, previous=None):
-            seen.append((len(random), sampler.steps))
-            return super().predict(obs, random, sampler)
+        def draw(self, obs, random, how=AS_CONFIGURED):
+            seen.append((len(random), how.sampler.steps))
+            return super().draw(obs, random, how)
 
     evaluator = config.create(SPLIT)
     evaluator.run({"ema": Spy()}, None, NOW)
@@ -211,7 +211,8 @@ def test_chunks_are_recorded_and_sampled_ones_of_evenly_spread_moments(tmp_path)
         for draw, chunk in enumerate(moment[1:]):
             random = Randomness.from_counts(0, "chunks", torch.tensor([row * 64 + draw]))
             with torch.no_grad():
-                assert chunk == pytest.approx(policy.predict(sample.cond, random, DDIM(steps=4))[0].numpy(), abs=1e-5)
+                expected = policy.draw(sample.cond, random, Draw(DDIM(steps=4)))
+            assert chunk == pytest.approx(expected[0].numpy(), abs=1e-5)
     assert len({chunk.tobytes() for moment in found for chunk in moment}) == 3 * 6
 
 

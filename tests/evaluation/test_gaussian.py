@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Batch
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.evaluation.gaussian import gaussian_bits, uniform_bits
 from tests.evaluation.fakes import on_ranks
 

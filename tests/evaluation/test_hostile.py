@@ -7,7 +7,7 @@ import pytest
 
 from dp_prior.clock import Cadence
 from dp_prior.config import ConfigError
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.envs.toy import Toy, ToyConfig
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.evaluation.rollout import RolloutConfig

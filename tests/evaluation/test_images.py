@@ -48,11 +48,11 @@ class Drawer(nn.Module):
         super().__init__()
         self.spec, self.sampler, self.known = SPEC, DDIM(steps=4), known
 
-    def draw(self, cond, random, sampler=None, *, guidance_scale=None):
+    def draw(self, cond, random, how):
         assert not self.training and len(cond["label"]) == len(random)
         if self.known is not None:
             return self.known.x[cond["label"]]
-        drawn = random.integers(256 - sampler.steps, 4, 3, 3) // (guidance_scale or 1)
+        drawn = random.integers(256 - how.sampler.steps, 4, 3, 3) // (how.guidance_scale or 1)
         return drawn.to(torch.uint8)
 
 

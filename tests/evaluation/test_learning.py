@@ -9,7 +9,7 @@ from dp_prior.envs.toy import ToyConfig, demonstrations
 from dp_prior.evaluation.rollout import RolloutConfig
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.evaluation.fakes import NOW
 
 HORIZON, N_OBS = 8, 2

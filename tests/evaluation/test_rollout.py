@@ -10,10 +10,11 @@ import torch
 
 from dp_prior.batch import Spec
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.envs.toy import Toy, ToyConfig
-from dp_prior.evaluation import rollout
+from dp_prior.evaluation import rollout_evaluator
 from dp_prior.evaluation.film import Film
 from dp_prior.evaluation.interval import mean_interval, share_interval
 from dp_prior.evaluation.rollout import RolloutConfig
@@ -21,7 +22,7 @@ from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.normalizer import Normalizer, Statistics
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.evaluation.fakes import NOW, TinyPolicy, on_ranks
 
 KEYS = {"agent_pos": (2,), "goal": (2,)}
@@ -34,9 +35,9 @@ class Way(TinyPolicy):
         super().__init__(horizon=8, n_obs_steps=2, n_action_steps=4, keys=KEYS)
         self.side, self.broken, self.samplers, self.batches, self.begun_from = side, broken, [], [], []
 
-    def predict(self, obs, random, sampler=None, previous=None):
-        self.samplers.append(sampler)
-        self.begun_from.append(previous)
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        self.samplers.append(how.sampler)
+        self.begun_from.append(how.previous)
         self.batches.append(len(random))
         drawn = torch.where(random.uniform(1) < 0.5, -1.0, 1.0)
         side = drawn if self.side is None else torch.full_like(drawn, self.side)
@@ -125,7 +126,7 @@ def test_policy_that_gives_nan_has_no_score_and_does_not_stop_the_run():
 
 def test_failure_on_one_rank_reaches_all(monkeypatch):
     class Failing(Way):
-        def predict(self, obs, random, sampler=None, previous=None):
+        def draw(self, obs, random, how=AS_CONFIGURED):
             raise OSError("the simulator is gone")
 
     def run(models, accelerator):
@@ -349,9 +350,9 @@ class Watching(Way):
         self.normalizer.fit({key: Statistics.of(np.array([[0.0, 0.5], [0.5, 1.0], [1.0, 3.0]])) for key in KEYS})
         self.got = []
 
-    def predict(self, obs, random, sampler=None, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         self.got.append(obs)
-        return super().predict(obs, random, sampler, previous)
+        return super().draw(obs, random, how)
 
 
 @pytest.fixture
@@ -399,7 +400,7 @@ def test_films_show_what_the_policy_got(filmed, monkeypatch, tmp_path, fields, g
     shown = []
     monkeypatch.setattr(Film, "add", lambda self, draw, done, success: shown.append(draw([0])))
     monkeypatch.setattr(Film, "strips", [])
-    monkeypatch.setattr(rollout, "draw_rollouts", lambda *_: None)
+    monkeypatch.setattr(rollout_evaluator, "draw_rollouts", lambda *_: None)
     chosen = config(n_episodes=2, videos=1, workers=0, **fields)
     chosen.create(None, tmp_path).run({"online": Watching()}, None, NOW)
     if grey is None:
@@ -450,9 +451,9 @@ class Listening(Way):
         self.heard = []
         self.normalizer = SimpleNamespace(get_buffer=lambda name: torch.full((8,), 7.0))  # the mean in training
 
-    def predict(self, obs, random, sampler=None, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         self.heard.append((obs["goal"][:, -1, 0] < 0, obs["told"][:, -1]))
-        return super().predict(obs, random, sampler, previous)
+        return super().draw(obs, random, how)
 
     def heard_rightly(self):
         """For every prediction and row whether it was told its own side."""

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.toy import ToyConfig, expert_action
 from dp_prior.evaluation import video
 from dp_prior.evaluation.film import Film
@@ -156,11 +157,11 @@ def test_rollout_leaves_a_video_a_picture_and_a_report(tmp_path):
 
 def test_failed_rollout_leaves_no_video_behind(tmp_path):
     class Failing(TinyPolicy):
-        def predict(self, obs, random, sampler=None, previous=None):
+        def draw(self, obs, random, how=AS_CONFIGURED):
             if hasattr(self, "asked"):  # the second time
                 raise OSError("gone")
             self.asked = True
-            return super().predict(obs, random, sampler)
+            return super().draw(obs, random, how)
 
     config = RolloutConfig(env=ToyConfig(n_envs=2, render_size=32), n_episodes=2, videos=2, model="online")
     with pytest.raises(OSError, match="gone"):

@@ -11,7 +11,7 @@ from dp_prior.networks.backbones.unet1d import UNet1DConfig
 from dp_prior.networks.encoders.resnet import ResNetEncoderConfig
 from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.resize import Fit
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.evaluation.fakes import TinyPolicy
 
 SMALL = {"width": 16, "blocks": (1,), "stem": "patch", "keypoints": 4}

@@ -9,7 +9,7 @@ from dp_prior.export.graphs import ActionsGraph, DenoiserGraph, EncoderGraph, In
 from dp_prior.export.policy import ExportedPolicy
 from dp_prior.export.write import document, observations
 from dp_prior.randomness import Randomness
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import statistics
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "embedding": (2, 6)})
@@ -27,12 +27,10 @@ def build(spec=SPEC, **change):
     torch.manual_seed(0)
     policy = PolicyConfig.model_validate({**SMALL, **change}).create(spec)
     random = torch.Generator().manual_seed(1)
-    shapes = {
-        "x": spec.x_shape,
-        **{key: shape for key, shape in spec.cond_shapes.items() if spec.kind(key) == "vector"},
-    }
+    vectors = ["x", *(key for key in spec.cond_shapes if spec.kind(key) == "vector")]
+    widths = {key: policy.transforms.shape(key)[-1] for key in vectors}
     policy.normalizer.fit(
-        {key: statistics(100 * torch.rand(64, shape[-1], generator=random)) for key, shape in shapes.items()}
+        {key: statistics(100 * torch.rand(64, width, generator=random)) for key, width in widths.items()}
     )
     return policy.eval().requires_grad_(False)
 

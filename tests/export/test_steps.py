@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, DDPM
 from dp_prior.export import randomness
 from dp_prior.export.steps import sampling_steps
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.export.policies import (
     DIFFUSIONS,
     DROPPED,

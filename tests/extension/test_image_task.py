@@ -19,7 +19,7 @@ from dp_prior.batch import Batch, Spec
 from dp_prior.config import Config
 from dp_prior.data.integrity import MANIFEST, Integrity
 from dp_prior.data.loader import Loader
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.diffusion.sampler import DDIM, SamplerConfig
 from dp_prior.networks.backbones import BackboneConfig
 from dp_prior.networks.backbones.record import BackboneRecord

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Spec
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.diffusion.sampler import DPMSolver
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix
@@ -23,9 +24,9 @@ class Fake(nn.Module):
         self.spec = Spec(x_shape=(horizon, 2), cond_shapes={"a": (n_obs_steps, 3), "b": (n_obs_steps, 1)})
         self.calls = []
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
-        self.previous = previous
-        self.calls.append(({key: value.clone() for key, value in obs.items()}, sampler))
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        self.previous = how.previous
+        self.calls.append(({key: value.clone() for key, value in obs.items()}, how.sampler))
         weight = torch.arange(1, self.n_obs_steps + 1)  # old and new observations count differently
         seen = (obs["a"].sum(-1) * weight).sum(1) + 10 * (obs["b"][..., 0] * weight).sum(1)
         index = 1000 * torch.arange(self.horizon)
@@ -35,9 +36,9 @@ class Fake(nn.Module):
 class Placed(Fake):
     """The same on the device of its observations, wherever tensors are made by default."""
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         with torch.device(obs["a"].device):
-            return super().predict(obs, random, sampler, previous=previous)
+            return super().draw(obs, random, how)
 
 
 def stream(n, steps, seed=0):
@@ -67,7 +68,7 @@ def test_actions_are_those_of_the_definition(n_obs_steps, n_action_steps):
             for key in ("a", "b")
         }
         random = Randomness.from_counts(3, "agent", torch.tensor(episodes)).stream("chunk", start)
-        chunk = Fake(horizon=8, n_obs_steps=n_obs_steps).predict(window, random).numpy()
+        chunk = Fake(horizon=8, n_obs_steps=n_obs_steps).draw(window, random).numpy()
         np.testing.assert_array_equal(action, chunk[:, n_obs_steps - 1 + step - start])
     assert action.dtype == np.float32 and action.shape == (2, 2)
 
@@ -76,15 +77,15 @@ def test_actions_are_those_of_the_definition(n_obs_steps, n_action_steps):
 def test_a_prediction_that_fails_is_made_by_the_next_call(n_action_steps):
     """It was taken for made, and the robot told to go to the origin."""
     broken, policy = Fake(), Fake()
-    predict, calls = broken.predict, []
+    draw, calls = broken.draw, []
 
-    def sometimes(*arguments, **options):
+    def sometimes(*arguments):
         calls.append(None)
         if len(calls) % 2:
             raise MemoryError("no memory is left")
-        return predict(*arguments, **options)
+        return draw(*arguments)
 
-    broken.predict = sometimes
+    broken.draw = sometimes
     found, expected = (Agent(one, n_action_steps=n_action_steps) for one in (broken, policy))
     for step, obs in enumerate(stream(1, 9)):
         obs = {key: value[0] for key, value in obs.items()}
@@ -219,8 +220,8 @@ def test_warm_start_begins_from_what_is_left_of_the_last_chunk():
     agent = VectorAgent(policy, n_action_steps=3, warm_start=True)
     agent.reset([4, 9])
     chunks = []
-    predict = policy.predict
-    policy.predict = lambda *args, **kwargs: chunks.append(predict(*args, **kwargs)) or chunks[-1]
+    draw = policy.draw
+    policy.draw = lambda *args: chunks.append(draw(*args)) or chunks[-1]
     for step, obs in enumerate(stream(2, 9)):
         agent.act(obs, active=np.array([True, step < 6]))
         if step == 0:
@@ -312,8 +313,8 @@ def test_a_glitch_of_a_sensor_is_told_at_once_and_spoils_nothing(form, glitch):
 
 def test_robot_is_never_given_an_action_that_is_not_finite():
     policy = Fake()
-    predict = policy.predict
-    policy.predict = lambda *args, **kwargs: predict(*args, **kwargs) * torch.nan
+    draw = policy.draw
+    policy.draw = lambda *args: draw(*args) * torch.nan
     with pytest.raises(RuntimeError, match=r"action is \[nan, nan\], which is not finite, though all .*: the weights"):
         Agent(policy).act(rows_of(stream(1, 1)[0], 0))
 
@@ -328,9 +329,9 @@ class Remembering(Fake):
         self.weight = nn.Parameter(torch.zeros(1))
         self.factor = torch.ones(2)  # of each row
 
-    def predict(self, obs, random, sampler=None, *, previous=None, prefix=None, target=None):
-        chunk = super().predict(obs, random)
-        for given in (obs["before"], previous, prefix, None if target is None else target.values):
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        chunk = super().draw(obs, random)
+        for given in (obs["before"], how.previous, how.prefix, None if how.target is None else how.target.values):
             chunk += 0 if given is None else given.mean((1, 2), keepdim=True)
         chunk[:, 7] *= self.factor[: len(chunk), None]
         return chunk

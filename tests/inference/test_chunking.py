@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Spec
+from dp_prior.diffusion.draw import AS_CONFIGURED, Draw
 from dp_prior.inference.agent import Agent, VectorAgent
 from dp_prior.inference.chunking import Ensemble, Guided, Naive, Prefix, Synchronous, next_chunk, soft_weights
 from dp_prior.randomness import Randomness
@@ -26,11 +27,11 @@ class Recording(Fake):
     def __init__(self, n_obs_steps=2):
         super().__init__(horizon=HORIZON, n_obs_steps=n_obs_steps)
         self.weight = nn.Parameter(torch.zeros(1))
-        self.chunks, self.conditions = [], []
+        self.chunks, self.asked = [], []
 
-    def predict(self, obs, random, sampler=None, *, previous=None, **conditions):
-        self.conditions.append(conditions)
-        self.chunks.append(super().predict(obs, random, sampler, previous=previous))
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        self.asked.append(how)
+        self.chunks.append(super().draw(obs, random, how))
         return self.chunks[-1]
 
 
@@ -89,16 +90,16 @@ def test_what_the_policy_continues_is_what_the_robot_executes(merge, delay, s, n
     """From n_obs_steps - 1 steps before the observation to the last step before the chunk begins."""
     actions, policy = episode(merge, delay, s, n_obs_steps)
     past = n_obs_steps - 1
-    for i, conditions in enumerate(policy.conditions[: 30 // s]):
+    for i, how in enumerate(policy.asked[: 30 // s]):
         if i == 0 or i * s < past:
-            assert conditions == {}
+            assert how == AS_CONFIGURED
             continue
         executed = actions[i * s - past : i * s + delay].transpose(1, 0, 2)
         if merge.type == "prefix":
-            assert bool(conditions) == bool(delay)
-            given = conditions.get("prefix", torch.tensor(executed)).numpy()
+            assert (how.prefix is not None) == bool(delay)
+            given = (how.prefix if delay else torch.tensor(executed)).numpy()
         else:
-            target = conditions["target"]
+            target = how.target
             given = target.values[:, : past + delay].numpy()
             assert (target.weights[: past + delay] == 1).all() and target.max_weight == 5.0
             left = HORIZON - s
@@ -149,7 +150,7 @@ def test_guided_chunks_come_nearer_the_unfinished_one_the_more_they_are_guided()
 
     def seams(merge):
         """Mean distance at the actions under way, and from the last of them to the first new one."""
-        chunk = next_chunk(policy, obs, random, sampler, merge=merge, unfinished=unfinished, delay=3)
+        chunk = next_chunk(policy, obs, random, Draw(sampler), merge=merge, unfinished=unfinished, delay=3)
         return [(chunk[:, a] - unfinished[:, b]).abs().mean().item() for a, b in ((slice(4), slice(4)), (4, 3))]
 
     naive, none, some, full = (seams(merge) for merge in (Naive(), *(Guided(max_weight=w) for w in (0.0, 1.0, 5.0))))
@@ -230,7 +231,7 @@ class Turning(Recording):
         super().__init__()
         self.spec = Spec(x_shape=(HORIZON, 3), cond_shapes=self.spec.cond_shapes, rotations={"x": (EULER,)})
 
-    def predict(self, obs, random, sampler=None, *, previous=None, **conditions):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         turn = random.stream("start").normal(HORIZON, 3).clamp(-1, 1) + torch.tensor([0.0, torch.pi / 2 - 1, 0.0])
         self.chunks.append(turn.clamp(max=torch.pi / 2))
         return self.chunks[-1]

@@ -20,7 +20,7 @@ from dp_prior.inference.load import load_policy
 from dp_prior.normalizer import Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.tasks import pretrained
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 
 SPEC = Spec(x_shape=(8, 2), cond_shapes={"position": (2, 2), "angle": (2, 1)})
 TASK = PolicyConfig.from_json(

@@ -86,7 +86,7 @@ def test_the_card_of_a_finished_run_and_what_it_promises(finished, hub):
 
 
 def test_a_card_can_be_made_of_almost_nothing(tmp_path, hub):
-    from dp_prior.tasks.policy import PolicyConfig
+    from dp_prior.tasks.policy_config import PolicyConfig
     from tests.inference.test_load import SPEC, TASK, statistics
 
     policy = TASK.create(SPEC)

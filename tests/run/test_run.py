@@ -15,6 +15,7 @@ from dp_prior import Agent, load_policy
 from dp_prior.checkpoints.format import read_checkpoint
 from dp_prior.clock import Progress
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import Draw
 from dp_prior.evaluation.loss import LossConfig
 from dp_prior.randomness import Randomness
 from dp_prior.run.run import Run, train
@@ -260,7 +261,7 @@ def test_known_actions_are_in_the_chunk_exactly(tmp_path):
     random = Randomness.from_counts(0, "test", batch.ids)
     is_known = torch.zeros_like(batch.x, dtype=torch.bool)
     is_known[:, :2] = True
-    chunk = run.parts.model.eval().sample(batch.cond, random, known=(batch.x, is_known))
+    chunk = run.parts.model.eval().sample(batch.cond, random, Draw(known=(batch.x, is_known)))
     assert torch.equal(chunk[:, :2], batch.x[:, :2])
     assert not torch.equal(chunk[:, 2:], batch.x[:, 2:])
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dp_prior.batch import Spec
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.resize import Fit
 from dp_prior.serving.listener import bind
 from dp_prior.serving.server import PolicyServer
@@ -30,7 +31,7 @@ class Fake(nn.Module):
         self.calls = 0
         self.before = lambda: None
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         self.calls += 1
         self.before()
         weight = torch.arange(1, self.n_obs_steps + 1)  # old and new observations count differently
@@ -42,12 +43,12 @@ class Fake(nn.Module):
 class Continuing(Fake):
     """Its chunks begin with the prefix that it is given; at most one action of it lies in the future."""
 
-    def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
-        chunk = super().predict(obs, random, sampler, previous=previous)
-        if prefix is not None:
-            if prefix.shape[1] > self.n_obs_steps:
-                raise ValueError(f"the prefix has {prefix.shape[1]} actions; expected {self.n_obs_steps}")
-            chunk[:, : prefix.shape[1]] = prefix
+    def draw(self, obs, random, how=AS_CONFIGURED):
+        chunk = super().draw(obs, random, how)
+        if how.prefix is not None:
+            if how.prefix.shape[1] > self.n_obs_steps:
+                raise ValueError(f"the prefix has {how.prefix.shape[1]} actions; expected {self.n_obs_steps}")
+            chunk[:, : how.prefix.shape[1]] = how.prefix
         return chunk
 
 

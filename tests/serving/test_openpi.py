@@ -9,6 +9,7 @@ import torch
 
 from dp_prior.batch import Spec
 from dp_prior.client import wire
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.envs.pusht import PushTConfig
 from dp_prior.envs.pusht_expert import PushTExpert
 from dp_prior.inference.agent import Agent
@@ -78,7 +79,7 @@ class Expert(torch.nn.Module):
         self.spec = Spec(x_shape=(4, 2), cond_shapes={"state": (2, 5)})
         self.expert = PushTExpert()
 
-    def predict(self, obs, random, sampler=None, *, previous=None):
+    def draw(self, obs, random, how=AS_CONFIGURED):
         old, new = obs["state"][0].numpy()
         target = torch.tensor(self.expert.act(new) + 0.01 * (new - old)[:2], dtype=torch.float32)
         return target + 0.1 * random.stream("start").normal(4, 2)

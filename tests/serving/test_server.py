@@ -20,6 +20,7 @@ from dp_prior.batch import Spec
 from dp_prior.client import PolicyClient
 from dp_prior.client.wire import OWN_FIELDS, pack, unpack
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import AS_CONFIGURED
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.inference.agent import Agent
 from dp_prior.inference.chunking import Prefix
@@ -572,7 +573,7 @@ def test_the_command_refuses_in_one_line(run, tmp_path):
 
 def test_a_way_of_merging_that_the_policy_cannot_take_is_refused_before_it_serves():
     class Untrained(Fake):
-        def predict(self, obs, random, sampler=None, *, previous=None, prefix=None):
+        def draw(self, obs, random, how=AS_CONFIGURED):
             raise ValueError("the policy was trained without task.prefix")
 
     with bind("127.0.0.1", 0, is_protected=False) as listener, pytest.raises(ConfigError, match="without task.prefix"):

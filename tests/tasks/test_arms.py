@@ -14,13 +14,14 @@ from dp_prior.evaluation.blind import blinded
 from dp_prior.export.agent import ExportAgent
 from dp_prior.export.randomness import Randomness as ExportedRandomness
 from dp_prior.export.write import POLICIES, write_export
-from dp_prior.inference.agent import VectorAgent, _Plan
+from dp_prior.inference.agent import VectorAgent
 from dp_prior.inference.chunking import Ensemble
+from dp_prior.inference.plans import _Plan
 from dp_prior.normalizer import Identity, SliceConfig, Slices, Statistics
 from dp_prior.randomness import Randomness
 from dp_prior.rotations import from_6d, matrix_of, to_6d
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.export.policies import SMALL, ByTorch
 from tests.test_actions import two_arms
 from tests.tiny import experiment, tiny

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dp_prior.tasks.bounded import UnbuildableError, build_bounded
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import SMALL, SPEC
 
 

@@ -19,7 +19,7 @@ from dp_prior.randomness import Randomness
 from dp_prior.run.commands import evaluate_checkpoint
 from dp_prior.run_files.changes import kind_of
 from dp_prior.tasks.distilled import DistilledPolicy, DistilledPolicyConfig
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from tests.tasks.test_policy import statistics
 from tests.test_elastic import assert_one_run, go
 from tests.test_resume import assert_same_run

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
-from dp_prior.diffusion.process import DiffusionConfig
+from dp_prior.diffusion.process_config import DiffusionConfig
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.image import ImageDiffusion, ImageTaskConfig, PixelRange, mirrored
 

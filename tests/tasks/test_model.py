@@ -5,6 +5,7 @@ import torch
 
 from dp_prior.batch import Batch, Spec
 from dp_prior.config import ConfigError
+from dp_prior.diffusion.draw import Draw
 from dp_prior.diffusion.sampler import DDIM
 from dp_prior.networks.encoders.encoder import Encoder
 from dp_prior.networks.encoders.observation import ObservationEncoder
@@ -12,7 +13,7 @@ from dp_prior.networks.encoders.state import StateEncoderConfig
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
 from dp_prior.tasks.model import DiffusionModel
-from dp_prior.tasks.policy import PolicyConfig
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prior import PriorConfig
 from tests.tasks.test_policy import SMALL, statistics
 
@@ -254,9 +255,10 @@ def test_inversion_then_sampling_returns_x_within_an_error_that_shrinks_with_the
     part = batch()
     errors = []
     for steps in (25, 100, 400):
-        how = {"sampler": DDIM(steps=steps), "guidance_scale": guidance_scale}
-        noise = model.invert(part.x, part.cond, **how)
-        errors.append((model.sample(part.cond, rows(part), **how, noise=noise) - part.x).abs().mean().item())
+        sampler = DDIM(steps=steps)
+        noise = model.invert(part.x, part.cond, sampler, guidance_scale=guidance_scale)
+        draw = Draw(sampler, guidance_scale=guidance_scale, noise=noise)
+        errors.append((model.sample(part.cond, rows(part), draw) - part.x).abs().mean().item())
     assert noise.shape == part.x.shape and noise.std() > 0.1
     assert errors[1] < errors[0] / 2 and errors[2] < errors[1] / 2 and errors[2] < 0.02 * part.x.abs().mean()
 
@@ -264,5 +266,7 @@ def test_inversion_then_sampling_returns_x_within_an_error_that_shrinks_with_the
 def test_noise_that_is_given_is_where_sampling_starts():
     model, part = make().eval(), batch()
     drawn_noise = rows(part).stream("start").normal(*model.x_shape)
-    assert torch.equal(model.sample(part.cond, rows(part), noise=drawn_noise), model.sample(part.cond, rows(part)))
-    assert not torch.equal(model.sample(part.cond, rows(part), noise=-drawn_noise), model.sample(part.cond, rows(part)))
+    drawn, same, other = (
+        model.sample(part.cond, rows(part), Draw(noise=noise)) for noise in (None, drawn_noise, -drawn_noise)
+    )
+    assert torch.equal(drawn, same) and not torch.equal(drawn, other)

@@ -9,7 +9,8 @@ from dp_prior.config import ConfigError
 from dp_prior.diffusion.target import Target
 from dp_prior.randomness import Randomness
 from dp_prior.tasks.inpainting import InpaintingPolicyConfig
-from dp_prior.tasks.policy import DiffusionPolicy, PolicyConfig
+from dp_prior.tasks.policy import DiffusionPolicy
+from dp_prior.tasks.policy_config import PolicyConfig
 from dp_prior.tasks.prefix import PrefixConfig
 from tests.tasks.test_policy import statistics
 

@@ -1,0 +1,47 @@
+"""Draw: how samples are drawn, one record from the caller to the diffusion process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from dp_prior.diffusion.sampler import SamplerConfig
+from dp_prior.diffusion.target import Target
+
+
+class Draw(NamedTuple):
+    """How B samples are drawn; every field that is None is as the model is configured.
+
+    Models take and return data units; a `DiffusionProcess` takes the same record in normalised units.
+    """
+
+    sampler: SamplerConfig | None = None
+    """Replaces the configured sampler; a process has none of its own."""
+
+    previous: Tensor | None = None
+    """(B, *x_shape) samples to start from, such as the last chunks shifted to now; noised to `renoise` of the sampler,
+    of whose steps the last are done. None starts from noise."""
+
+    known: tuple[Tensor, Tensor] | None = None
+    """Values (B, *x_shape) and a bool mask of the known ones, which the samples have exactly; see `fixed_values`."""
+
+    shown: Tensor | None = None
+    """Bool mask of the known elements that the network was trained to see without noise, `known` of
+    `DiffusionProcess.loss`. The network sees them without noise at every step; the others reach it noised."""
+
+    prefix: Tensor | None = None
+    """(B, n_obs_steps - 1 + d, action_dim) the first actions of a policy's chunks, given to its network as in training
+    with `task.prefix`; d from 1 to its `max_delay`. The policy turns them into `known` and `shown`."""
+
+    target: Target | None = None
+    """Values that every estimate is guided toward before known values and the clip; on any trained model."""
+
+    guidance_scale: float | None = None
+    """Scale of classifier-free guidance, see `Guidance`; above 1 the condition is amplified."""
+
+    noise: Tensor | None = None
+    """(B, *x_shape) what sampling starts from, such as that of `DiffusionModel.invert`; None draws it."""
+
+
+AS_CONFIGURED = Draw()

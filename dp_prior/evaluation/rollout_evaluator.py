@@ -1,0 +1,232 @@
+"""RolloutEvaluator: runs the policy in an environment, with the same agent that runs it on a robot.
+
+Episodes are fixed by their seeds and run in blocks of `n_envs`, which ranks divide: every score is the same bit for bit
+on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from dp_prior.batch import Spec
+from dp_prior.clock import Progress
+from dp_prior.envs.vector import VectorEnv
+from dp_prior.envs.workers import Workers, cores, is_divisible
+from dp_prior.evaluation import by_instruction
+from dp_prior.evaluation.blind import blinded, refuse_blinding
+from dp_prior.evaluation.blocks import run_blocks
+from dp_prior.evaluation.film import Film
+from dp_prior.evaluation.interval import mean_and_deviation, mean_interval, share_interval
+from dp_prior.evaluation.measurement import Measurement, write_report
+from dp_prior.evaluation.models import evaluation_mode, pick_models
+from dp_prior.evaluation.picture import draw_rollouts
+from dp_prior.evaluation.samples import heartbeat, rank_and_size
+from dp_prior.evaluation.shuffle import refuse_shuffling, shuffled
+from dp_prior.evaluation.view import CameraView
+from dp_prior.inference.agent import VectorAgent
+from dp_prior.inference.instructions import Instructions
+from dp_prior.metrics import Ranks
+
+if TYPE_CHECKING:
+    from dp_prior.evaluation.rollout import RolloutConfig
+
+
+class RolloutEvaluator:
+    """See `RolloutConfig`."""
+
+    def __init__(self, config: RolloutConfig, output_dir: Path | None):
+        self.config = config
+        self.every = config.every
+        self.output_dir = output_dir
+
+    def run(self, models: dict[str, nn.Module], ranks: Ranks | None, progress: Progress) -> Measurement:
+        """Run all episodes; a collective after each round of blocks when there are several ranks.
+
+        Raises:
+            ValueError: observations or actions of the environment do not fit the policy.
+            RuntimeError: on every rank, when a block failed on one of them; a worker failed, or died.
+        """
+        config = self.config
+        policy = pick_models(models, [config.model], config.name)[config.model]
+        stem = None
+        if self.output_dir is not None and rank_and_size(ranks)[0] == 0:
+            stem = self.output_dir / f"{config.name}_{progress.global_step:08d}"
+        env = self._open(policy, ranks)
+        try:
+            with evaluation_mode(policy):
+                rows, film = self._run_episodes(env, policy, ranks, stem)
+        finally:
+            env.close()
+        result = self._measurement(rows)
+        if film is not None:
+            result.media[f"{config.name}/video"] = film.path
+            picture = film.path.with_suffix(".png")
+            table = result.tables[f"{config.name}/by_seed"]
+            draw_rollouts(picture, film.strips, table, self._headline(result.metrics))
+            result.media[f"{config.name}/picture"] = picture
+        if stem is not None:
+            write_report(stem.with_suffix(".json"), config, progress, result)
+        return result
+
+    def _measurement(self, rows: np.ndarray) -> Measurement:
+        """Metrics and tables of all episodes, see `_run_episodes`."""
+        config = self.config
+        if not np.isnan(rows[:, 2]).all():  # an environment that reports only success means that the rest failed
+            rows[:, 2] = np.nan_to_num(rows[:, 2])
+        scores, successes, steps = rows[:, 1], rows[:, 2], rows[:, 3]
+        values = (
+            *(*mean_and_deviation(scores), *mean_interval(scores)),
+            *(successes.mean(), *share_interval(successes.sum(), len(successes))),
+            *(len(scores), steps.mean()),
+        )
+        metrics = {name: float(value) for name, value in zip(config.metric_names(), values, strict=True)}
+        table = [
+            {
+                "seed": config.first_seed + int(episode),
+                "score": score,
+                "success": None if math.isnan(success) else bool(success),
+                "steps": int(steps),
+            }
+            for episode, score, success, steps in rows[:, :4].tolist()
+        ]
+        result = Measurement(metrics, tables={f"{config.name}/by_seed": table})
+        if rows[:, 4:].any():
+            texts = [by_instruction.decode(row) for row in rows[:, 4:]]
+            for line, text in zip(table, texts, strict=True):
+                line["instruction"] = text
+            found = by_instruction.scores_by_instruction(texts, scores, successes)
+            result.tables[f"{config.name}/by_instruction"] = found
+        return result
+
+    def _open(self, policy: Any, ranks: Ranks | None) -> VectorEnv:
+        """The environment, in this process or divided among workers."""
+        env, workers = self.config.env, self.config.workers
+        if workers is None:
+            is_slow = any(policy.spec.kind(key) == "image" for key in policy.spec.cond_shapes)
+            share = cores() // rank_and_size(ranks)[1]
+            workers = share if is_slow and share > 1 and is_divisible(env) else 0
+        return Workers(env, min(workers, env.n_envs, self.config.n_episodes)) if workers else env.create()
+
+    def _headline(self, metrics: dict[str, float]) -> str:
+        """The result in one line."""
+        name = self.config.name
+        score, low, high, solved = (
+            metrics[f"{name}/{kind}"] for kind in ("score", "score_ci_low", "score_ci_high", "success_rate")
+        )
+        share = "" if math.isnan(solved) else f", solved {solved:.0%}"
+        return f"{name}: score {score:.3f}, 95 % CI {low:.3f} to {high:.3f}{share}"
+
+    def _run_episodes(
+        self, env: VectorEnv, policy: Any, ranks: Ranks | None, stem: Path | None
+    ) -> tuple[np.ndarray, Film | None]:
+        """(n_episodes, 4) of episode, score, success, steps, equal on all ranks; and the film, on rank 0.
+
+        An environment with instructions adds columns, the characters of the episode's instruction.
+        """
+        config = self.config
+        width = 4 + (by_instruction.CHARACTERS if () in env.obs_shapes.values() else 0)
+        instructions = Instructions(policy.spec, config.instructions)
+        film = Film(stem.with_suffix(".mp4"), config.videos, env.fps) if stem and config.videos else None
+
+        def run(episodes: range) -> np.ndarray:
+            try:
+                return self._run_block(env, policy, instructions, episodes, film if 0 in episodes else None, ranks)
+            except Exception as error:
+                seeds = config.first_seed + episodes[0], config.first_seed + episodes[-1]
+                error.add_note(f"in evaluator {config.name!r}, in an episode of the seeds {seeds[0]} to {seeds[1]}")
+                raise
+
+        return run_blocks(run, config.n_episodes, env.n_envs, width, ranks, config.name), film
+
+    def _run_block(
+        self,
+        env: VectorEnv,
+        policy: Any,
+        instructions: Instructions,
+        episodes: Sequence[int],
+        film: Film | None,
+        ranks: Ranks | None,
+    ) -> np.ndarray:
+        """(len(episodes), 4 or more) of episode, score, success, steps, see `_run_episodes`."""
+        config = self.config
+        check_fit(env, policy.spec, config)
+        is_shown = film is not None and config.shows_cameras(policy.spec)
+        view = CameraView(policy, keypoints=config.show == "keypoints") if is_shown else None
+
+        def draw(rows: Sequence[int]) -> np.ndarray:
+            return env.render(rows) if view is None else view(obs, rows)
+
+        agent = VectorAgent(
+            policy,
+            n_action_steps=config.n_action_steps,
+            seed=config.noise_seed,
+            sampler=config.sampler,
+            warm_start=config.warm_start,
+            merge=config.merge,
+            delay=config.delay,
+            instructions=instructions,
+            guidance_scale=config.guidance_scale,
+        )
+        agent.reset(episodes)
+        n = len(episodes)
+        first = env.reset([config.first_seed + episode for episode in episodes])
+        obs = self._seen(first, policy)
+        codes = [by_instruction.encode(values) for values in first.values() if values.dtype.kind == "U"][:1]
+        rows = np.stack([np.array(episodes, dtype=np.float64), *np.zeros((3, n))], axis=1)
+        broken = np.zeros(n, dtype=bool)
+        done = np.zeros(n, dtype=bool)
+        with film or Film(None, 0, env.fps) as film:
+            film.add(draw, done, rows[:, 2])
+            while not (done | broken).all():
+                heartbeat(ranks)
+                actions = agent.act(obs, active=~(done | broken))
+                broken |= ~done & ~np.isfinite(actions).all(axis=1)
+                # A row with NaN actions has no score; it gets finite actions until the block is over.
+                seen, _, now_done, info = env.step(np.where(np.isfinite(actions), actions, 0.0))
+                obs = self._seen(seen, policy)
+                rows[~done, 3] += 1
+                rows[:, 1], rows[:, 2] = info["score"], info["success"]
+                done = now_done
+                film.add(draw, done, info["success"])
+        rows[broken, 1] = np.nan
+        rows[broken, 2] *= 0.0  # unknown stays unknown
+        return np.concatenate([rows, *codes], axis=1)
+
+    def _seen(self, obs: dict[str, np.ndarray], policy: Any) -> dict[str, np.ndarray]:
+        """What the policy gets of the observations."""
+        return blinded(shuffled(obs, self.config.shuffle, self.config.noise_seed), policy, self.config.blind)
+
+
+def _fits(found: tuple[int, ...] | None, wanted: tuple[int, ...], is_resized: bool, is_text: bool) -> bool:
+    """Whether an environment's observation is what the policy reads; a camera of any size is, where it is resized, and
+    a text, of shape (), is where one is embedded."""
+    is_picture = is_resized and found is not None and len(found) == 3 and found[2] == wanted[2]
+    return found == wanted or is_picture or (is_text and found == ())
+
+
+def check_fit(env: VectorEnv, spec: Spec, config: RolloutConfig) -> None:
+    """Raises ValueError unless observations and actions have the policy's keys and shapes, also those taken away."""
+    kind = config.env.type
+    wanted = {key: tuple(shape[1:]) for key, shape in spec.cond_shapes.items() if key not in spec.previous_actions}
+    wrong = [
+        key
+        for key, shape in wanted.items()
+        if not _fits(env.obs_shapes.get(key), shape, key in spec.fits, spec.kind(key) == "text")
+    ]
+    if wrong:
+        raise ValueError(
+            f"the policy reads observations {wanted}, but environment {kind!r} gives {env.obs_shapes}; "
+            f"they differ in {', '.join(wrong)}. Name the keys of the data as the environment names them"
+        )
+    if env.action_dim != spec.x_shape[-1]:
+        raise ValueError(
+            f"the policy's actions have {spec.x_shape[-1]} numbers, those of environment {kind!r} {env.action_dim}"
+        )
+    refuse_blinding(spec, config.blind)
+    refuse_shuffling(spec, config.shuffle)

@@ -1,0 +1,101 @@
+"""ChunkBroker: runs one robot on chunks of actions, whoever predicts them.
+
+A chunk is predicted from the newest `n_obs_steps` observations. `n_action_steps` of its actions are executed before the
+next prediction, beginning at index `n_obs_steps - 1`, which is the present.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dp_prior.onboard.obs_spec import ObsSpec
+
+
+class ChunkBroker:
+    """Hands out actions one at a time: `reset()` at the start of an episode, then `act(obs)` once per control step.
+
+    It keeps the history of observations, the queue of actions and the previous action. Subclasses predict with `infer`:
+    a policy in this process (`dp_prior.Agent`), a connection (`PolicyClient`), an export (`ExportAgent`).
+
+    Attributes:
+        episode: number of the running episode.
+    """
+
+    def __init__(self, reads: ObsSpec, n_obs_steps: int, n_action_steps: int):
+        self.reads, self.n_obs_steps, self.n_action_steps = reads, n_obs_steps, n_action_steps
+        self.episode = -1
+        self.reset()
+
+    def reset(self, episode: int | None = None) -> None:
+        """Start the next episode, or the one of a given number, which repeats its noise."""
+        self.episode = self.episode + 1 if episode is None else int(episode)
+        self._step = 0
+        self._next_step = [0]  # of `infer`; a list of its own, so that a prediction under way counts on in the old one
+        self._history: list[dict[str, np.ndarray]] = []
+        self._queue: deque[np.ndarray] = deque()
+        self._previous = self.reads.first_actions()
+
+    def act(self, obs: Mapping[str, Any]) -> np.ndarray:
+        """The next action; predicts when the queue is empty.
+
+        Args:
+            obs: (*shape) by key, data units; keys the policy does not know are ignored. An instruction may be given as
+                a text or as its embedding. The previous action, if the policy sees it, may be left out: it is then what
+                `act` returned last; give it where the robot did something else.
+
+        Returns:
+            (action_dim,) float32, data units.
+
+        Raises:
+            ValueError: an observation is refused, see `ObsSpec.check`; nothing of it is remembered.
+            Exception: whatever the prediction raised; nothing is remembered, and the next call predicts.
+        """
+        checked = self._checked({**self._previous, **obs} if isinstance(obs, Mapping) else obs)
+        history = [*self._history, checked] if self._history else [checked] * self.n_obs_steps
+        history = history[-self.n_obs_steps :]
+        if not self._queue:
+            self._queue.extend(self._actions({key: np.stack([one[key] for one in history]) for key in checked}))
+        self._history = history
+        self._step += 1
+        action = self._queue.popleft()
+        self._previous = dict.fromkeys(self._previous, action)
+        return action.copy()
+
+    def infer(
+        self, obs: Mapping[str, Any], prefix: np.ndarray | None = None, delay: int = 0, *, step: int | None = None
+    ) -> dict[str, Any]:
+        """A chunk of this episode, for a caller that keeps history and queue itself, such as `RealtimeAgent`.
+
+        Args:
+            obs: (n_obs_steps, *shape) by key, data units, newest last. An instruction may be one text for all steps.
+            prefix: (n, action_dim) the unfinished chunk, from the oldest observation's step on, for policies that
+                continue it.
+            delay: how many of its actions from the newest observation on are executed before the new chunk begins.
+            step: control step of the newest observation, which with seed and episode determines the noise; None counts
+                n_action_steps for every call since `reset`.
+
+        Returns:
+            `chunk` (horizon, action_dim) float32, data units, which begins n_obs_steps - 1 steps before the newest
+            observation.
+        """
+        raise NotImplementedError
+
+    def _checked(self, obs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Copies of what the policy reads, (*shape) by key."""
+        checked = self.reads.check(self._row(obs), rows=1)
+        return {key: value[0] for key, value in checked.items()}
+
+    def _row(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """The observations that the policy reads as the only row of a batch."""
+        self.reads.check_names(obs)
+        read = {key: obs[key] for key in self.reads.observations}
+        return {key: value[None] if isinstance(value, np.ndarray) else [value] for key, value in read.items()}
+
+    def _actions(self, obs: dict[str, np.ndarray]) -> Iterable[np.ndarray]:
+        """The actions to execute next, from (n_obs_steps, *shape) by key."""
+        present = self.n_obs_steps - 1
+        return self.infer(obs, step=self._step)["chunk"][present : present + self.n_action_steps]

@@ -1,0 +1,94 @@
+"""What a policy reads is the same from its spec, from a server's metadata and from an export."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_prior import Agent
+from dp_prior.batch import Spec
+from dp_prior.observations import check_obs, obs_spec
+from dp_prior.onboard.obs_spec import ObsSpec
+from dp_prior.resize import Fit
+from dp_prior.rotations import RotationSlice
+from tests.export.policies import CAMERA, ByTorch, build
+
+SPEC = Spec(
+    x_shape=(8, 2),
+    cond_shapes={"a": (2, 3), "turn": (2, 4), "before": (2, 2), "camera": (2, 4, 6, 3), "told": (2, 5)},
+    kinds={"camera": "image", "told": "text"},
+    fits={"camera": Fit(size=(4, 6))},
+    rotations={"turn": (RotationSlice(slice=(1, 4), form="axis_angle"),)},
+    previous_actions={"before": (0.5, 1.0)},
+)
+
+
+def test_the_metadata_of_a_server_hold_all_of_it():
+    first = obs_spec(SPEC).metadata()
+    again = ObsSpec.from_metadata(first)
+    assert again.metadata() == first
+    assert first["obs"]["camera"] == {"shape": [None, None, 3], "dtype": "uint8", "kind": "image"}
+    assert first["rotations"]["turn"] == [[1, 4, "axis_angle"]]
+    assert {key: value.tolist() for key, value in again.first_actions().items()} == {"before": [0.5, 1.0]}
+
+
+def test_an_export_reads_what_its_policy_reads():
+    for policy in (build(), build(CAMERA, encoders={"camera": {"type": "resnet", "width": 16, "blocks": [1]}})):
+        assert ByTorch.of(policy).reads.metadata() == obs_spec(policy.spec).metadata()
+
+
+def test_a_policy_knows_the_range_of_its_vectors_in_training():
+    policy = build()
+    for key, one in Agent(policy).reads.observations.items():
+        low, high = one.range
+        assert np.array_equal(low, policy.normalizer.get_buffer(f"{key}/min").numpy()) and (low < high).all()
+    assert all(one.range is None for one in obs_spec(SPEC).observations.values())
+
+
+def outcome(check):
+    try:
+        return str({key: np.asarray(value).tolist() for key, value in check().items()})  # nan is not nan
+    except ValueError as error:
+        return str(error)
+
+
+VALUES = [0.5, -1, 1e300, np.nan, np.inf, True]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_tensors_and_arrays_are_checked_alike(data):
+    """Shapes, rows, steps, types and values; what torch refuses on another device is what numpy refuses here."""
+    shapes = {key: SPEC.cond_shapes[key] for key in ("a", "turn")}
+    spec = Spec(x_shape=(8, 2), cond_shapes=shapes, rotations=SPEC.rotations)
+    rows, steps = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([(), (2,), (1, 2)]))
+    obs = {}
+    for key in data.draw(st.sampled_from([("a", "turn"), ("a",), ("a", "turn", "more")])):
+        width = data.draw(st.sampled_from([4 if key == "turn" else 3, 2]))
+        shape = (data.draw(st.sampled_from([rows, rows + 1])), *steps[:1], width)
+        value = np.zeros(shape)
+        value.flat[data.draw(st.integers(0, value.size - 1))] = data.draw(st.sampled_from(VALUES))
+        obs[key] = value
+    active = data.draw(st.sampled_from([None, np.array([rows - 1])]))
+    tensors = {key: torch.from_numpy(value) for key, value in obs.items()}
+    found = outcome(lambda: obs_spec(spec).check(obs, rows=rows, steps=steps, active=active))
+    for given_ in (obs, tensors):
+        assert outcome(lambda given_=given_: check_obs(given_, spec, rows=rows, steps=steps, active=active)) == found
+
+
+@pytest.mark.parametrize(
+    ("frame", "remedy"),
+    [
+        (np.zeros((3, 4, 6), np.uint8), "move the channels to the end"),
+        (np.zeros((4, 6), np.uint8), "it is greyscale; repeat it for the three channels"),
+        (np.zeros((4, 6, 4), np.uint8), "drop the fourth channel"),
+        (np.zeros((0, 6, 3), np.uint8), "give one frame per row"),
+    ],
+)
+def test_a_frame_of_another_shape_is_refused_with_its_remedy(frame, remedy):
+    reads = ObsSpec({"camera": obs_spec(SPEC).observations["camera"]})
+    expected = rf"'camera' has shape .* per frame; the policy reads uint8 \(height, width, 3\): {remedy}"
+    with pytest.raises(ValueError, match=expected):
+        reads.check({"camera": frame[None]}, rows=1)
+    assert reads.check({"camera": np.zeros((1, 9, 9, 3), np.uint8)}, rows=1)["camera"].shape == (1, 9, 9, 3)
