@@ -36,11 +36,10 @@ AT_THE_TOP = {  # imported with the module: where
 }
 IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     **AT_THE_TOP,
-    "zarr": ["data/episodes/zarr.py", "data/convert/zarr.py"],
-    "numcodecs": ["data/convert/zarr.py"],
+    "zarr": ["data/formats/zarr/"],
+    "numcodecs": ["data/formats/zarr/replay_buffer.py"],
     "rich": ["tracking/console.py"],
-    "pyarrow": ["data/episodes/lerobot.py", "data/embeddings/", "data/frames/lerobot.py", "data/convert/"]
-    + ["envs/pusht_pictures.py", "data/image_sets/parquet.py"],
+    "pyarrow": ["data/formats/lerobot/", "data/embeddings/", "data/image_sets/parquet.py", "envs/pusht_pictures.py"],
     "gymnasium": ["envs/"],
     "metaworld": ["envs/metaworld"],
     "gym_pusht": ["envs/pusht", "renderers/pusht.py"],
@@ -48,12 +47,12 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "pymunk": ["renderers/pusht.py"],
     "cv2": ["renderers/pusht.py"],
     "matplotlib": ["evaluation/picture.py", "pages/charts.py", "tracking/accelerate.py"],  # trackio looks into it
-    "h5py": ["data/episodes/robomimic.py", "data/convert/robomimic.py"],
+    "h5py": ["data/formats/robomimic.py"],
     "PIL": [
         "data/frames/",
         "data/image_sets/decode.py",
         "inspection/pictures.py",
-        "data/convert/lerobot.py",
+        "data/formats/lerobot/writer.py",
         "evaluation/grid.py",
         "tracking/media.py",
     ],
@@ -65,8 +64,8 @@ IN_A_FUNCTION = {  # heavy or optional, imported when used: where
     "trackio": ["tracking/accelerate.py"],
     "jinja2": ["places/card.py", "pages/page.py"],
     "huggingface_hub": ["places/hub.py", "places/card.py", "networks/encoders/vit.py"]
-    + ["data/episodes/hub.py", "embedders/transformers.py"],
-    "httpx2": ["places/hub.py", "data/episodes/hub.py"],  # huggingface_hub's, for its exceptions
+    + ["data/formats/lerobot/hub.py", "embedders/transformers.py"],
+    "httpx2": ["places/hub.py", "data/formats/lerobot/hub.py"],  # huggingface_hub's, for its exceptions
     "fsspec": ["data/embeddings/", "places/fsspec.py"],
     "embedding_reader": ["data/embeddings/"],
     "transformers": ["inference/text_tower.py", "networks/encoders/vit.py", "embedders/transformers.py"],

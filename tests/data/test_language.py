@@ -16,7 +16,7 @@ from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig
 from dp_prior.run_files.changes import kind_of
-from tests.data.episodes import test_lerobot as lerobot
+from tests.data.formats.lerobot import test_dataset as lerobot
 from tests.data.test_recorded_sets import FOLDER, need
 
 ENDS = np.array([4, 7, 12])

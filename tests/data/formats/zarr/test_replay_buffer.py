@@ -5,8 +5,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 
 zarr = pytest.importorskip("zarr", reason="NOT CHECKED: zarr stores, the extra dp_prior[zarr] is not installed")
 
@@ -53,6 +53,7 @@ def test_data_and_episode_ends_may_lie_elsewhere(tmp_path):
     path = write(tmp_path / "set.zarr", data="", ends="ends")
     store = ZarrStoreConfig(path=path, data="", episode_ends="ends").create()
     assert store.keys() == {"state": (2,), "obs/points": (3, 2)} and store.episode_ends.tolist() == [40, 100]
+    assert store.metadata() == {"fps": None, "tasks": [], "names": {}}
     message = problem_of(lambda: ZarrStoreConfig(path=path).create())
     assert "2 problems" in message
     assert "has no arrays in a group 'data'" in message

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from dp_prior.data.episodes.npz import NpzStoreConfig
-from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames import rendered
+from dp_prior.data.formats import rendered
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.rendered import RenderedFrames
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.data.frames.cache import FrameCache
-from dp_prior.data.frames.rendered import RenderedFrames
 from dp_prior.renderers.pusht import PushTRenderer, PushTRendererConfig
 from dp_prior.resize import Fit
 from tests.data.frames.recordings import ends_of, write_zarr

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 pytest.importorskip("huggingface_hub")
 pytest.importorskip("pyarrow")
 
-from dp_prior.data.convert import convert
 from dp_prior.data.embeddings.folder import FolderConfig
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError, UnreadableError
+from dp_prior.data.formats.convert import convert
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 from dp_prior.data.mixture import MixtureConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from dp_prior.embedders.hashed import HashedConfig

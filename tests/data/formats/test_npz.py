@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_prior.data.episodes.excerpt import read_episodes
-from dp_prior.data.episodes.npz import NpzStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.npz import NpzStoreConfig
 
 
 @pytest.fixture
@@ -48,19 +47,19 @@ def test_some_episodes_are_read_as_from_the_whole_array(tmp_path_factory, save, 
     store = NpzStoreConfig(path=path, episode_ends="ends").create()
     numbers = np.array(sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))))
     rows = np.concatenate([np.arange(ends[number] - lengths[number], ends[number]) for number in numbers])
-    found = read_episodes(store, "state", ends, numbers)
+    found = store.episodes("state", ends, numbers)
     assert found.dtype == np.int16 and np.array_equal(found, values[rows])
-    assert np.array_equal(read_episodes(store, "flat", ends, numbers), rows)
-    assert f"{ends[-1] - 1} rows; expected" in problem_of(lambda: read_episodes(store, "short", ends, numbers))
+    assert np.array_equal(store.episodes("flat", ends, numbers), rows)
+    assert f"{ends[-1] - 1} rows; expected" in problem_of(lambda: store.episodes("short", ends, numbers))
 
 
 def test_python_objects_and_damaged_arrays_are_refused_in_some_episodes_too(path):
     ends, first = np.array([4, 10]), np.array([0])
     np.savez(path, state=np.arange(10.0), objects=np.array([None] * 10), episode_ends=ends)
     store = NpzStoreConfig(path=path).create()
-    assert "Python objects" in problem_of(lambda: read_episodes(store, "objects", ends, first))
+    assert "Python objects" in problem_of(lambda: store.episodes("objects", ends, first))
     path.write_bytes(path.read_bytes()[:-300])
-    assert "cannot be read" in problem_of(lambda: read_episodes(store, "state", ends, first))
+    assert "cannot be read" in problem_of(lambda: store.episodes("state", ends, first))
 
 
 def test_the_array_of_episode_ends_may_have_another_name(tmp_path):

@@ -7,21 +7,29 @@ their numbers, demo_10 after demo_9.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from dp_prior.config import Config
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import check_is_file, decoding
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import EpisodeStore, spans
+from dp_prior.data.formats.store_record import EpisodeStoreRecord
+from dp_prior.data.frames import frames_per_block
+from dp_prior.data.frames.arrays import ArrayFrames, PictureArray, row_bytes
+from dp_prior.durable import replacing
 
 if TYPE_CHECKING:
     import h5py
+
+ENDINGS = (".hdf5", ".h5")
 
 ACTIONS = "actions"
 """Key that every demonstration has, with one row per step."""
@@ -29,11 +37,14 @@ ACTIONS = "actions"
 METADATA = "dp_prior"
 """Attribute of `data` where `dp-prior convert` writes what arrays do not say: `fps`, `tasks` and `names`, in JSON."""
 
+STORED = {"compression": "gzip", "fletcher32": True}
+"""How arrays are written: compressed, with a checksum for each chunk."""
+
 _DEMO = re.compile(r"demo_\d+")
 _BLOCK_ROWS = 4096
 
 
-class RobomimicStoreConfig(Config):
+class RobomimicStoreConfig(EpisodeStoreRecord):
     """One robomimic `.hdf5` file."""
 
     type: Literal["robomimic"] = "robomimic"
@@ -43,6 +54,11 @@ class RobomimicStoreConfig(Config):
 
     filter: str | None = None
     """Name of a list under `mask/`, such as `train`: only its demonstrations are read. Null reads all."""
+
+    @classmethod
+    def is_at(cls, path: Path) -> bool:
+        """See `EpisodeStoreRecord`."""
+        return path.suffix in ENDINGS and path.is_file()
 
     def create(self) -> RobomimicStore:
         """Open the file and read its layout; arrays are read when asked for.
@@ -56,9 +72,44 @@ class RobomimicStoreConfig(Config):
             raise ImportError('reading robomimic data needs h5py: pip install "dp_prior[hdf5]"') from None
         return RobomimicStore(**self.arguments())
 
+    def write(self, recording: Recording) -> None:
+        """Write one file; a `/` in a name makes groups, and rate, tasks and names are an attribute of `data`.
 
-class RobomimicStore:
+        Raises:
+            DataError: `path` is no name of such a file, or the names of the keys are none of the layout.
+            ImportError: h5py is not installed.
+        """
+        try:
+            import h5py
+        except ImportError:
+            raise ImportError('writing robomimic data needs h5py: pip install "dp_prior[hdf5]"') from None
+        if self.path.suffix not in ENDINGS:
+            raise DataError(str(self.path), ["is no name of a robomimic file; end it with .hdf5"])
+        _check_names(recording)
+        arrays = {name: recording.read(name) for name in recording.keys}
+        frames = {name: recording.frames(name) for name in recording.cameras}
+        bounds = itertools.pairwise([0, *recording.ends.tolist()])
+        with replacing(self.path) as temporary, h5py.File(temporary, "w") as file:
+            data = file.create_group("data")
+            data.attrs["total"] = int(recording.ends[-1])
+            data.attrs[METADATA] = json.dumps(recording.metadata)
+            for number, (begin, end) in enumerate(bounds):
+                demonstration = data.create_group(f"demo_{number}")
+                demonstration.attrs["num_samples"] = end - begin
+                for name, values in arrays.items():
+                    how = STORED if values.size else {}  # a chunk has at least one number
+                    demonstration.create_dataset(name, data=values[begin:end], **how)
+                for name, blocks in frames.items():
+                    block = next(blocks)
+                    demonstration.create_dataset(name, data=block, chunks=(1, *block.shape[1:]), **STORED)
+            for blocks in frames.values():
+                next(blocks, None)  # checks that no frame is left
+
+
+class RobomimicStore(EpisodeStore):
     """Reads a robomimic file key by key; the file is open only while it is read."""
+
+    format = "robomimic HDF5"
 
     def __init__(self, path: Path, filter: str | None):
         self.path = path = path.expanduser()
@@ -135,6 +186,22 @@ class RobomimicStore:
             row += len(block)
         return values
 
+    def episodes(self, key: str, ends: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """See `EpisodeStore`; only the demonstrations of these episodes are read."""
+        self.layout(key)
+        found = (self.blocks(key, begin, end, end - begin) for begin, end in spans(ends, numbers))
+        return np.concatenate([block for blocks in found for block in blocks])
+
+    def open_frames(self, key: str, ends: np.ndarray) -> ArrayFrames:
+        """See `EpisodeStore`; such as those of `obs/agentview_image`."""
+        shape, dtype = self.layout(key)
+
+        def blocks(first: int, stop: int) -> Iterator[np.ndarray]:
+            return self.blocks(key, first, stop, frames_per_block(row_bytes(shape, dtype)))
+
+        array = PictureArray(f"{self.path}[{key}]", shape, dtype, blocks)
+        return ArrayFrames(array, ends, self.path, [self.path], "robomimic", {"demonstrations": self.demonstrations})
+
     def blocks(self, key: str, first: int, stop: int, step: int) -> Iterator[np.ndarray]:
         """Rows first to stop - 1 in order, at most `step` at once and never of two demonstrations."""
         begin = 0
@@ -150,16 +217,12 @@ class RobomimicStore:
         episode = min(int(np.searchsorted(self.episode_ends, row, side="right")), len(self.demonstrations) - 1)
         return f"{self.path}/data/{self.demonstrations[episode]}/{key}"
 
-    def files(self, keys: Iterable[str]) -> list[Path]:
-        """The one file."""
-        return [self.path]
-
     def describe(self) -> dict[str, Any]:
         """Format, place and filter."""
-        return {"format": "robomimic HDF5", "path": str(self.path), "filter": self._filter}
+        return {**super().describe(), "filter": self._filter}
 
-    def metadata(self) -> dict[str, Any]:
-        """`fps`, `tasks` and `names` of a file that `dp-prior convert` wrote; empty for others."""
+    def stored_metadata(self) -> Any:
+        """See `EpisodeStore`; of a file that `dp-prior convert` wrote."""
         with self._reading(f"attribute {METADATA} of data") as file:
             return json.loads(file["data"].attrs.get(METADATA, "{}"))
 
@@ -214,3 +277,16 @@ def _arrays_in(demonstration: h5py.Group) -> dict[str, tuple[tuple[int, ...], np
 
     demonstration.visititems_links(note)
     return dict(sorted(found.items()))
+
+
+def _check_names(recording: Recording) -> None:
+    """Raises DataError unless HDF5 can hold all keys and one of them is the actions."""
+    names = [*recording.keys, *recording.cameras]
+    problems = []
+    if ACTIONS not in recording.keys:
+        problems.append(f"has no key {ACTIONS!r}, which the layout needs; rename one with --rename action={ACTIONS}")
+    for name in names:
+        if any(part in ("", ".") for part in name.split("/")) or any(each.startswith(f"{name}/") for each in names):
+            problems.append(f"has a key {name!r}, which HDF5 has for a group; rename it with --rename")
+    if problems:
+        raise DataError(str(recording.store.describe()["path"]), problems)

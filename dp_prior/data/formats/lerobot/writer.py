@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dp_prior.data.convert.recording import COUNTED, TASK, Recording
-from dp_prior.data.convert.zarr import publish
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.meta import COUNTED
+from dp_prior.data.formats.recording import Recording
+from dp_prior.data.formats.store import TASK
 from dp_prior.data.frames.pictures import need_pillow
-from dp_prior.durable import temporary_directory
+from dp_prior.durable import publish, temporary_directory
 
 if TYPE_CHECKING:
     import pyarrow

@@ -4,8 +4,8 @@ import sys
 import numpy as np
 import pytest
 
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
 
 pa = pytest.importorskip("pyarrow", reason="NOT CHECKED: LeRobot stores, the extra dp_prior[lerobot] is not installed")
 import pyarrow.parquet as pq  # noqa: E402
@@ -293,7 +293,7 @@ def test_a_text_may_hold_what_ends_lines_elsewhere(odd, tmp_path):
     (root / "meta/episodes.jsonl").write_text("\r\n".join(lines), encoding="utf-8", newline="")
     line = json.dumps({"task_index": 0, "task": text}, ensure_ascii=False)
     (root / "meta/tasks.jsonl").write_text(f"{line}\n", encoding="utf-8")
-    assert list(store(root).lengths.values()) == list(LENGTHS) and store(root).tasks() == {0: text}
+    assert list(store(root).meta.lengths.values()) == list(LENGTHS) and store(root).texts() == {0: text}
 
 
 @pytest.mark.promise("K3")

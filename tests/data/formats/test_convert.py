@@ -14,13 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from dp_prior.cli import main
-from dp_prior.data.convert import convert
-from dp_prior.data.episodes.lerobot import LeRobotStoreConfig
-from dp_prior.data.episodes.npz import NpzStoreConfig
-from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
-from dp_prior.data.episodes.zarr import ZarrStoreConfig
 from dp_prior.data.errors import DataError
-from dp_prior.data.frames.source import open_source
+from dp_prior.data.formats.convert import convert
+from dp_prior.data.formats.lerobot.dataset import LeRobotStoreConfig
+from dp_prior.data.formats.npz import NpzStoreConfig
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
+from dp_prior.data.formats.zarr.replay_buffer import ZarrStoreConfig
 from dp_prior.durable import is_temporary
 from tests.data.frames.recordings import ends_of, pictures, write_lerobot, write_robomimic
 
@@ -73,7 +72,7 @@ def read(path, target):
 
 
 def frames(store, key):
-    source = open_source(store, key, store.episode_ends)
+    source = store.frames(key, store.episode_ends)
     return np.concatenate([block for part in source.parts for block in source.read(part, 0)])
 
 
@@ -228,7 +227,7 @@ def test_the_command_names_renames_and_leaves_out(source, tmp_path):
     assert done.exit_code == 0 and "agent" in done.output and "zeros" not in done.output
     found = read(tmp_path / "d", "zarr")
     assert "agent" in found.keys() and not {"state", "zeros"} & set(found.keys())  # noqa: SIM118
-    assert found.attributes("meta")["fps"] == 5 and found.attributes("nothing") == {}
+    assert found.metadata()["fps"] == 5
     other = tmp_path / "other.npz"
     np.savez(other, actions=arrays()["actions"], ends=ends_of(LENGTHS))
     done = command(other, tmp_path / "again", "--to", "zarr", "--from", "npz", "--set", "episode_ends=ends")
@@ -326,7 +325,7 @@ def test_attributes_of_other_programs_are_not_taken_for_ours(source, tmp_path, f
     left_out = ["task_index"] if "tasks" in foreign else []
     convert(tmp_path / "d.zarr", tmp_path / "out", "lerobot", fps=5, left_out=left_out)
     found = LeRobotStoreConfig(path=tmp_path / "out").create()
-    assert found.describe()["fps"] == 5 and list(found.tasks().values()) == ([""] if "tasks" in foreign else TASKS)
+    assert found.describe()["fps"] == 5 and list(found.texts().values()) == ([""] if "tasks" in foreign else TASKS)
 
 
 def test_numbers_of_the_other_byte_order_become_those_of_this_machine_in_lerobot(tmp_path):
@@ -376,13 +375,11 @@ def test_a_conversion_that_dies_leaves_no_data_set(source, tmp_path, target):
     child = os.fork()
     if child == 0:
         from dp_prior import durable
-        from dp_prior.data.convert import npz, zarr
 
         def die(*_):
             os._exit(9)
 
-        zarr.sync_file = durable.sync_file = die
-        npz.replacing = durable.replacing
+        durable.sync_file = die
         convert(source, path, target)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

@@ -3,59 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dp_prior.data.episodes.lerobot import LeRobotStore, as_count, fill, read_columns
 from dp_prior.data.errors import DataError, nearest_name
 from dp_prior.data.files import decoding
-from dp_prior.data.frames import Part, frames_per_block
+from dp_prior.data.formats.lerobot.meta import LeRobotMeta, as_count, fill
+from dp_prior.data.formats.lerobot.tables import read_columns
+from dp_prior.data.frames import FrameFile, Part, frames_per_block
 from dp_prior.data.frames.pictures import decode_picture, need_pillow
 from dp_prior.data.frames.video import called, need_av, read_video, size_of
 
 _ROWS_AT_ONCE = 64  # of encoded pictures
 
 
-def lerobot_frames(store: LeRobotStore, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
+def lerobot_frames(meta: LeRobotMeta, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
     """The camera called `key`, from video or from a column of pictures.
 
     Raises:
         DataError: it is no camera, or files of it are missing; all of them in one report.
         ImportError: PyAV or Pillow is not installed.
     """
-    features = store.features
+    features = meta.features
     cameras = sorted(name for name, feature in features.items() if feature.get("dtype") in ("video", "image"))
     if key not in cameras:
         found = f"key {key!r} is {features[key].get('dtype')}; expected video or image"
-        raise DataError(str(store.path), [f"{found}. {nearest_name(key, cameras)}"])
+        raise DataError(str(meta.path), [f"{found}. {nearest_name(key, cameras)}"])
     info = features[key].get("info") or features[key].get("video_info") or {}
     if isinstance(info, dict) and info.get("video.is_depth_map"):
         found = f"key {key!r} is depth (meta/info.json: video.is_depth_map)"
-        raise DataError(str(store.path), [f"{found}; only RGB is read"])
-    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(store, key, ends)
-
-
-@dataclass(frozen=True)
-class Video:
-    """A file, which may be missing, and the episodes, by their number in the order of rows, whose frames it holds."""
-
-    path: Path
-    episodes: tuple[int, ...]
+        raise DataError(str(meta.path), [f"{found}; only RGB is read"])
+    return (LeRobotVideo if features[key]["dtype"] == "video" else LeRobotPictures)(meta, key, ends)
 
 
 class LeRobotVideo:
     """See `FrameSource`."""
 
-    def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
         need_av()
-        self.root, self.ends = store.path, ends
-        self._key, self._version = key, store.version
-        self._names = [str(number) for number in store.lengths]  # by the number in the order of rows
+        self.root, self.ends = meta.path, ends
+        self._key, self._version = key, meta.version
+        self._names = [str(number) for number in meta.lengths]  # by the number in the order of rows
         self._lengths = np.diff(ends, prepend=0).tolist()
-        videos = videos_of(store, key, self._lengths)
+        videos = videos_of(meta, key, self._lengths)
         missing = [
             f"{video.path}: no such file; {key!r} of {called(self._names[one] for one in video.episodes)} belongs there"
             for video in videos
@@ -63,7 +55,7 @@ class LeRobotVideo:
         ]
         if missing:
             advice = "copy the videos too, select other episodes, or leave the camera out"
-            raise DataError(str(store.path), missing, advice)
+            raise DataError(str(meta.path), missing, advice)
         self._videos = {str(video.path): video for video in videos}
         self.parts = [Part(str(video.path), video.episodes) for video in videos]
         self.size = size_of(videos[0].path)
@@ -85,12 +77,12 @@ class LeRobotVideo:
 class LeRobotPictures:
     """See `FrameSource`."""
 
-    def __init__(self, store: LeRobotStore, key: str, ends: np.ndarray):
+    def __init__(self, meta: LeRobotMeta, key: str, ends: np.ndarray):
         need_pillow()
-        self.root, self.ends = store.path, ends
-        self._key, self._files = key, [file.path for file in store.tables]
-        numbers = {name: number for number, name in enumerate(store.lengths)}
-        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in store.tables]
+        self.root, self.ends = meta.path, ends
+        self._key, self._files = key, [file.path for file in meta.tables]
+        numbers = {name: number for number, name in enumerate(meta.lengths)}
+        self.parts = [Part(str(file.path), tuple(numbers[name] for name in file.episodes)) for file in meta.tables]
         self._lengths = np.diff(ends, prepend=0)
         first = next(self._pictures(self._files[0]), None)
         if first is None:
@@ -141,7 +133,7 @@ class LeRobotPictures:
                 yield value.as_buffer().to_pybytes()
 
 
-def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
+def videos_of(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
     """The files that the metadata name for a camera, whether they are there or not.
 
     Args:
@@ -150,24 +142,24 @@ def videos_of(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
     Raises:
         DataError: the metadata have no usable places of its videos.
     """
-    return _videos_v3(store, key, lengths) if store.version == "v3.0" else _videos_v2(store, key)
+    return _videos_v3(meta, key, lengths) if meta.version == "v3.0" else _videos_v2(meta, key)
 
 
-def _videos_v2(store: LeRobotStore, key: str) -> list[Video]:
+def _videos_v2(meta: LeRobotMeta, key: str) -> list[FrameFile]:
     """One file per episode."""
-    template, chunk_size = store.template("video_path"), store.info.get("chunks_size", 1000)
-    folder = store.path / "videos"
+    template, chunk_size = meta.template("video_path"), meta.info.get("chunks_size", 1000)
+    folder = meta.path / "videos"
     by_name = {file.name: file for file in folder.glob("*/*/*.mp4") if file.parent.name == key}
     videos = []
-    for number, name in enumerate(store.lengths):
+    for number, name in enumerate(meta.lengths):
         filled = fill(template, video_key=key, episode_index=name, episode_chunk=name // chunk_size)
-        named = store.path / filled
+        named = meta.path / filled
         # Published sets exist whose template names the wrong folder; the file's own name is then unique.
-        videos.append(Video(named if named.is_file() else by_name.get(named.name, named), (number,)))
+        videos.append(FrameFile(named if named.is_file() else by_name.get(named.name, named), (number,)))
     return videos
 
 
-def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]:
+def _videos_v3(meta: LeRobotMeta, key: str, lengths: list[int]) -> list[FrameFile]:
     """Several episodes per file, in the order of the frames at which they begin.
 
     Raises:
@@ -175,13 +167,13 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]
     """
     before = f"videos/{key}/"
     columns = ["episode_index", f"{before}chunk_index", f"{before}file_index", f"{before}from_timestamp"]
-    numbers = {name: number for number, name in enumerate(store.lengths)}
+    numbers = {name: number for number, name in enumerate(meta.lengths)}
     by_file: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     problems = []
-    fps = store.info.get("fps")
+    fps = meta.info.get("fps")
     if not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-        raise DataError(str(store.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
-    for listing in store.listings:
+        raise DataError(str(meta.path / "meta" / "info.json"), [f"fps is {fps!r}; expected frames per second"])
+    for listing in meta.listings:
         table = read_columns(listing, columns, why=f", so camera {key!r} has no videos").to_pydict()
         for name, chunk, file, begin in zip(*(table[column] for column in columns), strict=True):
             try:
@@ -191,10 +183,10 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]
                 problems.append(f"{listing}: episode {name} has no usable place in the videos of {key!r}: {error}")
                 continue
             by_file.setdefault(place, []).append((frame, name, numbers[name]))
-    template = store.template("video_path")
+    template = meta.template("video_path")
     videos = []
     for (chunk, file), found in by_file.items():
-        path = store.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
+        path = meta.path / fill(template, video_key=key, chunk_index=chunk, file_index=file)
         expected = 0
         for frame, name, number in sorted(found):
             if frame != expected:
@@ -202,7 +194,7 @@ def _videos_v3(store: LeRobotStore, key: str, lengths: list[int]) -> list[Video]
                 problems.append(f"{path}: {found_at}; expected {expected}, after the episodes before it in this file")
                 break
             expected += lengths[number]
-        videos.append(Video(path, tuple(number for _, _, number in sorted(found))))
+        videos.append(FrameFile(path, tuple(number for _, _, number in sorted(found))))
     if problems:
-        raise DataError(str(store.path), problems)
+        raise DataError(str(meta.path), problems)
     return videos

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dp_prior.config import ConfigError
-from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.trajectories import TrajectoriesConfig
 from tests.data.frames.recordings import pictures, write_robomimic
 
@@ -140,7 +140,7 @@ FUZZ = """
 import sys
 from pathlib import Path
 import numpy as np
-from dp_prior.data.episodes.robomimic import RobomimicStoreConfig
+from dp_prior.data.formats.robomimic import RobomimicStoreConfig
 from dp_prior.data.errors import DataError
 path, whole, generator = Path(sys.argv[1]), Path(sys.argv[1]).read_bytes(), np.random.default_rng(0)
 refused = 0
