@@ -122,7 +122,7 @@ def survey(store: EpisodeStore, wanted: Mapping[str, tuple[KeyConfig, Role]] | N
     if problems:
         raise DataError(str(store.describe()["path"]), problems)
     shapes, lengths = store.keys(), np.diff(ends, prepend=0)
-    cameras = {key: shape for key, shape in shapes.items() if store.is_camera(key)}
+    cameras = store.cameras()
     wanted = _all_numbers(store, cameras) if wanted is None else wanted
     width = {name: int(np.prod(shapes.get(each.key, ()))) for name, (each, _) in wanted.items()}
     gaps = [f"{name}: {n:,} numbers in a step, more than {WIDEST:,}" for name, n in width.items() if n > WIDEST]

@@ -1,4 +1,4 @@
-"""Converts a data set from any format that is read to one that is written.
+"""Converts a data set from any format that is read to any that is written.
 
 Numbers keep every bit and their type, frames every pixel. Numbers are held in memory, as in training; of frames, one
 block or one episode at a time.

@@ -49,7 +49,7 @@ class Recording:
             DataError: it has other keys than numbers and frames, or such keys cannot be read; all in one report.
         """
         ends, problems = store.checked_ends()
-        shapes = store.keys()
+        shapes, pictures = store.keys(), store.cameras()
         unknown = sorted({*renames, *left_out} - {*shapes})
         problems += [f"has no key {key!r} to rename or leave out. {nearest_name(key, shapes)}" for key in unknown]
         keys, cameras = {}, {}
@@ -60,7 +60,7 @@ class Recording:
             if name in keys or name in cameras:
                 problems.append(f"two keys would be named {name!r}")
             try:
-                if store.is_camera(key):
+                if key in pictures:
                     cameras[name] = store.frames(key, ends)
                     _check_order(cameras[name], name)
                 elif store.is_number(key):

@@ -74,10 +74,10 @@ class EpisodeStore(ABC):
         with decoding(self.locate(key, 0)):
             return np.concatenate([np.asarray(values[begin:end]) for begin, end in spans(ends, numbers)])
 
-    def is_camera(self, key: str) -> bool:
-        """Whether a key holds pictures, one per step."""
-        shape = self.keys()[key]
-        return self.dtype(key) == "uint8" and len(shape) == 3 and 3 in (shape[0], shape[2])
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """Shape of a picture, of every key that has one per step."""
+        arrays = {key: shape for key, shape in self.keys().items() if len(shape) == 3 and 3 in (shape[0], shape[2])}
+        return {key: shape for key, shape in arrays.items() if self.dtype(key) == "uint8"}
 
     def is_number(self, key: str) -> bool:
         """Whether the stored type of a key is one of numbers."""

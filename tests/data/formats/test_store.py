@@ -1,6 +1,7 @@
 """Laws that every format keeps, ours and one that knows only what `EpisodeStore` asks for."""
 
 import json
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +100,12 @@ def store(request, tmp_path_factory):
     return written.create()
 
 
+def test_nothing_asks_which_format_it_has():
+    package = Path(__file__).parents[3] / "dp_prior"
+    asking = re.compile(r"isinstance\([^)]*(Zarr|Npz|LeRobot|Robomimic)Store|case \(?(Zarr|Npz|LeRobot|Robomimic)Store")
+    assert [file for file in package.rglob("*.py") if asking.search(file.read_text(encoding="utf-8"))] == []
+
+
 def test_what_is_written_is_read(store):
     assert store.checked_ends()[1] == [] and store.checked_ends()[0].tolist() == ENDS.tolist()
     for key, values in arrays().items():
@@ -139,9 +146,9 @@ def test_frames_are_the_pictures_of_all_rows_whichever_parts_they_are_read_in(st
 
 
 def test_cameras_and_numbers_are_told_apart_and_counted_columns_named(store):
-    numbers = [key for key in store.keys() if store.is_number(key) and not store.is_camera(key)]  # noqa: SIM118
-    assert {*numbers} - {*store.counted} == arrays().keys()
-    assert [key for key in store.keys() if store.is_camera(key)] == ["front"]  # noqa: SIM118
+    numbers = {key for key in store.keys() if store.is_number(key)}  # noqa: SIM118
+    assert numbers - {*store.counted, *store.cameras()} == arrays().keys()
+    assert [*store.cameras()] == ["front"] and store.cameras()["front"] == store.keys()["front"]
     assert store.frame_files("front", ENDS) == []
 
 
@@ -175,21 +182,3 @@ def test_metadata_of_another_form_are_left_out_and_none_at_all_refused(tmp_path)
     (tmp_path / "said.json").write_text("[1]")
     with pytest.raises(DataError, match=r"has metadata '\[1\]'; expected a JSON object"):
         store.metadata()
-
-
-def test_a_format_that_says_nothing_more_is_on_this_machine_and_not_written(tmp_path):
-    class ReadOnly(EpisodeStoreRecord):
-        """Read only."""
-
-        type: Literal["read_only"] = "read_only"
-
-        path: Path
-        """Nowhere."""
-
-        def create(self):
-            """Nothing."""
-
-    record = ReadOnly(path=tmp_path)
-    assert record.local({}, ()) is record and not record.is_remote and not record.is_at(tmp_path)
-    with pytest.raises(DataError, match="data of type 'read_only' are read, but not written"):
-        record.write(None)

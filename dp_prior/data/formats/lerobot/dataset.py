@@ -149,9 +149,10 @@ class LeRobotStore(EpisodeStore):
                 parts.append(values[np.repeat([name in wanted for name in file.episodes], lengths)])
         return self._as_declared(key, np.concatenate(parts))
 
-    def is_camera(self, key: str) -> bool:
-        """See `EpisodeStore`; a feature of videos or pictures too."""
-        return self.dtype(key) in ("video", "image") or super().is_camera(key)
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """See `EpisodeStore`; features of videos or pictures too."""
+        arrays, shapes = super().cameras(), self.keys()
+        return {key: shape for key, shape in shapes.items() if self.dtype(key) in ("video", "image") or key in arrays}
 
     def open_frames(self, key: str, ends: np.ndarray) -> LeRobotVideo | LeRobotPictures:
         """See `EpisodeStore` and `lerobot_frames`."""

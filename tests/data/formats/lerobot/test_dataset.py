@@ -116,19 +116,6 @@ def test_video_is_listed_but_refused_with_the_columns_there_are(tmp_path, write)
     assert "observation.image," not in message
 
 
-def test_a_template_naming_the_wrong_folder_is_forgiven(tmp_path):
-    root = write_v2(tmp_path, template="data/chunk-{episode_index:03d}/episode_{episode_index:06d}.parquet")
-    np.testing.assert_array_equal(store(root).read("observation.state"), STATE)
-
-
-def test_episodes_count_in_the_order_of_the_files_that_hold_them(tmp_path):
-    found = store(write_v3(tmp_path, ((0, 2), (1,))))
-    assert found.episode_ends.tolist() == [4, 9, 12]
-    rows = np.concatenate([STATE[:4], STATE[7:], STATE[4:7]])
-    np.testing.assert_array_equal(found.read("observation.state"), rows)
-    assert [found.locate("action", row)[-16:] for row in (8, 9)] == ["file-000.parquet", "file-001.parquet"]
-
-
 def test_rows_are_located_in_their_file(tmp_path):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     v2, v3 = store(write_v2(tmp_path / "a")), store(write_v3(tmp_path / "b"))
@@ -141,47 +128,6 @@ def test_rows_are_located_in_their_file(tmp_path):
     assert [v3.locate("action", row)[-16:] for row in (6, 7)] == ["file-000.parquet", "file-001.parquet"]
 
 
-def test_a_directory_that_is_no_data_set_is_refused(tmp_path):
-    message = problem_of(lambda: store(tmp_path))
-    assert f"{tmp_path / 'meta' / 'info.json'}: 1 problem" in message
-    assert "cannot be read: No such file or directory; is this a LeRobot data set?" in message
-
-
-@pytest.mark.parametrize("version", ["v1.6", "v4.0", None])
-def test_an_unknown_version_names_the_known_ones(tmp_path, version):
-    message = problem_of(lambda: store(write_v2(tmp_path, version)))
-    assert f"has codebase_version '{version}'; this reader knows v2.0, v2.1, v3.0" in message
-
-
-@pytest.mark.parametrize("content", ["not json", "[]", '{"codebase_version": "v2.1"}'])
-def test_broken_metadata_are_refused(tmp_path, content):
-    root = write_v2(tmp_path)
-    (root / "meta/info.json").write_text(content)
-    assert "info.json: 1 problem" in problem_of(lambda: store(root))
-
-
-@pytest.mark.parametrize("line", ["not json", "{}", '{"episode_index": "x", "length": 3}'])
-def test_a_broken_episode_list_names_the_line(tmp_path, line):
-    root = write_v2(tmp_path)
-    with (root / "meta/episodes.jsonl").open("a") as stream:
-        stream.write(line + "\n")
-    assert "episodes.jsonl, line 4: 1 problem\n  is not an episode" in problem_of(lambda: store(root))
-
-
-def test_a_missing_episode_list_is_named(tmp_path):
-    root = write_v3(tmp_path)
-    (root / "meta/episodes/chunk-000/file-000.parquet").unlink()
-    assert "no such episode list" in problem_of(lambda: store(root))
-
-
-def test_fewer_episodes_than_declared_are_refused(tmp_path):
-    root = write_v2(tmp_path)
-    listing = root / "meta/episodes.jsonl"
-    listing.write_text("\n".join(listing.read_text().splitlines()[:2]))
-    message = problem_of(lambda: store(root))
-    assert "declares 3 episodes, but the episode list has 2; the copy may be incomplete" in message
-
-
 @pytest.mark.promise("H1")
 @pytest.mark.parametrize(("write", "file"), [(write_v2, "chunk-000/episode_000001"), (write_v3, "chunk-000/file-001")])
 def test_a_missing_file_is_named(tmp_path, write, file):
@@ -190,25 +136,6 @@ def test_a_missing_file_is_named(tmp_path, write, file):
     path.unlink()
     message = problem_of(lambda: store(root).read("action"))
     assert f"{path}: no such file, but the episode list names it; the copy is incomplete" in message
-
-
-@pytest.mark.promise("H1")
-@pytest.mark.parametrize("kept", [0, 0.5, 0.99])
-def test_a_file_cut_short_is_named(tmp_path, kept):
-    root = write_v3(tmp_path)
-    path = root / "data/chunk-000/file-000.parquet"
-    path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
-    assert f"{path}: is not a readable parquet file" in problem_of(lambda: store(root).read("action"))
-
-
-def test_flipped_bytes_are_noticed_where_the_writer_made_checksums(tmp_path):
-    root = write_v3(tmp_path)
-    path = root / "data/chunk-000/file-000.parquet"
-    content = bytearray(path.read_bytes())
-    where = content.index(STATE[:2].tobytes())
-    content[where + 5] ^= 0xFF
-    path.write_bytes(content)
-    assert f"{path}: is damaged" in problem_of(lambda: store(root).read("observation.state"))
 
 
 def test_rows_that_contradict_the_episode_list_are_refused(tmp_path):
@@ -230,22 +157,6 @@ def test_frames_out_of_order_are_refused(tmp_path):
     assert "episode_000001.parquet: row 1 has frame_index 2; expected 1, by the episode list" in message
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (pa.array([[1.0, 2.0], [1.0], [1.0, 2.0]]), "key 'action', row 1: has 1 elements, row 0 has 2"),
-        (pa.array([[1.0, 2.0], None, [1.0, 2.0]]), "key 'action', row 1: is null; every frame needs a value"),
-        (pa.array([[1.0, 2.0], [3.0, None], [1.0, 2.0]]), "key 'action', row 1: is null; every frame needs a value"),
-        (pa.array(["a", "b", "c"]), "key 'action' holds string, which is not a number type"),
-        (pa.array([[1.0, 2.0, 3.0]] * 3), "key 'action' has different shapes in different files: [(2,), (3,)]"),
-    ],
-)
-def test_columns_that_are_no_arrays_are_explained(tmp_path, column, message):
-    root = write_v2(tmp_path)
-    write_table(root / "data/chunk-000/episode_000001.parquet", {**columns([1]), "action": column})
-    assert message in problem_of(lambda: store(root).read("action"))
-
-
 def test_a_shape_other_than_declared_is_refused(tmp_path):
     root = write_v2(tmp_path)
     info = json.loads((root / "meta/info.json").read_text())
@@ -253,15 +164,6 @@ def test_a_shape_other_than_declared_is_refused(tmp_path):
     (root / "meta/info.json").write_text(json.dumps(info))
     message = problem_of(lambda: store(root).read("action"))
     assert "key 'action' has shape (2,) per frame, but meta/info.json declares (3,)" in message
-
-
-def test_a_declared_column_that_is_missing_is_named(tmp_path):
-    root = write_v2(tmp_path)
-    table = columns([2])
-    del table["action"]
-    write_table(root / "data/chunk-001/episode_000002.parquet", table)
-    message = problem_of(lambda: store(root).read("action"))
-    assert "episode_000002.parquet: has no column 'action', which meta/info.json declares" in message
 
 
 @pytest.mark.parametrize(
@@ -283,30 +185,6 @@ def test_names_of_numbers_are_read_in_every_published_form(names, found, tmp_pat
     info["features"]["action"]["names"] = names
     path.write_text(json.dumps(info))
     assert store(root).describe()["names"].get("action") == found
-
-
-@pytest.mark.parametrize("odd", ["\u2028", "\u0085"])
-def test_a_text_may_hold_what_ends_lines_elsewhere(odd, tmp_path):
-    root, text = write_v2(tmp_path), f"push{odd}the T"
-    rows = [{"episode_index": e, "tasks": [text], "length": length} for e, length in enumerate(LENGTHS)]
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]  # as LeRobot writes them
-    (root / "meta/episodes.jsonl").write_text("\r\n".join(lines), encoding="utf-8", newline="")
-    line = json.dumps({"task_index": 0, "task": text}, ensure_ascii=False)
-    (root / "meta/tasks.jsonl").write_text(f"{line}\n", encoding="utf-8")
-    assert list(store(root).meta.lengths.values()) == list(LENGTHS) and store(root).texts() == {0: text}
-
-
-@pytest.mark.promise("K3")
-@pytest.mark.parametrize("template", ["../{episode_index}.parquet", "/etc/{episode_index}.parquet", "a/../../b"])
-def test_paths_that_leave_the_data_set_are_refused(tmp_path, template):
-    assert "leaves the data set" in problem_of(lambda: store(write_v2(tmp_path, template=template)))
-
-
-@pytest.mark.promise("K3")
-def test_nothing_in_a_template_is_evaluated(tmp_path):
-    root = write_v2(tmp_path, template="data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet")
-    message = problem_of(lambda: store(root).read("action"))
-    assert "data/{episode_index.__class__}/{episode_index!r}/{other:03d}.parquet" in message
 
 
 def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
