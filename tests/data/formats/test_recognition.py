@@ -34,7 +34,9 @@ def test_a_path_without_anything_and_an_unknown_type_or_setting_are_named(tmp_pa
     with pytest.raises(DataError, match="no such file or directory"):
         kind_of(tmp_path / "none")
     assert known_kind(tmp_path / "none") is None
-    with pytest.raises(ConfigError, match="episodes.type: 'zar' is not known; expected one of 'zarr', 'npz', 'lerobot', 'robomimic'"):
+    with pytest.raises(
+        ConfigError, match="episodes.type: 'zar' is not known; expected one of 'zarr', 'npz', 'lerobot', 'robomimic'"
+    ):
         record_of("zar", tmp_path)
     with pytest.raises(ConfigError, match="episodes.dat: unknown key. Did you mean 'data'"):
         record_of("zarr", tmp_path, ["dat=x"])
